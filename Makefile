@@ -1,0 +1,54 @@
+# Needs python3 >= 3.11 and make; everything else is installed into .venv.
+#   make test ARGS="-k ledger -x"      ARGS goes to pytest, the demo or the benchmark
+#   make test PYTHON=python3.12        another interpreter for .venv
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+RUN := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types format bench clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+		| awk -F'|' '{ printf "%-15s%s\n", $$1, $$2 }'
+
+demo: $(STAMP) ## Learn three small tasks and forget none of them
+	$(RUN) examples/digits.py $(ARGS)
+
+# One process per core beats one process with many threads: the tests are small.
+test: $(STAMP) ## Run the tests (not those marked slow or gpu)
+	$(RUN) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+lint: $(STAMP) ## Check style and formatting
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(STAMP) ## Check types
+	$(RUN) -m mypy
+
+format: $(STAMP) ## Fix what lint can fix
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(STAMP) ## Compare the speed of a training step with plain PyTorch
+	$(RUN) benchmarks/step.py $(ARGS)
+
+clean: ## Remove .venv, caches and builds
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv chooses torch and torchvision together; pip can choose a pair that cannot be imported.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "clnp needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Name another one, for example: make $(or $(MAKECMDGOALS),test) PYTHON=python3.12" >&2; \
+		exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check uv
+	$(RUN) -m uv pip install --quiet --python $(RUN) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,139 @@
+"""Mean activity: how strongly each neuron speaks to those that read it.
+
+The activity of a neuron is E|N|, the mean of its absolute value over a data set and, for a
+channel, over space (Alg. 1, line 4). It is taken where the neuron is read, at the input of the
+layers that mix it into others, so that it counts after BatchNorm and activation; a neuron with
+several readers counts with the largest.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .axis import Layout
+from .blocks import Pass, Stage, neuron_dim
+from .errors import ArgumentError, DivergedError
+from .graph import Site
+
+
+class Activity(Mapping[str, Tensor]):
+    """`activity[group]`: mean |activation| of each of the group's free neurons, in float64.
+
+    `owned[group]` is that of the neurons of earlier tasks, in the order in which they were
+    claimed; from it follows how many of them a task reuses.
+    """
+
+    def __init__(self, free: Mapping[str, Tensor], owned: Mapping[str, Tensor]) -> None:
+        self._free = dict(free)
+        self.owned = dict(owned)
+
+    def __getitem__(self, group: str) -> Tensor:
+        return self._free[group]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._free)
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def num_free(self) -> dict[str, int]:
+        """How many free neurons each group has."""
+        return {group: len(values) for group, values in self._free.items()}
+
+    def __repr__(self) -> str:
+        parts = (f"{g}: {int((a > 0).sum())} of {len(a)} fire" for g, a in self._free.items())
+        return f"Activity({', '.join(parts)})"
+
+
+def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword inputs of the network in a batch, on its device.
+
+    A batch is a tensor, or a tuple or list whose first element is the input: a tensor, a tuple of
+    positional inputs or a dictionary of keyword inputs.
+    """
+    if isinstance(batch, tuple | list):
+        if not batch:
+            raise ArgumentError("a batch is empty; it needs at least the input of the network")
+        batch = batch[0]
+    if isinstance(batch, Mapping):
+        return (), {name: _on(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(_on(value, device) for value in batch), {}
+    return (_on(batch, device),), {}
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+
+class _Meter:
+    """Sums of |x| at the input of one layer, for its frozen and its free neurons."""
+
+    def __init__(self, site: Site, layer: nn.Module, stage: Stage) -> None:
+        self.site, self.layer, self.stage = site, layer, stage
+        self.sums: dict[tuple[Pass, int], Tensor] = {}
+        self.num_places: dict[Pass, int] = {Pass.FROZEN: 0, Pass.FREE: 0}
+
+    def __call__(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        x, stage = args[0], self.stage
+        if stage.running is Pass.FROZEN and getattr(layer, "shared", False):
+            return  # A single head does not read the neurons of earlier tasks.
+        dim = neuron_dim(layer) % x.ndim
+        layout: Layout = stage.frozen if stage.running is Pass.FROZEN else stage.free
+        sums = x.abs().sum([d for d in range(x.ndim) if d != dim], dtype=torch.float64)
+        self.num_places[stage.running] += x.numel() // x.shape[dim]
+        start = 0
+        for place, segment in enumerate(self.site.columns):
+            if segment.group is None:
+                start += segment.size * segment.span
+                continue
+            count = layout[segment.group]
+            part = sums.narrow(0, start, count * segment.span).view(count, segment.span).mean(1)
+            key = (stage.running, place)
+            self.sums[key] = self.sums[key] + part if key in self.sums else part
+            start += max(count, 1) * segment.span
+
+    def means(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
+        """The mean of |x| for each group that the layer reads."""
+        for place, segment in enumerate(self.site.columns):
+            if segment.group is not None and (running, place) in self.sums:
+                yield segment.group, self.sums[running, place] / self.num_places[running]
+
+
+def measure(
+    readers: Iterable[tuple[Site, nn.Module]],
+    stage: Stage,
+    *,
+    run: Callable[[Any], object],
+    batches: Iterable[Any],
+) -> Activity:
+    """The mean activity of the neurons that `readers` read, while `run` goes through `batches`."""
+    meters = [_Meter(site, layer, stage) for site, layer in readers]
+    hooks = [meter.layer.register_forward_pre_hook(meter) for meter in meters]
+    num_batches = 0
+    try:
+        for batch in batches:
+            run(batch)
+            num_batches += 1
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if num_batches == 0:
+        raise ArgumentError("no batch was given: mean activity needs data")
+    found: dict[Pass, dict[str, Tensor]] = {}
+    for running, layout in ((Pass.FREE, stage.free), (Pass.FROZEN, stage.frozen)):
+        found[running] = {g: torch.zeros(n, dtype=torch.float64) for g, n in layout.items()}
+        for meter in meters:
+            if running is Pass.FREE and not getattr(meter.layer, "has_free_rows", True):
+                continue  # A layer without free rows cannot read a free neuron.
+            for group, mean in meter.means(running):
+                found[running][group] = torch.maximum(found[running][group], mean.cpu())
+        for group, mean in found[running].items():
+            if not bool(torch.isfinite(mean).all()):
+                raise DivergedError(
+                    f"the activity of {group} is NaN or infinite: the task has diverged or its data "
+                    "holds such values. Train again with a lower learning rate, or abandon the task"
+                )
+    return Activity(found[Pass.FREE], found[Pass.FROZEN])

@@ -1,0 +1,105 @@
+"""What the user gave, checked and spelt out for every layer or group."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from .errors import ArgumentError, PruningError, unknown_name
+from .graph import Graph
+
+
+def alpha_by_layer(graph: Graph, alpha: float | Mapping[str, float]) -> dict[str, float]:
+    """The strength of the L1 penalty for each layer; the longest path that fits it counts."""
+    if not isinstance(alpha, Mapping):
+        return dict.fromkeys(graph.sites, _strength("alpha", alpha))
+    found: dict[str, tuple[str, float]] = {}
+    for name, value in alpha.items():
+        strength = _strength(f"alpha of {name}", value)
+        inside = [p for p in graph.sites if p == name or p.startswith(f"{name}.")]
+        if not inside:
+            raise ArgumentError(unknown_name("layer", name, graph.sites))
+        for path in inside:
+            if path not in found or len(name) > len(found[path][0]):
+                found[path] = (name, strength)
+    return {path: strength for path, (_, strength) in found.items()}
+
+
+def _strength(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ArgumentError(f"{what} is {value!r}; it must be a finite number")
+    if value < 0:
+        raise ArgumentError(f"{what} is {value}; it must be 0 or more")
+    return float(value)
+
+
+def threshold_by_group(
+    graph: Graph, thresholds: float | Mapping[str, float], *, otherwise: float
+) -> dict[str, float]:
+    """The threshold of each group, `otherwise` where it is not named."""
+    if not isinstance(thresholds, Mapping):
+        return dict.fromkeys(graph.groups, _threshold("threshold", thresholds))
+    found = dict.fromkeys(graph.groups, otherwise)
+    for name, value in thresholds.items():
+        found[graph.group_named(name)] = _threshold(f"threshold of {name}", value)
+    return found
+
+
+def _threshold(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ArgumentError(f"{what} is {value!r}; it must be a number")
+    return float(value)
+
+
+def neurons_by_group(
+    graph: Graph, neurons: Mapping[str, Iterable[int] | Tensor], available: Mapping[str, int]
+) -> dict[str, Sequence[int]]:
+    """The neurons to keep of each group, in order; all of them where it is not named."""
+    found: dict[str, Sequence[int]] = {group: range(count) for group, count in available.items()}
+    for name, values in neurons.items():
+        group = graph.group_named(name)
+        listed = values.tolist() if isinstance(values, Tensor) else list(values)
+        for value in listed:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise PruningError(f"{name}: {value!r} is not the number of a neuron")
+            if not 0 <= value < available[group]:
+                raise PruningError(
+                    f"{name}: there is no free neuron {value}; the open task has "
+                    f"{available[group]}, numbered from 0"
+                )
+        if len(set(listed)) != len(listed):
+            raise PruningError(f"{name}: a neuron is named twice")
+        found[group] = sorted(listed)
+    return found
+
+
+def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
+    """The number of outputs of a task; `own`, the classifier's, unless it is given."""
+    if num_outputs is None:
+        return own
+    if isinstance(num_outputs, bool) or not isinstance(num_outputs, int) or num_outputs < 1:
+        raise ArgumentError(f"num_outputs is {num_outputs!r}; it must be a whole number, 1 or more")
+    if single and num_outputs > own:
+        raise ArgumentError(
+            f"num_outputs is {num_outputs}, and the single head has {own} for all tasks; "
+            'give the model a larger classifier, or use head="multi"'
+        )
+    return num_outputs
+
+
+def described(model: nn.Module, graph: Graph) -> dict[str, str]:
+    """Class and settings of each layer in one line, to tell whether another model is like it."""
+    layers = {path: model.get_submodule(path) for path in graph.sites}
+    return {path: f"{type(layer).__name__}({layer.extra_repr()})" for path, layer in layers.items()}
+
+
+def first_difference(model: nn.Module, graph: Graph, expected: Mapping[str, str]) -> str | None:
+    """Where `model` is not like the one that `expected` describes, in one sentence."""
+    for path, wanted in expected.items():
+        try:
+            found = described(model, Graph(graph.groups, {path: graph.sites[path]}, path))[path]
+        except AttributeError:
+            found = "nothing"
+        if found != wanted:
+            return f"{path} is {found}, expected {wanted}"
+    return None

@@ -1,0 +1,194 @@
+"""A network in one safetensors file with a JSON manifest, written atomically, checked when read.
+
+The file's metadata hold the manifest (graph, ledger, certificates, the open task and the SHA-256
+of every tensor) and the manifest's own SHA-256. Nothing in it can execute code.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from .axis import Segment
+from .certificate import Certificate, digest_of
+from .errors import CheckpointError
+from .graph import Graph, Site
+from .ledger import Ledger
+
+FORMAT = "clnp"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything about a network but its tensors and its model's code."""
+
+    graph: Graph
+    head: str
+    layers: Mapping[str, str]
+    ledger: Ledger
+    certificates: tuple[Certificate, ...]
+    num_outputs: tuple[int, ...]
+    open_task: str | None
+    open_outputs: int
+    open_free: Mapping[str, int]
+    open_reused: Mapping[str, int | None] | None
+
+
+def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tensor]) -> None:
+    """Write record and tensors to `path`; whatever happens, it holds the old file or the new one."""
+    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    manifest = json.dumps(
+        {
+            "graph": _graph_to_json(record.graph),
+            "head": record.head,
+            "layers": dict(record.layers),
+            "ledger": record.ledger.to_json(),
+            "certificates": [certificate.to_json() for certificate in record.certificates],
+            "num_outputs": list(record.num_outputs),
+            "open_task": record.open_task,
+            "open_outputs": record.open_outputs,
+            "open_free": dict(record.open_free),
+            "open_reused": None if record.open_reused is None else dict(record.open_reused),
+            "tensors": {name: digest_of(tensor) for name, tensor in stored.items()},
+        }
+    )
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "manifest": manifest,
+        "sha256": hashlib.sha256(manifest.encode()).hexdigest(),
+    }
+    replace_file(Path(path), save_tensors(stored, metadata))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write `data` to `path` through a temporary file beside it that is renamed when complete."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def read(path: str | PathLike[str]) -> tuple[Record, dict[str, Tensor]]:
+    """The record and the tensors at `path`, on the CPU, every byte of them checked."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    metadata = _metadata(path, data)
+    manifest = metadata.get("manifest", "")
+    if hashlib.sha256(manifest.encode()).hexdigest() != metadata.get("sha256"):
+        raise CheckpointError(f"{path} is corrupted: its manifest does not match its SHA-256")
+    try:
+        fields = json.loads(manifest)
+        digests = fields.pop("tensors")
+        record = _record_from_json(fields)
+        tensors = load_tensors(data)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is corrupted: {error}") from error
+    for name in digests.keys() | tensors.keys():
+        if name not in tensors or digest_of(tensors[name]) != digests.get(name):
+            raise CheckpointError(f"{path} is corrupted: tensor {name} does not match its SHA-256")
+    return record, tensors
+
+
+def fill(net: nn.Module, tensors: Mapping[str, Tensor], *, path: str | PathLike[str]) -> None:
+    """Put the tensors into `net`, in fresh memory, on the devices that it is on."""
+    own = net.state_dict()
+    here = {
+        name: tensor.to(own[name].device, copy=True) if name in own else tensor
+        for name, tensor in tensors.items()
+    }
+    try:
+        net.load_state_dict(here, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} was made from another model: {error}") from error
+
+
+def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file, after a check that it is whole and made by clnp."""
+    foreign = CheckpointError(f"{path} is not a clnp checkpoint")
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 9 or data[8:9] != b"{":
+        raise foreign
+    if len(data) < 8 + size:
+        raise CheckpointError(
+            f"{path} is truncated: its header ends after {8 + size} bytes, "
+            f"the file after {len(data)}"
+        )
+    try:
+        header = json.loads(data[8 : 8 + size])
+        metadata: dict[str, str] = header.pop("__metadata__", {})
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise CheckpointError(f"{path} is corrupted: its header cannot be read") from None
+    if metadata.get("format") != FORMAT:
+        raise foreign
+    if metadata.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path} has format version {metadata.get('version')}, this clnp reads {VERSION}; "
+            "use the clnp that wrote it"
+        )
+    if len(data) != 8 + size + end:
+        what = "truncated" if len(data) < 8 + size + end else "corrupted"
+        raise CheckpointError(f"{path} is {what}: {len(data)} bytes, expected {8 + size + end}")
+    return metadata
+
+
+def _graph_to_json(graph: Graph) -> dict[str, Any]:
+    return {
+        "groups": dict(graph.groups),
+        "sites": [
+            {
+                "path": site.path,
+                "kind": site.kind,
+                "rows": [[s.group, s.size, s.span] for s in site.rows],
+                "columns": [[s.group, s.size, s.span] for s in site.columns],
+            }
+            for site in graph.sites.values()
+        ],
+        "classifier": graph.classifier,
+        "constants": list(graph.constants),
+    }
+
+
+def _record_from_json(fields: dict[str, Any]) -> Record:
+    graph = fields["graph"]
+    sites = {
+        site["path"]: Site(
+            site["path"],
+            site["kind"],
+            tuple(Segment(*segment) for segment in site["rows"]),
+            tuple(Segment(*segment) for segment in site["columns"]),
+        )
+        for site in graph["sites"]
+    }
+    fields["graph"] = Graph(graph["groups"], sites, graph["classifier"], tuple(graph["constants"]))
+    fields["ledger"] = Ledger.from_json(fields["ledger"])
+    fields["certificates"] = tuple(Certificate.from_json(c) for c in fields["certificates"])
+    fields["num_outputs"] = tuple(fields["num_outputs"])
+    return Record(**fields)

@@ -1,0 +1,363 @@
+"""Which layers of a model share neurons: found out by running one example.
+
+The model is copied first and never changes: not its weights, buffers or mode, and no random
+number is drawn from the user's generators.
+"""
+
+import contextlib
+import copy
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .axis import Axis, Segment, groups_of
+from .errors import ArgumentError, GraphError, Problem, unknown_name
+from .graph import Graph, Site, describe
+from .layouts import Groups, Mark, Neurons, spell
+from .narrowing import Plan, Replay, agrees, halved, narrow
+from .operations import imitate, tensors_in
+from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
+from .trace import Event, Recorder
+from .validation import ROOT, Validation, validate
+from .watching import Moment, Observer, watch
+
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def inspect(model: nn.Module, example_input: Any, *, classifier: str | None = None) -> Graph:
+    """The neuron groups of the model, printed as a table; see `discover`."""
+    graph = discover(model, example_input, classifier=classifier)
+    print(describe(graph))
+    return graph
+
+
+def discover(model: nn.Module, example: Any, *, classifier: str | None = None) -> Graph:
+    """The neuron groups of the model, found by running `example` through a copy of it.
+
+    `example` is a tensor, a tuple of positional inputs or a dict of keyword inputs. `classifier`
+    is the path of the layer that makes the outputs: the last Linear or convolution that runs,
+    unless it is given. Everything that cannot be handled is listed in one `GraphError`.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+    inputs = _inputs(example)
+    validation = validate(model)
+    mixing = [path for path in validation.layers if is_mixing(model.get_submodule(path))]
+    if classifier is not None and classifier not in mixing:
+        raise ArgumentError(
+            f"{unknown_name('classifier', classifier, mixing)}. It is the path of the Linear layer "
+            "or convolution that makes the outputs"
+        )
+    search = _Search(model, validation, classifier=classifier, problems=list(validation.problems))
+    if validation.runnable:
+        with _own_random_numbers(model):
+            search.run(inputs)
+    if search.problems:
+        order = {path or ROOT: number for number, (path, _) in enumerate(model.named_modules())}
+        unique = dict.fromkeys(search.problems)
+        raise GraphError(sorted(unique, key=lambda problem: order[problem.where]))
+    return search.graph()
+
+
+@dataclass
+class _Calls:
+    """Notes the layer calls of a pass, and follows nothing."""
+
+    paths: list[str] = field(default_factory=list)
+    batched: bool = True
+
+    def on_operation(self, moment: Moment) -> Any:
+        return moment.run()
+
+    def on_layer(self, moment: Moment, layer: nn.Module) -> Any:
+        self.paths.append(moment.path)
+        for tensor in tensors_in((moment.args, moment.kwargs))[:1]:
+            if isinstance(layer, CONVOLUTIONS) and tensor.ndim != len(layer.kernel_size) + 2:
+                self.batched = False
+        return moment.run()
+
+
+@dataclass
+class _Search:
+    """What is known about a model so far, and the problems found on the way."""
+
+    model: nn.Module
+    validation: Validation
+    classifier: str | None
+    problems: list[Problem]
+    groups: Groups = field(default_factory=Groups)
+    passes: dict[bool, Recorder] = field(default_factory=dict)
+
+    def run(self, inputs: Inputs) -> None:
+        """Watch the model in evaluation and in training mode, at full width and narrower."""
+        calls = _Calls()
+        if not self._watch(calls, inputs, when="on the example input"):
+            return
+        self._choose_classifier(calls.paths)
+        if self.classifier is None:
+            return
+        if calls.batched:
+            inputs = _two_of(inputs)
+        for training in (False, True):
+            if not self._record(inputs, training=training):
+                return
+        self._check_calls()
+        self._check_columns()
+        for training in (False, True):
+            self._replay(inputs, training=training)
+        if not self.problems and not agrees(self.model, inputs, plan=self._plan(training=False)):
+            self._add(
+                ROOT,
+                "with half of the neurons the outputs differ from those of the full model that "
+                "reads only these: something in forward mixes neurons in a way that was not "
+                "recognised, such as a factor that depends on their number",
+                "Let neurons meet only through the weights of Linear layers and convolutions",
+            )
+
+    def graph(self) -> Graph:
+        """What was found."""
+        rows, columns = (self._resolved(axes) for axes in self._axes(training=False))
+        sites = {}
+        for path in rows:
+            layer = self.model.get_submodule(path)
+            kind = plain_class(layer).__name__
+            kind = f"Depthwise{kind}" if is_depthwise(layer) else kind
+            sites[path] = Site(path, kind, rows[path], columns[path])
+        constants = dict.fromkeys(
+            name for recorder in self.passes.values() for name in recorder.constants
+        )
+        assert self.classifier is not None
+        return Graph(self._sizes(), sites, self.classifier, tuple(constants))
+
+    def _watch(
+        self, observer: Observer, inputs: Inputs, *, when: str, model: nn.Module | None = None
+    ) -> list[Any]:
+        """A list of what the model returns; an empty one if it fails, which is a problem."""
+        opaque = {*self.validation.layers, *self.validation.refused}
+        try:
+            if model is None:
+                model = copy.deepcopy(self.model).eval()
+            # Some forward passes write into their inputs: each gets its own.
+            given = imitate(inputs, torch.clone)
+            if isinstance(observer, Recorder):
+                observer.begin(model, given)
+            return [watch(model, given, observer=observer, opaque=opaque)]
+        except Exception as error:
+            first = (str(error).splitlines() or ["no message"])[0]
+            self._add(
+                ROOT,
+                f"the forward pass fails {when}, with {type(error).__name__}: {first}",
+                "Give an example input that the model accepts, with a batch dimension, and a model "
+                "that copy.deepcopy can copy",
+            )
+            return []
+
+    def _record(self, inputs: Inputs, *, training: bool) -> bool:
+        """Follow the neurons in one mode; false if the model does not run."""
+        assert self.classifier is not None
+        model = copy.deepcopy(self.model).train(training)
+        recorder = Recorder(
+            self.validation.layers,
+            self.validation.refused,
+            classifier=self.classifier,
+            groups=self.groups,
+        )
+        buffers = self._buffer_versions(model)
+        mode = "training" if training else "evaluation"
+        when = f"in {mode} mode on a batch of {_batch_size(inputs)}"
+        for outputs in self._watch(recorder, inputs, when=when, model=model):
+            self.passes[training] = recorder
+            self._check_outputs(recorder, outputs)
+            recorder.forget()
+        self.problems.extend(recorder.problems)
+        for name, version in self._buffer_versions(model).items():
+            if buffers.get(name) != version:
+                self._add(
+                    name.rpartition(".")[0],
+                    f"forward changes the buffer {name!r} in {mode} mode, which an ended task "
+                    "would read",
+                    "Keep what changes out of the model, or compute it anew in every pass",
+                )
+        return training in self.passes
+
+    def _replay(self, inputs: Inputs, *, training: bool) -> None:
+        """Run the narrow model along what the full one did."""
+        plan = self._plan(training=training)
+        events = [self._present(event) for event in self.passes[training].events]
+        replay = Replay(events, plan.kept, followed=plan.paths)
+        small = narrow(self.model, plan).train(training)
+        self._watch(replay, inputs, when="with half of the neurons", model=small)
+        self.problems.extend(replay.problems)
+
+    def _plan(self, *, training: bool) -> Plan:
+        sizes = self._sizes()
+        rows, columns = (self._resolved(axes) for axes in self._axes(training=training))
+        return Plan(sizes, halved(sizes), rows=rows, columns=columns)
+
+    def _axes(self, *, training: bool) -> tuple[dict[str, Axis], dict[str, Axis]]:
+        recorder = self.passes[training]
+        return recorder.rows, recorder.columns
+
+    def _resolved(self, axes: Mapping[str, Axis]) -> dict[str, Axis]:
+        return {path: self.groups.resolve(axis) for path, axis in axes.items()}
+
+    def _present(self, event: Event) -> Event:
+        """The event under the present names of its groups."""
+        if not isinstance(event.state, Neurons):
+            return event
+        axis = self.groups.resolve(event.state.axis)
+        return replace(event, state=Neurons(event.state.dim, axis))
+
+    def _sizes(self) -> dict[str, int]:
+        sizes = {}
+        for recorder in self.passes.values():
+            for rows in recorder.rows.values():
+                for segment in self.groups.resolve(rows):
+                    if segment.group is not None:
+                        sizes[segment.group] = segment.size
+        return {group: sizes[group] for group in self.groups.names()}
+
+    def _add(self, path: str, found: str, remedy: str) -> None:
+        self.problems.append(Problem(path or ROOT, found, remedy))
+
+    def _kind(self, path: str) -> str:
+        return type(self.model.get_submodule(path)).__name__
+
+    def _choose_classifier(self, paths: list[str]) -> None:
+        """Take the last mixing layer that ran as the classifier, unless one was given."""
+        layers = [path for path in dict.fromkeys(paths) if path in self.validation.layers]
+        mixing = [path for path in layers if is_mixing(self.model.get_submodule(path))]
+        if self.classifier is None and mixing:
+            last = [path for path in paths if path in mixing][-1]
+            self.classifier = last
+        if len(mixing) < 2:
+            ran = f"only {mixing[0]!r} runs" if mixing else "no Linear layer or convolution runs"
+            self._add(
+                ROOT,
+                f"{ran}, so there are no hidden neurons to prune",
+                "A model needs a hidden Linear layer or convolution, and a classifier",
+            )
+
+    def _check_outputs(self, recorder: Recorder, outputs: Any) -> None:
+        states = [recorder.state(tensor) for tensor in tensors_in(outputs)]
+        for state in states:
+            if isinstance(state, Neurons):
+                self._add(
+                    ROOT,
+                    f"forward returns hidden neurons ({spell(self.groups.resolve(state.axis))}), "
+                    f"beside or instead of what the classifier {self.classifier!r} computes",
+                    "Return outputs of the classifier only, or name another layer as classifier=",
+                )
+        if not any(isinstance(s, Neurons) or s in (Mark.OUTPUTS, Mark.UNKNOWN) for s in states):
+            self._add(
+                ROOT,
+                f"what forward returns does not come from the classifier {self.classifier!r}",
+                "Return tensors computed by the classifier, in tuples, lists, dicts or dataclasses",
+            )
+
+    def _check_calls(self) -> None:
+        """Every layer runs exactly once, in evaluation mode too."""
+        counts = [self.passes[training].num_calls for training in (False, True)]
+        borrowed = set().union(*(recorder.borrowed for recorder in self.passes.values()))
+        for path in self.validation.layers:
+            evaluated, trained = (count.get(path, 0) for count in counts)
+            if max(evaluated, trained) > 1:
+                self._add(
+                    path,
+                    f"{self._kind(path)} is called {max(evaluated, trained)} times in one forward "
+                    "pass, so its weights are shared between these uses",
+                    "Give each use a layer of its own",
+                )
+            elif evaluated == 0 and trained:
+                self._add(
+                    path,
+                    f"{self._kind(path)} runs in training mode only",
+                    "Remove it, for example an auxiliary classifier, from the model",
+                )
+            elif evaluated == 0 and path not in borrowed:
+                self._add(
+                    path,
+                    f"{self._kind(path)} never runs on this example, so its neurons cannot be told",
+                    "Remove it, or give an example input that reaches it",
+                )
+
+    def _check_columns(self) -> None:
+        """The classifier reads neurons; a layer that runs in both modes reads the same in both."""
+        evaluated, trained = self.passes[False].columns, self.passes[True].columns
+        assert self.classifier is not None
+        if self._sizes() and not groups_of(evaluated.get(self.classifier, (Segment("", 1),))):
+            self._add(
+                self.classifier,
+                f"the classifier ({self._kind(self.classifier)}) reads no hidden neurons",
+                "Name another layer as classifier=, one that reads what the others compute",
+            )
+        for path in evaluated:
+            if path in trained:
+                one, other = (self.groups.resolve(axes[path]) for axes in (evaluated, trained))
+                if one != other:
+                    self._add(
+                        path,
+                        f"{self._kind(path)} reads {spell(one)} in evaluation mode and "
+                        f"{spell(other)} in training mode",
+                        "Let forward connect the same layers in both modes",
+                    )
+
+    def _buffer_versions(self, model: nn.Module) -> dict[str, tuple[int, int]]:
+        """Identity and version of every buffer outside the layers, by dotted path."""
+        followed = {*self.validation.layers, *self.validation.refused}
+        return {
+            name: (id(buffer), buffer._version)
+            for name, buffer in model.named_buffers()
+            if name.rpartition(".")[0] not in followed
+        }
+
+
+def _inputs(example: Any) -> Inputs:
+    if isinstance(example, torch.Tensor):
+        return (example,), {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, (tuple, list)):
+        return tuple(example), {}
+    raise ArgumentError(
+        f"example_input is a {type(example).__name__}; give a tensor, a tuple of positional inputs "
+        "or a dict of keyword inputs"
+    )
+
+
+def _batch_size(inputs: Inputs) -> int:
+    tensors = tensors_in(inputs)
+    return tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+
+
+def _two_of(inputs: Inputs) -> Inputs:
+    """The inputs with a batch of one repeated: BatchNorm cannot train on a single example."""
+    if _batch_size(inputs) != 1:
+        return inputs
+
+    def twice(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor, tensor]) if tensor.ndim and len(tensor) == 1 else tensor
+
+    args, kwargs = imitate(inputs, twice)
+    return args, kwargs
+
+
+@contextlib.contextmanager
+def _own_random_numbers(model: nn.Module) -> Iterator[None]:
+    """Random numbers drawn inside are the same every time, and leave no trace outside."""
+    tensors = (*model.parameters(), *model.buffers())
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            random.seed(0)
+            np.random.seed(0)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)

@@ -1,0 +1,85 @@
+"""Every error that clnp raises on purpose.
+
+ClnpError
+├── GraphError(ValueError)          the model holds something that cannot be sliced by neuron
+├── ArgumentError(ValueError)       an argument makes no sense
+├── TaskError(RuntimeError)         the call does not fit the state: no open task, an unknown task, ...
+├── CapacityError(RuntimeError)     no free neuron is left where the task needs one
+├── PruningError(ValueError)        no threshold stays within the margin, or a plan does not fit
+├── DivergedError(RuntimeError)     what is about to be frozen is NaN or infinite
+├── ForgettingError(RuntimeError)   an ended task no longer matches its certificate
+└── CheckpointError(RuntimeError)   a file is truncated, corrupted, foreign, or of another model
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class ClnpError(Exception):
+    """Any error raised on purpose by clnp."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing in a model that cannot be handled: where, what was found, what to do about it."""
+
+    where: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.found}. {self.remedy}"
+
+
+class GraphError(ClnpError, ValueError):
+    """The model holds something that cannot be sliced by neuron; `problems` lists all of it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        num = len(self.problems)
+        title = "1 problem" if num == 1 else f"{num} problems"
+        lines = "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"this model cannot learn by pruning yet, {title}:{lines}")
+
+    def __reduce__(self) -> tuple[type["GraphError"], tuple[tuple[Problem, ...]]]:
+        return type(self), (self.problems,)
+
+
+class ArgumentError(ClnpError, ValueError):
+    """An argument makes no sense; nothing was changed."""
+
+
+class TaskError(ClnpError, RuntimeError):
+    """The call does not fit the state of the network; nothing was changed."""
+
+
+class CapacityError(ClnpError, RuntimeError):
+    """No free neuron is left where the task needs one."""
+
+
+class PruningError(ClnpError, ValueError):
+    """No threshold stays within the margin, or the plan does not fit the open task."""
+
+
+class DivergedError(ClnpError, RuntimeError):
+    """What is about to be measured or frozen is NaN or infinite."""
+
+
+class ForgettingError(ClnpError, RuntimeError):
+    """An ended task no longer matches its certificate."""
+
+
+class CheckpointError(ClnpError, RuntimeError):
+    """A checkpoint is truncated, corrupted, foreign, or made from another model."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """A sentence that says `name` is no known `kind`, with the nearest one that is.
+
+    unknown_name("group", "fc9", ["fc1"]) == "unknown group 'fc9'; did you mean 'fc1'? Known: fc1"
+    """
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"unknown {kind} {name!r}{hint} Known: {', '.join(names) if names else 'none yet'}"

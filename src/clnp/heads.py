@@ -1,0 +1,216 @@
+"""The classifier: what turns the neurons of the last layers into a task's outputs.
+
+*Multi-head*: every task has outputs of its own, which read all neurons that are frozen when it
+ends. *Single-head*: all tasks share the outputs; a task reads only the neurons that it added
+itself, and an output's bias is learnt by the first task that uses it and frozen from then on.
+
+Ended tasks keep their tensors as `weight_0`, `bias_0`, `weight_1`, ...; with a single head, the
+weights side by side are the one output layer of fixed size and the bias is `bias_frozen`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .axis import View, num_entries, occupied, positions
+from .blocks import Pass, Stage, Tensors, carry, complete, dead_weight, place, run, select
+from .graph import Site
+from .surgery import plain_layer, rebuilt
+
+
+class Head(nn.Module):
+    """Put in front of the classifier's class: the outputs of every task."""
+
+    site: Site
+    stage: Stage
+    shared: bool
+    num_outputs: int
+    """Outputs of the open task, or of the classifier while none is open."""
+
+    def set_up(self, layer: Any, site: Site, stage: Stage, *, shared: bool) -> None:
+        """Take over the settings of the classifier; no task is known."""
+        self.site, self.stage, self.shared = site, stage, shared
+        self.has_bias = layer.bias is not None
+        self.most_outputs = self.num_outputs = int(layer.weight.shape[0])
+        self.kernel = tuple(layer.weight.shape[2:])
+        self._shown: Tensors = {}
+        for block in ("weight_reuse", "weight_free", "bias_free"):
+            self.register_parameter(block, None)
+        if self.has_bias:
+            self.register_buffer("bias_frozen", layer.weight.new_empty(0).detach())
+        # Nothing is stored before the first task ends: this keeps dtype and device.
+        self.register_buffer("like", layer.weight.new_empty(0).detach(), persistent=False)
+        self.lay_out()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.stage.running is Pass.PLAIN:
+            return run(self, x, self._shown)
+        if self.stage.running is Pass.FROZEN:
+            with torch.set_grad_enabled(self.stage.with_grad):
+                self._carry = carry(self, x, stretches=self._frozen_real, free=self._free())
+            if self._carry is not None:
+                return self._carry.detach()
+            return run(self, x, dead_weight(self, x, num_rows=self.num_outputs, kernel=self.kernel))
+        carried, self._carry = self._carry, None
+        return complete(self, x, stretches=self._free_real, free=self._free(), carried=carried)
+
+    @property
+    def weight(self) -> Tensor:
+        """The trained block while there is one, else an empty tensor: for its dtype and device."""
+        for block in (self.weight_free, self.weight_reuse, self.like):
+            if block is not None:
+                return block
+        raise AttributeError("weight")
+
+    @property
+    def bias(self) -> Tensor | None:
+        """As `weight`; None for a classifier without bias."""
+        return self._bias() if self.has_bias else None
+
+    def open(self, num_outputs: int, initial: nn.Module | None) -> None:
+        """Make the tensors of a new task, as the classifier's class does, or as `initial` has them."""
+        self.num_outputs = num_outputs
+        free = self.stage.free
+        frozen = dict.fromkeys(free, 0) if self.shared else self.stage.frozen
+        sizes = {group: frozen[group] + free[group] for group in free}
+        source: Any = initial
+        if source is None:
+            num_inputs = num_entries(self.site.columns, sizes)
+            source = plain_layer(self, num_outputs=num_outputs, num_inputs=num_inputs)
+            source.reset_parameters()
+        columns = self.site.columns
+        old = {group: range(n) for group, n in frozen.items()}
+        own = {group: range(frozen[group], sizes[group]) for group in sizes}
+        weight = source.weight.detach()[:num_outputs]
+        reuse = select(weight, 1, positions(columns, sizes, old, wants_input=False))
+        self.weight_reuse = _parameter(reuse)
+        self.weight_free = _parameter(select(weight, 1, positions(columns, sizes, own)))
+        if self.has_bias:
+            learnt = self.bias_frozen.numel() if self.shared else 0
+            self.bias_free = _parameter(source.bias.detach()[learnt:num_outputs])
+        self.lay_out()
+
+    def restrict(self, keep: View) -> None:
+        """Keep only some of the open task's neurons: `keep[g]` of the free ones of each group."""
+        if self.weight_free is not None:
+            columns = positions(self.site.columns, self.stage.free, keep)
+            self.weight_free = _parameter(select(self.weight_free.detach(), 1, columns))
+
+    def extended(self, keep: View) -> Tensors:
+        """The open task's tensors once it has claimed its neurons `keep`, in one piece."""
+        free = self.stage.free
+        frozen = dict.fromkeys(free, 0) if self.shared else self.stage.frozen
+        after = {group: frozen[group] + len(keep[group]) for group in free}
+        columns, rows = self.site.columns, np.arange(self.num_outputs)
+        weight = self.weight.new_zeros(
+            self.num_outputs, num_entries(columns, after), *self.kernel
+        ).detach()
+        if self.weight_reuse is not None:
+            old = {group: range(n) for group, n in frozen.items()}
+            place(
+                weight,
+                rows,
+                positions(columns, after, old, wants_input=False),
+                self.weight_reuse.detach(),
+            )
+        if self.weight_free is not None:
+            new = {group: range(frozen[group], after[group]) for group in free}
+            kept = select(self.weight_free.detach(), 1, positions(columns, free, keep))
+            place(weight, rows, positions(columns, after, new), kept)
+        bias = self._bias()
+        return (
+            {"weight": weight}
+            if bias is None
+            else {"weight": weight, "bias": bias.detach().clone()}
+        )
+
+    def close(self, tensors: Tensors | None, *, index: int) -> None:
+        """Drop the trained tensors; with `tensors`, those are frozen as the task number `index`."""
+        self.weight_reuse = self.weight_free = self.bias_free = None
+        if tensors is not None:
+            self._store(index, tensors)
+        self.num_outputs = self.most_outputs
+        self.lay_out()
+
+    def allocate(
+        self, index: int, num_outputs: int, *, before: Mapping[str, int], after: Mapping[str, int]
+    ) -> None:
+        """Make room for the ended task number `index`, to be loaded into."""
+        first = before if self.shared else dict.fromkeys(before, 0)
+        stored = {group: after[group] - first[group] for group in after}
+        columns = num_entries(self.site.columns, stored)
+        tensors = {"weight": self.like.new_zeros(num_outputs, columns, *self.kernel)}
+        self._store(index, {**tensors, "bias": self.like.new_zeros(num_outputs)})
+        self.lay_out()
+
+    def _store(self, index: int, tensors: Tensors) -> None:
+        self.register_buffer(f"weight_{index}", tensors["weight"])
+        if self.has_bias and self.shared:
+            if tensors["bias"].numel() > self.bias_frozen.numel():
+                self.bias_frozen = tensors["bias"]
+            self.register_buffer(f"bias_{index}", None)
+        elif self.has_bias:
+            self.register_buffer(f"bias_{index}", tensors["bias"])
+
+    def frozen(self, index: int) -> Tensors:
+        """What the ended task number `index` reads."""
+        weight: Tensor = getattr(self, f"weight_{index}")
+        if not self.has_bias:
+            return {"weight": weight}
+        bias: Tensor | None = getattr(self, f"bias_{index}")
+        return {"weight": weight, "bias": self.bias_frozen[: len(weight)] if bias is None else bias}
+
+    def narrowed(
+        self, tensors: Tensors, *, before: Mapping[str, int], after: Mapping[str, int], view: View
+    ) -> Tensors:
+        """The tensors of a task that claimed `before[g]` to `after[g]`, for an input of `view`.
+
+        A single head has columns of zeros for the neurons in view that it does not read.
+        """
+        first = dict(before) if self.shared else dict.fromkeys(before, 0)
+        stored = {group: after[group] - first[group] for group in after}
+        wanted = {g: [max(n - first[g], -1) for n in neurons] for g, neurons in view.items()}
+        columns = positions(self.site.columns, stored, wanted, stand_in=True)
+        return {**tensors, "weight": select(tensors["weight"], 1, columns)}
+
+    def show(self, tensors: Tensors) -> None:
+        """Run on these tensors in the plain pass."""
+        self._shown = tensors
+
+    def _bias(self) -> Tensor | None:
+        if not self.has_bias:
+            return None
+        if not self.shared or self.bias_frozen.numel() == 0:
+            return self.bias_free if self.bias_free is not None else self.bias_frozen
+        known = self.bias_frozen[: self.num_outputs]
+        return known if self.bias_free is None else torch.cat([known, self.bias_free])
+
+    def _free(self) -> Tensors:
+        blocks = {"weight": self.weight_free, "bias": self._bias(), "reuse": self.weight_reuse}
+        return {name: block for name, block in blocks.items() if block is not None}
+
+    def lay_out(self) -> None:
+        """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
+        self._free_real = occupied(self.site.columns, self.stage.free)
+        self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
+        self._carry: Tensor | None = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.stage.showing = None
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.stage.showing = None
+        nn.Module._load_from_state_dict(self, *args)  # type: ignore[no-untyped-call]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuilt, type(self).__mro__[1:3], self.__dict__
+
+
+def _parameter(tensor: Tensor) -> nn.Parameter | None:
+    if not tensor.numel():
+        return None
+    return nn.Parameter(tensor.clone(memory_format=torch.contiguous_format))

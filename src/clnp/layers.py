@@ -1,0 +1,294 @@
+"""Layers that run on a prefix of their neurons, frozen blocks apart from free ones.
+
+A prefix layer is an instance of the user's own layer class, with the same settings, that stores
+its tensors in blocks (see blocks.py): `weight_frozen` is a buffer, `weight_reuse` and
+`weight_free` are Parameters that exist while a task is open.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .axis import View, num_entries, occupied, positions
+from .blocks import (
+    Pass,
+    Slot,
+    Stage,
+    Tensors,
+    carry,
+    complete,
+    dead_weight,
+    neuron_dim,
+    place,
+    real_part,
+    run,
+    select,
+    slots_of,
+    with_stand_ins,
+)
+from .graph import Site
+from .surgery import NORMS, is_depthwise, plain_layer, rebuilt
+
+
+class PrefixLayer(nn.Module):
+    """Put in front of a layer class: the same layer, on a prefix of its neurons."""
+
+    site: Site
+    stage: Stage
+    slots: tuple[Slot, ...]
+    num_averaged: int | None = None
+    """While BatchNorm is recalibrated: how many batches its statistics average over so far."""
+
+    def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
+        """Take over the settings of `layer`; no neuron is frozen and no task is open."""
+        self.site, self.stage, self.slots = site, stage, slots_of(layer)
+        self._shown: Tensors = {}
+        self._carry: Tensor | None = None
+        self.kernel: tuple[int, ...] = ()
+        for slot in self.slots:
+            tensor = getattr(layer, slot.name)
+            tail = tensor.shape[2 if slot.has_columns else 1 :]
+            columns = (num_entries(site.columns, stage.frozen),) if slot.has_columns else ()
+            if slot.name == "weight":
+                self.kernel = tuple(tail)
+            self.register_buffer(
+                f"{slot.name}_frozen", tensor.new_empty(0, *columns, *tail).detach()
+            )
+            for block in self._free_blocks(slot):
+                register: Any = self.register_parameter if slot.trained else self.register_buffer
+                register(block, None)
+        self.lay_out()
+
+    def forward(self, x: Tensor) -> Tensor:
+        running = self.stage.running
+        if running is Pass.FREE:
+            return self._mix(x) if self.site.mixes else self._act(x)
+        if running is Pass.FROZEN and self.site.mixes:
+            with torch.set_grad_enabled(self.stage.with_grad):
+                self._carry = carry(self, x, stretches=self._frozen_real, free=self.free())
+        return run(self, x, self._shown)
+
+    def _mix(self, x: Tensor) -> Tensor:
+        if not self.has_free_rows:
+            return run(self, x, dead_weight(self, x, num_rows=1, kernel=self.kernel))
+        carried, self._carry = self._carry, None
+        return complete(self, x, stretches=self._free_real, free=self.free(), carried=carried)
+
+    def _act(self, x: Tensor) -> Tensor:
+        if self._free_real is None:
+            return self._act_on_real(x, self.free())
+        if not self._free_real:
+            if not is_depthwise(self):
+                return torch.zeros_like(x)
+            return run(self, x, {"weight": x.new_zeros(x.shape[1], *self.kernel)})
+        y = self._act_on_real(real_part(x, 1, self._free_real), self.free())
+        return with_stand_ins(y, x.shape[1], self._free_real)
+
+    def _act_on_real(self, x: Tensor, tensors: Tensors) -> Tensor:
+        if not isinstance(self, NORMS) or not self.training:
+            return run(self, x, tensors)
+        momentum: float | None = self.momentum
+        if self.num_averaged is not None:
+            self.num_averaged += 1
+            momentum = 1.0 / self.num_averaged
+        elif momentum is None:
+            self._num_batches += 1
+            momentum = 1.0 / self._num_batches
+        return F.batch_norm(
+            x,
+            tensors["running_mean"],
+            tensors["running_var"],
+            tensors.get("weight"),
+            tensors.get("bias"),
+            True,
+            momentum,
+            self.eps,
+        )
+
+    @property
+    def weight(self) -> Tensor | None:
+        """The trained block while there is one, else the frozen one: for its dtype and device."""
+        return (
+            self._block("weight_free") if self._has_free("weight") else self._block("weight_frozen")
+        )
+
+    @property
+    def bias(self) -> Tensor | None:
+        """As `weight`; None for a layer without bias."""
+        return self._block("bias_free") if self._has_free("bias") else self._block("bias_frozen")
+
+    @property
+    def running_mean(self) -> Tensor | None:
+        """As `weight`; None for a layer without running statistics."""
+        return self._block("running_mean_frozen")
+
+    def frozen(self) -> Tensors:
+        """The frozen tensors by name."""
+        return {slot.name: self._need(f"{slot.name}_frozen") for slot in self.slots}
+
+    def free(self) -> Tensors:
+        """The open task's tensors by name; "reuse" is its weight from the frozen neurons."""
+        blocks = {slot.name: self._block(f"{slot.name}_free") for slot in self.slots}
+        blocks["reuse"] = self._block("weight_reuse")
+        return {name: block for name, block in blocks.items() if block is not None}
+
+    def open(self, initial: nn.Module | None) -> None:
+        """Make the free tensors of a new task, as the layer's class does, or as `initial` has them."""
+        free, frozen = self.stage.free, self.stage.frozen
+        sizes = {group: frozen[group] + free[group] for group in frozen}
+        num_free = num_entries(self.site.rows, free)
+        if num_free:
+            source = initial
+            if source is None:
+                num_inputs = num_entries(self.site.columns, sizes)
+                source = plain_layer(self, num_outputs=num_free, num_inputs=num_inputs)
+                source.reset_parameters()  # type: ignore[operator]
+            reuse = positions(
+                self.site.columns,
+                sizes,
+                {g: range(n) for g, n in frozen.items()},
+                wants_input=False,
+            )
+            own = positions(
+                self.site.columns, sizes, {g: range(frozen[g], sizes[g]) for g in sizes}
+            )
+            for slot in self.slots:
+                tensor = getattr(source, slot.name).detach()
+                if slot.has_columns:
+                    self._set(f"{slot.name}_reuse", select(tensor, 1, reuse), slot)
+                    self._set(f"{slot.name}_free", select(tensor, 1, own), slot)
+                else:
+                    self._set(f"{slot.name}_free", tensor, slot)
+        self.lay_out()
+
+    def restrict(self, keep: View) -> None:
+        """Keep only some of the open task's neurons: `keep[g]` of the free ones of each group."""
+        rows = positions(self.site.rows, self.stage.free, keep)
+        columns = positions(self.site.columns, self.stage.free, keep)
+        for slot in self.slots:
+            for block in self._free_blocks(slot):
+                tensor = self._block(block)
+                if tensor is None:
+                    continue
+                tensor = select(tensor.detach(), 0, rows)
+                if slot.has_columns and block.endswith("_free"):
+                    tensor = select(tensor, 1, columns)
+                self._set(block, tensor, slot)
+
+    def extended(self, keep: View) -> Tensors:
+        """The frozen tensors as they are once the open task has claimed its neurons `keep`.
+
+        The interference block, from new columns to rows that were frozen before, is zero.
+        """
+        free, frozen = self.stage.free, self.stage.frozen
+        after = {group: frozen[group] + len(keep[group]) for group in frozen}
+        old = {group: range(n) for group, n in frozen.items()}
+        new = {group: range(frozen[group], after[group]) for group in frozen}
+        axis, columns = self.site.rows, self.site.columns
+        old_rows, new_rows = positions(axis, after, old), positions(axis, after, new)
+        kept_rows = positions(axis, free, keep)
+        tensors = self.frozen()
+        for slot in self.slots:
+            before, block = tensors[slot.name], self._block(f"{slot.name}_free")
+            num_rows = len(old_rows) + len(new_rows)
+            if not slot.has_columns:
+                tensor = before.new_empty(num_rows, *before.shape[1:])
+                tensor[torch.from_numpy(old_rows).to(tensor.device)] = before
+                if block is not None and len(kept_rows):
+                    kept = select(block.detach(), 0, kept_rows)
+                    tensor[torch.from_numpy(new_rows).to(tensor.device)] = kept
+            else:
+                tensor = before.new_zeros(num_rows, num_entries(columns, after), *before.shape[2:])
+                place(tensor, old_rows, positions(columns, after, old), before)
+                reuse = self._block(f"{slot.name}_reuse")
+                if reuse is not None:
+                    carried = positions(columns, after, old, wants_input=False)
+                    place(tensor, new_rows, carried, select(reuse.detach(), 0, kept_rows))
+                if block is not None:
+                    kept = select(block.detach(), 0, kept_rows)
+                    kept = select(kept, 1, positions(columns, free, keep))
+                    place(tensor, new_rows, positions(columns, after, new), kept)
+            tensors[slot.name] = tensor
+        return tensors
+
+    def close(self, tensors: Tensors | None) -> None:
+        """Drop the free tensors; with `tensors`, those are frozen from now on."""
+        for slot in self.slots:
+            for block in self._free_blocks(slot):
+                setattr(self, block, None)
+            if tensors is not None:
+                setattr(self, f"{slot.name}_frozen", tensors[slot.name])
+        self.lay_out()
+
+    def allocate(self) -> None:
+        """Make the frozen tensors as large as the stage says, to be loaded into."""
+        num_rows = num_entries(self.site.rows, self.stage.frozen)
+        num_columns = num_entries(self.site.columns, self.stage.frozen)
+        for slot in self.slots:
+            tensor = self._need(f"{slot.name}_frozen")
+            shape = (num_columns, *tensor.shape[2:]) if slot.has_columns else tensor.shape[1:]
+            setattr(self, f"{slot.name}_frozen", tensor.new_zeros(num_rows, *shape))
+        self.lay_out()
+
+    def narrowed(
+        self, tensors: Tensors, layout: dict[str, int], view: View, *, stand_in: bool
+    ) -> Tensors:
+        """The part of `tensors`, which store `layout`, that the neurons of `view` read."""
+        rows = positions(self.site.rows, layout, view, stand_in=stand_in)
+        columns = positions(self.site.columns, layout, view, stand_in=stand_in)
+        narrow = {}
+        for slot in self.slots:
+            tensor = select(tensors[slot.name], 0, rows, fill=slot.dead)
+            narrow[slot.name] = select(tensor, 1, columns) if slot.has_columns else tensor
+        return narrow
+
+    def show(self, tensors: Tensors) -> None:
+        """Run on these tensors in the plain and in the frozen pass."""
+        self._shown = tensors
+
+    def lay_out(self) -> None:
+        """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
+        free, frozen = self.stage.free, self.stage.frozen
+        self.has_free_rows = num_entries(self.site.rows, free) > 0
+        self._free_real = occupied(self.site.columns, free)
+        self._frozen_real = occupied(self.site.columns, frozen, counts_input=False)
+        self._carry = None
+        self._num_batches = 0
+
+    @staticmethod
+    def _free_blocks(slot: Slot) -> list[str]:
+        return (
+            [f"{slot.name}_reuse", f"{slot.name}_free"]
+            if slot.has_columns
+            else [f"{slot.name}_free"]
+        )
+
+    def _set(self, block: str, tensor: Tensor, slot: Slot) -> None:
+        if not tensor.numel():
+            setattr(self, block, None)
+            return
+        made = tensor.clone(memory_format=torch.contiguous_format)
+        setattr(self, block, nn.Parameter(made) if slot.trained else made)
+
+    def _block(self, name: str) -> Tensor | None:
+        return getattr(self, name, None)
+
+    def _need(self, name: str) -> Tensor:
+        tensor: Tensor = getattr(self, name)
+        return tensor
+
+    def _has_free(self, name: str) -> bool:
+        return self._block(f"{name}_free") is not None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.stage.showing = None
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.stage.showing = None
+        nn.Module._load_from_state_dict(self, *args)  # type: ignore[no-untyped-call]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuilt, type(self).__mro__[1:3], self.__dict__

@@ -1,0 +1,450 @@
+"""`ContinualNet`: one network of fixed size that learns task after task and forgets nothing."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from . import checkpoint
+from .activity import Activity, inputs_of, measure
+from .arguments import (
+    alpha_by_layer,
+    checked_outputs,
+    described,
+    first_difference,
+    neurons_by_group,
+    threshold_by_group,
+)
+from .axis import has_input
+from .body import Body
+from .certificate import Certificate, certify
+from .discovery import discover
+from .errors import (
+    ArgumentError,
+    CapacityError,
+    CheckpointError,
+    DivergedError,
+    GraphError,
+    Problem,
+    PruningError,
+    TaskError,
+)
+from .graph import Graph
+from .ledger import Capacity, Ledger
+from .pruning import KEEP_ALL, PruningPlan, plan
+from .subnetwork import subnetwork
+
+Predict = Callable[..., Any]
+Neurons = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """The task that is being learnt; `reused` is known once it has been pruned by a plan."""
+
+    name: str
+    num_outputs: int
+    reused: Mapping[str, int | None] | None = None
+
+
+class ContinualNet(nn.Module):
+    """A copy of `model` that learns one task after the other with exactly zero forgetting.
+
+    `example_input` is one batch that `model` accepts (a tensor, a tuple of positional inputs, or a
+    dictionary of keyword inputs); it is run to find out which layers share neurons. `head` is
+    "multi" (every task has outputs of its own) or "single" (all tasks share them). `classifier` is
+    the path of the layer that makes the outputs, where it is not the last one to run.
+
+        net.begin_task("a"); train net.parameters(); net.end_task(plan); net(x, task="a")
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_input: Any,
+        *,
+        head: Literal["multi", "single"] = "multi",
+        classifier: str | None = None,
+    ) -> None:
+        if head not in ("multi", "single"):
+            raise ArgumentError(f"head is {head!r}; it must be 'multi' or 'single'")
+        graph = discover(model, example_input, classifier=classifier)
+        self._assemble(model, graph, head)
+
+    def _assemble(self, model: nn.Module, graph: Graph, head: str) -> None:
+        if head == "single" and has_input(graph.sites[graph.classifier].columns):
+            found = "the classifier reads the network's input, which every task would have to share"
+            raise GraphError([Problem(graph.classifier, found, 'Use head="multi"')])
+        super().__init__()
+        self.graph = graph
+        self.head = head
+        self.ledger = Ledger(dict(graph.groups))
+        self._body = Body(model, graph, shared_head=head == "single")
+        self.model = self._body.model
+        self._described = described(model, graph)
+        self._open: OpenTask | None = None
+        self._certificates: tuple[Certificate, ...] = ()
+        self.train(model.training)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The ended tasks, in order."""
+        return self.ledger.tasks
+
+    @property
+    def open_task(self) -> str | None:
+        """The task that is being learnt."""
+        return self._open.name if self._open else None
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """What each ended task read when it ended, hashed."""
+        return {certificate.task: certificate for certificate in self._certificates}
+
+    def forward(self, *args: Any, task: str | None = None, **kwargs: Any) -> Any:
+        """The outputs of an ended task, or of the open one when no task is named.
+
+        An ended task always runs in evaluation mode; the open one in the mode of the network.
+        """
+        if task is None or task == self.open_task:
+            if self._open is None:
+                raise TaskError(
+                    "no task is open: name one of the ended tasks, net(x, task=...), "
+                    f"or begin one. Ended: {', '.join(self.tasks) or 'none'}"
+                )
+            return self._body.run_open(args, kwargs)
+        index, before, after = self._place(task)
+        self._body.show_task(index, before=before, after=after)
+        return self._body.run_shown(args, kwargs)
+
+    def begin_task(
+        self, name: str, num_outputs: int | None = None, *, initial: nn.Module | None = None
+    ) -> None:
+        """Open a task in all free neurons, whose weights are initialised anew.
+
+        `num_outputs` is the classifier's own unless given. `initial`, a model like the one that
+        the network was made from, gives the first task its weights to start from (pretrained ones,
+        say) instead of random ones.
+        """
+        self._need_closed("begin_task")
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"the name of a task is {name!r}; it must be a non-empty string")
+        if name in self.tasks:
+            raise TaskError(f"task {name!r} has ended already; give the new task another name")
+        own = self._body.head.most_outputs
+        num_outputs = checked_outputs(num_outputs, own=own, single=self.head == "single")
+        free = self.ledger.free()
+        groups = self._body.head_groups
+        if self.head == "single" and not any(free[group] for group in groups):
+            names = " and ".join(groups)
+            raise CapacityError(
+                f"no neuron of {names} is free, and a single head reads only the neurons that a task "
+                f"adds there: task {name!r} does not fit. Widen it, net.widen({{{groups[0]!r}: ...}}), "
+                "or learn the earlier tasks with a larger margin, which leaves more of it free"
+            )
+        if initial is not None:
+            if self.tasks:
+                raise TaskError(
+                    "initial weights are for the first task; later ones start in what is free"
+                )
+            difference = first_difference(initial, self.graph, self._described)
+            if difference is not None or num_outputs > own:
+                raise ArgumentError(
+                    f"initial is not like the model: {difference or 'too few outputs'}"
+                )
+        restore = self._body.snapshot()
+        try:
+            self._body.open(free, num_outputs, initial=initial)
+        except BaseException:
+            restore()
+            raise
+        self._open = OpenTask(name, num_outputs)
+
+    def abandon_task(self) -> None:
+        """Give the open task up; the network is as it was before `begin_task`."""
+        self._need_open("abandon_task")
+        self._body.close(claim=False, index=len(self.tasks))
+        self._open = None
+
+    def l1_penalty(self, alpha: float | Mapping[str, float]) -> Tensor:
+        """alpha times the sum of |w| over the weights that the open task trains (Alg. 1, line 3).
+
+        With a mapping, alpha of each layer by its path, or by that of a module that contains it;
+        layers that it does not name have none. Biases and BatchNorm are not penalised.
+        """
+        self._need_open("l1_penalty")
+        alphas = alpha_by_layer(self.graph, alpha)
+        terms = [
+            alphas[path] * torch.linalg.vector_norm(weight, 1)
+            for path, weight in self._body.weights()
+            if alphas.get(path)
+        ]
+        return torch.stack(terms).sum() if terms else self._body.head.weight.new_zeros(())
+
+    def measure_activity(self, batches: Iterable[Any]) -> Activity:
+        """Mean |activation| of every neuron over `batches`, in evaluation mode.
+
+        A batch is a tensor, or a tuple or list whose first element is the input.
+        """
+        self._need_open("measure_activity")
+        body = self._body
+        readers = [(body.graph.sites[path], layer) for path, layer in body.mixing()]
+        with torch.no_grad(), body.evaluating():
+            return measure(readers, body.stage, run=self._run_batch, batches=batches)
+
+    def plan_pruning(
+        self,
+        activity: Activity,
+        score: Callable[[Predict], float] | None = None,
+        *,
+        margin: float | None = None,
+        best: float | None = None,
+        thresholds: float | Mapping[str, float] | None = None,
+        per_layer: bool = False,
+        resolution: int | None = 100,
+    ) -> PruningPlan:
+        """The fewest neurons, by threshold on their activity, that keep the score within the margin.
+
+        `score` is handed the pruned network as `predict(x) -> outputs` and gives a number, higher
+        is better. The plan has the highest threshold at which the score is at least `best` -
+        `margin`; `best` is the score of the unpruned network unless given. `per_layer=True` goes
+        on to raise the threshold of each group as far as the margin allows. Up to `resolution`
+        thresholds are tried before the search refines between two of them; None tries all.
+
+        `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
+        that fire, and a group that is not named keeps all.
+        """
+        task = self._need_open("plan_pruning")
+        if not isinstance(activity, Activity) or activity.num_free() != self._body.stage.free:
+            raise PruningError(
+                "this activity does not belong to the open task as it is now; measure it again"
+            )
+        explicit = None
+        if thresholds is not None:
+            explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
+        return plan(
+            activity,
+            (lambda keep: self._score(score, keep)) if score is not None else None,
+            task=task.name,
+            thresholds=explicit,
+            margin=margin,
+            best=best,
+            per_layer=per_layer,
+            resolution=resolution,
+        )
+
+    def prune(self, plan: PruningPlan | Neurons) -> None:
+        """Drop all but the planned neurons of the open task, which stays open.
+
+        Its Parameters are new and smaller: make a new optimizer to fine-tune them.
+        """
+        task = self._need_open("prune")
+        keep, reused = self._resolve(plan)
+        self._body.restrict(keep)
+        self._open = OpenTask(task.name, task.num_outputs, reused)
+
+    def recalibrate(self, batches: Iterable[Any]) -> None:
+        """Set the statistics of the open task's BatchNorm channels to their means over `batches`."""
+        self._need_open("recalibrate")
+        if not self._body.norms():
+            return
+        num_batches = 0
+        with torch.no_grad(), self._body.recalibrating():
+            for batch in batches:
+                self._run_batch(batch)
+                num_batches += 1
+        if num_batches == 0:
+            raise ArgumentError("no batch was given: recalibration needs data")
+
+    def end_task(
+        self, plan: PruningPlan | Neurons | None = None, *, recalibrate: Iterable[Any] | None = None
+    ) -> Certificate:
+        """Claim the planned neurons of the open task, freeze them for ever, free the rest.
+
+        Without a plan, every neuron that the task still has is claimed. `plan` may also name
+        neurons: `{"fc1": [0, 5, 7]}` are places among the free ones, and a group that is not named
+        keeps all. With batches to `recalibrate` on, BatchNorm is recalibrated after pruning. If
+        anything fails, the task is open as before.
+        """
+        task = self._need_open("end_task")
+        body, ledger = self._body, self.ledger
+        restore = body.snapshot()
+        try:
+            keep, reused = self._resolve({} if plan is None else plan)
+            body.restrict(keep)
+            if recalibrate is not None:
+                self.recalibrate(recalibrate)
+            for name, tensor in body.free_part().items():
+                if not bool(torch.isfinite(tensor).all()):
+                    raise DivergedError(
+                        f"{name} is NaN or infinite: task {task.name!r} has diverged and cannot be "
+                        "frozen. Abandon it, and train again with a lower learning rate"
+                    )
+            counts = {group: len(neurons) for group, neurons in keep.items()}
+            self.ledger = ledger.claim(task.name, counts, reused or task.reused)
+            body.close(claim=True, index=len(ledger.rows))
+            certificate = self._certify(task.name)
+        except BaseException:
+            self.ledger = ledger
+            restore()
+            raise
+        self._certificates += (certificate,)
+        self._open = None
+        return certificate
+
+    def capacity(self) -> Capacity:
+        """New, reused and free neurons for each group and task; print it for a table."""
+        return self.ledger.capacity()
+
+    def widen(self, extra: Mapping[str, int]) -> None:
+        """Append `extra[g]` free neurons to group g, by name or by the path of a layer in it."""
+        self._need_closed("widen")
+        wanted: dict[str, int] = {}
+        for name, count in extra.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ArgumentError(
+                    f"widen {name} by {count!r}: it must be a whole number, 0 or more"
+                )
+            group = self.graph.group_named(name)
+            wanted[group] = wanted.get(group, 0) + count
+        self.ledger = self.ledger.widen(wanted)
+
+    def subnetwork(self, task: str) -> nn.Module:
+        """An ended task as a plain narrow module: same outputs, no trace of clnp."""
+        index, before, after = self._place(task)
+        return subnetwork(self.model, self._body.narrow(index, before=before, after=after))
+
+    def verify(self) -> None:
+        """Recompute every certificate; a `ForgettingError` names the task and tensor that changed."""
+        for certificate in self._certificates:
+            certificate.check(self._certify(certificate.task))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the network, an open task included, to one safetensors file, atomically."""
+        checkpoint.write(path, self._record(), self.state_dict())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], model: nn.Module) -> "ContinualNet":
+        """The network that was saved at `path`; `model` is like the one that it was made from.
+
+        It is on the device of `model`, which is copied and stays as it is.
+        """
+        record, tensors = checkpoint.read(path)
+        difference = first_difference(model, record.graph, record.layers)
+        if difference is not None:
+            raise CheckpointError(f"{path} was made from another model: {difference}")
+        net = cls.__new__(cls)
+        net._assemble(model, record.graph, record.head)
+        net.ledger, net._certificates = record.ledger, record.certificates
+        ledger = record.ledger
+        widths = [(ledger.before(row.task), row.widths) for row in ledger.rows]
+        outputs = zip(record.num_outputs, widths, strict=True)
+        net._body.allocate(ledger.claimed(), [(n, *before_after) for n, before_after in outputs])
+        if record.open_task is not None:
+            net._open = OpenTask(record.open_task, record.open_outputs, record.open_reused)
+            with torch.random.fork_rng():
+                net._body.open(record.open_free, record.open_outputs, initial=None)
+        checkpoint.fill(net, tensors, path=path)
+        net.verify()
+        return net
+
+    def get_extra_state(self) -> Tensor:
+        """What a state dict must agree on to be loaded: ledger, open task, certificates."""
+        record = {
+            "ledger": self.ledger.to_json(),
+            "open": [self.open_task, self._body.stage.free],
+            "digests": [certificate.digest for certificate in self._certificates],
+        }
+        text = json.dumps(record, sort_keys=True).encode()
+        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse the state dict of a network that has learnt something else."""
+        if not torch.equal(state.cpu(), self.get_extra_state()):
+            raise TaskError(
+                "this state dict is of a network with another ledger: other tasks, widths or frozen "
+                "weights. Use net.save(path) and ContinualNet.load(path, model)"
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ContinualNet":
+        like = self._body.head.like
+        if self.tasks and fn(like).dtype != like.dtype:
+            raise TaskError(
+                f"the network has ended tasks in {like.dtype}; in {fn(like).dtype} their outputs "
+                "would change. Convert it before the first task ends, or convert net.subnetwork(task)"
+            )
+        return super()._apply(fn, recurse)
+
+    def extra_repr(self) -> str:
+        """Head, tasks and free neurons in one line."""
+        free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
+        return (
+            f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
+        )
+
+    def _record(self) -> checkpoint.Record:
+        task = self._open
+        heads = [self._body.head.frozen(index)["weight"] for index in range(len(self.tasks))]
+        return checkpoint.Record(
+            graph=self.graph,
+            head=self.head,
+            layers=self._described,
+            ledger=self.ledger,
+            certificates=self._certificates,
+            num_outputs=tuple(len(weight) for weight in heads),
+            open_task=task.name if task else None,
+            open_outputs=task.num_outputs if task else 0,
+            open_free=dict(self._body.stage.free),
+            open_reused=task.reused if task else None,
+        )
+
+    def _place(self, task: str) -> tuple[int, dict[str, int], Mapping[str, int]]:
+        index = self.ledger.index(task)
+        return index, self.ledger.before(task), self.ledger.rows[index].widths
+
+    def _certify(self, task: str) -> Certificate:
+        index, before, after = self._place(task)
+        reads = self._body.reads(index, before=before, after=after)
+        return certify(self.ledger.rows[index], reads)
+
+    def _run_batch(self, batch: Any) -> None:
+        args, kwargs = inputs_of(batch, self._body.head.weight.device)
+        self._body.run_open(args, kwargs)
+
+    def _score(self, score: Callable[[Predict], float], keep: Neurons) -> float:
+        self._body.show_candidate(keep)
+
+        def predict(*args: Any, **kwargs: Any) -> Any:
+            return self._body.run_shown(args, kwargs)
+
+        with torch.no_grad():
+            return score(predict)
+
+    def _resolve(
+        self, plan: PruningPlan | Neurons
+    ) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
+        """The neurons to keep of each group and how many are reused, where that is known."""
+        free = self._body.stage.free
+        if not isinstance(plan, PruningPlan):
+            return neurons_by_group(self.graph, plan, free), None
+        if plan.task != self.open_task or dict(plan.available) != free:
+            raise PruningError(
+                f"this plan was made for task {plan.task!r} when it had other neurons; "
+                f"make one for {self.open_task!r} as it is now"
+            )
+        return {group: list(neurons) for group, neurons in plan.keep.items()}, plan.reused
+
+    def _need_open(self, call: str) -> OpenTask:
+        if self._open is None:
+            raise TaskError(f"{call} needs an open task; begin one with net.begin_task(name)")
+        return self._open
+
+    def _need_closed(self, call: str) -> None:
+        if self._open is not None:
+            raise TaskError(
+                f"{call} is not possible while task {self._open.name!r} is open; end or abandon it"
+            )

@@ -1,0 +1,227 @@
+"""Thresholds within a margin: which of a task's neurons to keep.
+
+A neuron is kept when its mean activity is above the threshold of its group. *Graceful forgetting*
+takes the highest threshold at which the score stays within a margin of the best. The score is not
+monotone in the threshold, so the search goes from the highest threshold down and stops at the
+first one that holds.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .activity import Activity
+from .errors import ArgumentError, PruningError
+
+KEEP_ALL = -1.0
+"""A threshold below every activity: neurons that never fire are kept too."""
+
+Keep = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One evaluation: the threshold and the number of neurons kept of each group, and the score."""
+
+    thresholds: Mapping[str, float]
+    kept: Mapping[str, int]
+    score: float
+
+    @property
+    def theta(self) -> float | None:
+        """The threshold, where all groups have the same."""
+        values = set(self.thresholds.values())
+        return values.pop() if len(values) == 1 else None
+
+    @property
+    def num_kept(self) -> int:
+        """Neurons kept over all groups."""
+        return sum(self.kept.values())
+
+
+@dataclass(frozen=True)
+class PruningPlan:
+    """Which of the open task's neurons to keep, and how that was found.
+
+    `keep[g]` are places among the group's free neurons. `reused[g]` counts the neurons of earlier
+    tasks that are active above the same threshold. `curve` holds every evaluation in the order in
+    which it was made.
+    """
+
+    task: str
+    available: Mapping[str, int]
+    keep: Keep
+    thresholds: Mapping[str, float]
+    reused: Mapping[str, int]
+    score: float | None = None
+    best: float | None = None
+    margin: float | None = None
+    curve: tuple[CurvePoint, ...] = field(default=(), repr=False)
+
+    @property
+    def num_evaluations(self) -> int:
+        """How often the score was evaluated."""
+        return len(self.curve)
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Neurons kept of each group."""
+        return {group: len(neurons) for group, neurons in self.keep.items()}
+
+    def __str__(self) -> str:
+        parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
+        score = "" if self.score is None else f", score {self.score:g}"
+        best = "" if self.margin is None else f" (best {self.best:g}, margin {self.margin:g})"
+        return f"keep {', '.join(parts)}{score}{best}, {self.num_evaluations} evaluations"
+
+
+def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
+    """The free neurons of each group whose activity is above its threshold."""
+    return {
+        group: tuple((values > thresholds[group]).nonzero().flatten().tolist())
+        for group, values in activity.items()
+    }
+
+
+def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, int]:
+    """How many neurons of earlier tasks are active above the threshold, for each group."""
+    return {g: int((values > thresholds[g]).sum()) for g, values in activity.owned.items()}
+
+
+def plan(
+    activity: Activity,
+    evaluate: Callable[[Keep], float] | None,
+    *,
+    task: str,
+    thresholds: Mapping[str, float] | None,
+    margin: float | None,
+    best: float | None,
+    per_layer: bool,
+    resolution: int | None,
+) -> PruningPlan:
+    """The plan that keeps the fewest neurons within the margin, or that given thresholds make."""
+    curve: tuple[CurvePoint, ...] = ()
+    score = None
+    if thresholds is not None:
+        if evaluate is not None:
+            score = checked_score(evaluate(survivors(activity, thresholds)))
+    else:
+        if evaluate is None or margin is None:
+            raise ArgumentError("plan_pruning needs score and margin, or thresholds")
+        if not margin >= 0:
+            raise ArgumentError(f"margin is {margin}; it must be 0 or more")
+        if resolution is not None and resolution < 1:
+            raise ArgumentError(f"resolution is {resolution}; it must be 1 or more, or None")
+        search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
+        thresholds = search.per_layer() if per_layer else search.common()
+        score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
+    return PruningPlan(
+        task=task,
+        available={group: len(values) for group, values in activity.items()},
+        keep=survivors(activity, thresholds),
+        thresholds=thresholds,
+        reused=num_reused(activity, thresholds),
+        score=score,
+        best=best,
+        margin=margin,
+        curve=curve,
+    )
+
+
+class Search:
+    """The search for the highest thresholds that keep the score within the margin.
+
+    `evaluate` scores a set of neurons; the same set is never evaluated twice. Where a group has
+    more distinct activities than `resolution`, that many thresholds, evenly spread over them, are
+    tried from the top, and then every one between the first that holds and the one above it;
+    `resolution=None` tries all of them.
+    """
+
+    def __init__(
+        self,
+        activity: Activity,
+        evaluate: Callable[[Keep], float],
+        *,
+        margin: float,
+        best: float | None,
+        resolution: int | None,
+    ) -> None:
+        self.activity, self._evaluate = activity, evaluate
+        self.margin, self.resolution = margin, resolution
+        self.curve: list[CurvePoint] = []
+        self._scores: dict[tuple[tuple[int, ...], ...], float] = {}
+        self.everything = dict.fromkeys(activity, KEEP_ALL)
+        self.best = self.score(self.everything) if best is None else checked_score(best)
+
+    def score(self, thresholds: Mapping[str, float]) -> float:
+        """The score of the network pruned with these thresholds."""
+        keep = survivors(self.activity, thresholds)
+        key = tuple(keep.values())
+        if key not in self._scores:
+            score = checked_score(self._evaluate(keep))
+            self._scores[key] = score
+            kept = {group: len(neurons) for group, neurons in keep.items()}
+            self.curve.append(CurvePoint(dict(thresholds), kept, score))
+        return self._scores[key]
+
+    def holds(self, thresholds: Mapping[str, float]) -> bool:
+        """Whether the score stays within the margin of the best."""
+        return self.score(thresholds) >= self.best - self.margin
+
+    def common(self) -> dict[str, float]:
+        """The highest threshold, one for all groups, that holds."""
+        found = self._highest(
+            self._candidates(*self.activity), lambda theta: dict.fromkeys(self.activity, theta)
+        )
+        if found is None:
+            raise PruningError(
+                f"no threshold stays within {self.margin:g} of {self.best:g}: the unpruned network "
+                f"itself scores {self.score(self.everything):g}. Train longer, or allow a larger margin"
+            )
+        return dict.fromkeys(self.activity, found)
+
+    def per_layer(self) -> dict[str, float]:
+        """As `common`, and then the threshold of one group after the other as high as it holds."""
+        thresholds = self.common()
+        for group in self.activity:
+            higher = [t for t in self._candidates(group) if t > thresholds[group]]
+            found = self._highest(higher, lambda theta, group=group: {**thresholds, group: theta})  # type: ignore[misc]
+            if found is not None:
+                thresholds[group] = found
+        return thresholds
+
+    def _candidates(self, *groups: str) -> list[float]:
+        """Every threshold that keeps another set of neurons, from the highest down."""
+        values = {value for group in groups for value in self.activity[group].tolist()}
+        return [*sorted(values | {0.0}, reverse=True), KEEP_ALL]
+
+    def _highest(
+        self, candidates: list[float], thresholds: Callable[[float], Mapping[str, float]]
+    ) -> float | None:
+        stride = math.ceil(len(candidates) / (self.resolution or len(candidates) or 1))
+        coarse = [*range(0, len(candidates), stride or 1)]
+        if candidates and coarse[-1] != len(candidates) - 1:
+            coarse.append(len(candidates) - 1)
+        above = -1
+        for place in coarse:
+            if self.holds(thresholds(candidates[place])):
+                for between in candidates[above + 1 : place]:
+                    if self.holds(thresholds(between)):
+                        return between
+                return candidates[place]
+            above = place
+        return None
+
+
+def checked_score(score: object) -> float:
+    """The score as a finite number."""
+    try:
+        number = float(score)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise PruningError(
+            f"score returned {score!r} ({type(score).__name__}), not a number; it must return one "
+            "number, higher is better"
+        ) from None
+    if not math.isfinite(number):
+        raise PruningError(f"score returned {number}; it must return a finite number")
+    return number

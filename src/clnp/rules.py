@@ -1,0 +1,321 @@
+"""What each PyTorch operation does to the neurons of its tensors: one table, `RULES`.
+
+A rule gets a `Call` that ran on at least one tensor with neurons and returns where the neurons of
+its results lie, or raises `Refusal`. An operation that is not in the table is refused by name.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .layouts import (
+    Mark,
+    Neurons,
+    Refusal,
+    State,
+    concatenate,
+    meet,
+    merge_axes,
+    refuse_fixed,
+    reshape,
+    spell,
+)
+from .operations import MARKER, Call, follow, probe
+
+Rule = Callable[[Call], State]
+
+_NO_WEIGHTS = "Neurons may meet only through the weights of a Linear layer or a convolution"
+
+
+def interpret(call: Call) -> State:
+    """State of the results of an operation, by the states of its tensors."""
+    states = [state for _, _, state in call.tensors]
+    if Mark.UNKNOWN in states:
+        return Mark.UNKNOWN
+    hidden = any(isinstance(state, Neurons) for state in states)
+    if Mark.OUTPUTS in states:
+        if hidden:
+            raise Refusal(
+                f"'{call.name}' lets hidden neurons meet the outputs of the classifier",
+                "Let neurons reach the outputs through the classifier alone",
+            )
+        return Mark.OUTPUTS
+    if hidden:
+        if call.kwargs.get("out") is not None:
+            raise Refusal(f"'{call.name}' writes into out=", "Use what it returns instead")
+        return RULES.get(call.name, _unrecognised)(call)
+    for mark in (Mark.INPUT, Mark.UNSEEN):
+        if mark in states:
+            return mark
+    return Mark.CONSTANT
+
+
+def _unrecognised(call: Call) -> State:
+    _ = call.shape  # refuses what reads values, with a message of its own
+    raise Refusal(
+        f"'{call.name}' on hidden neurons is not known to leave each neuron to itself",
+        "Replace it by an operation that acts on every neuron alone, or move it behind the "
+        "classifier",
+    )
+
+
+def _pointwise(call: Call) -> State:
+    if call.name == "type" and isinstance(call.result, str):
+        return Mark.CONSTANT
+    if call.name == "where" and len(call.tensors) == 1:
+        return _unrecognised(call)
+    return meet(call.groups, call.placed(), num_dims=len(call.shape))
+
+
+def _first(call: Call) -> State:
+    return call.tensors[0][2]
+
+
+def _constant(call: Call) -> State:
+    return Mark.CONSTANT
+
+
+def _reshape(call: Call) -> State:
+    for tensor, shape, state in call.tensors[:1]:
+        first = call.args[0] if call.args else call.kwargs.get("input")
+        if tensor is first and isinstance(state, Neurons):
+            return reshape(state, shape, call.shape)
+    return _unrecognised(call)
+
+
+def _expand(call: Call) -> State:
+    shape, neurons = call.subject()
+    dim = neurons.dim + len(call.shape) - len(shape)
+    if call.shape[dim] != shape[neurons.dim]:
+        raise Refusal(
+            f"one neuron is broadcast over many ({shape} to {call.shape})",
+            "Expand along other dimensions only",
+        )
+    return Neurons(dim, neurons.axis)
+
+
+def _move(call: Call) -> State:
+    shape, neurons = call.subject()
+    if call.name == "squeeze" and len(call.args) + len(call.kwargs) == 1:
+        raise Refusal(
+            "'squeeze' without a dimension drops whatever has size 1, a neuron axis too",
+            "Name the dimension: squeeze(dim)",
+        )
+    found = follow(call)
+    if found is None:
+        raise Refusal(
+            f"'{call.name}' takes apart, repeats or indexes the neuron axis (dimension "
+            f"{neurons.dim} of {shape}: {spell(neurons.axis)})",
+            "Make the parts with layers of their own, and index other dimensions only",
+        )
+    return found
+
+
+def _reduce(call: Call) -> State:
+    if len(call.tensors) > 1:  # max(a, b) is not a reduction
+        return _pointwise(call)
+    shape, neurons = call.subject()
+    found = follow(call)
+    if found is None:
+        raise Refusal(
+            f"'{call.name}' over the neuron axis (dimension {neurons.dim} of {shape}: "
+            f"{spell(neurons.axis)}) mixes neurons without weights",
+            f"{_NO_WEIGHTS}; reduce over other dimensions only",
+        )
+    return found
+
+
+_ALONG: dict[str, tuple[int, Any]] = {
+    "softmax": (1, None), "log_softmax": (1, None), "softmin": (1, None), "cumsum": (1, None),
+    "cumprod": (1, None), "logcumsumexp": (1, None), "cummax": (1, None), "cummin": (1, None),
+    "flip": (1, None), "sort": (1, -1), "argsort": (1, -1), "topk": (2, -1), "roll": (2, None),
+    "normalize": (2, 1), "gumbel_softmax": (4, -1), "index_select": (1, None),
+}  # fmt: skip
+
+
+def _along(call: Call) -> State:
+    shape, neurons = call.subject()
+    position, default = _ALONG[call.name]
+    dims = call.argument(position, "dim", "dims", "axis")
+    if call.name == "flip" and isinstance(dims, int):
+        dims = call.args[1:]
+    if dims is None:
+        dims = default
+    if dims is None and "softm" in call.name:
+        dims = 0 if len(shape) in (0, 1, 3) else 1  # what PyTorch assumes
+    touched = [dims] if isinstance(dims, int) else list(dims or range(len(shape)))
+    if neurons.dim in [dim % len(shape) for dim in touched]:
+        raise Refusal(
+            f"'{call.name}' along the neuron axis (dimension {neurons.dim} of {shape}: "
+            f"{spell(neurons.axis)}) mixes neurons without weights",
+            f"{_NO_WEIGHTS}; behind the classifier it is allowed",
+        )
+    return neurons
+
+
+def _spatial(call: Call) -> State:
+    """Pooling: the last dimensions are space, and the neurons must not be among them."""
+    shape, neurons = call.subject()
+    digits = re.search(r"([123])d", call.name)
+    first_spatial = len(shape) - int(digits[1]) if digits else 2
+    if neurons.dim >= first_spatial:
+        raise Refusal(
+            f"'{call.name}' runs over the neuron axis (dimension {neurons.dim} of {shape}: "
+            f"{spell(neurons.axis)}) and mixes neurons without weights",
+            f"{_NO_WEIGHTS}; keep them in dimension 1",
+        )
+    return neurons
+
+
+def _normalise_each(call: Call) -> State:
+    """Instance norm: every channel by itself, unless it brings values for each of them."""
+    if len(call.tensors) > 1:
+        return _normalise(call)
+    return _spatial(call)
+
+
+def _normalise(call: Call) -> State:
+    raise Refusal(
+        f"'{call.name}' normalises over several neurons at once, or with values for each of them "
+        "that belong to no layer",
+        "Use a BatchNorm module, or no normalisation",
+    )
+
+
+def _pad(call: Call) -> State:
+    shape, neurons = call.subject()
+    amounts = list(call.argument(1, "pad"))
+    place = 2 * (len(shape) - 1 - neurons.dim)
+    if any(amounts[place : place + 2]):
+        raise Refusal(
+            f"'pad' adds to the neuron axis (dimension {neurons.dim} of {shape})",
+            "Widen with a 1x1 convolution or a Linear layer instead of padding",
+        )
+    return neurons
+
+
+def _concatenate(call: Call) -> State:
+    neuron_dim = next(s.dim for _, _, s in call.tensors if isinstance(s, Neurons))
+    num_dims = len(call.shape)
+    given = call.argument(1, "dim", "axis")
+    dim = (0 if given is None else given) % num_dims
+    if call.name != "stack" and dim == neuron_dim:
+        return concatenate(call.placed(), dim=dim, neuron_dim=neuron_dim)
+    axis = None
+    for _, shape, state in call.tensors:
+        if not isinstance(state, Neurons):
+            refuse_fixed(Neurons(neuron_dim, axis or ()), state, shape)
+        elif state.dim != neuron_dim:
+            return _unrecognised(call)
+        else:
+            axis = state.axis if axis is None else merge_axes(call.groups, axis, state.axis)
+    shifted = neuron_dim + (call.name == "stack" and dim <= neuron_dim)
+    return Neurons(shifted, axis or ())
+
+
+def _setitem(call: Call) -> State:
+    shape, neurons = call.subject()
+    try:
+        part = probe(shape, neurons, dtype=torch.float32)[call.args[1]].shape
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        part = torch.Size()
+    value = call.args[2]
+    if MARKER not in part or (isinstance(value, torch.Tensor) and value.numel() > 1):
+        raise Refusal(
+            "an assignment writes single neurons, or values for each of them, into a tensor",
+            "Build the tensor with operations that treat all neurons alike, such as torch.where",
+        )
+    return neurons
+
+
+def _multiply(call: Call) -> State:
+    raise Refusal(
+        f"'{call.name}' multiplies hidden neurons outside a layer",
+        f"{_NO_WEIGHTS}: use the nn.Linear or nn.Conv module, called once; attention between "
+        "neurons cannot be pruned yet",
+    )
+
+
+def _rearrange(call: Call) -> State:
+    raise Refusal(
+        f"'{call.name}' moves neurons between channels and space, or regroups them",
+        "Use interpolation or a strided convolution instead",
+    )
+
+
+def _table(**rules: tuple[Rule, str]) -> dict[str, Rule]:
+    return {name: rule for rule, names in rules.values() for name in names.split()}
+
+
+RULES: dict[str, Rule] = _table(
+    pointwise=(
+        _pointwise,
+        "abs absolute neg negative pos positive exp exp2 expm1 log log10 log1p log2 sqrt rsqrt "
+        "square reciprocal sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh "
+        "acosh atanh arcsinh arccosh arctanh sigmoid relu relu6 leaky_relu elu celu selu gelu silu "
+        "mish softplus softsign hardtanh hardswish hardsigmoid hardshrink softshrink tanhshrink "
+        "logsigmoid log_sigmoid threshold rrelu rrelu_with_noise erf erfc erfinv floor ceil round "
+        "trunc fix frac sign sgn signbit nan_to_num logit expit isnan isinf isfinite isposinf "
+        "isneginf isreal logical_not bitwise_not invert clamp_min clamp_max sinc lgamma digamma i0 "
+        "deg2rad rad2deg bernoulli dropout dropout1d dropout2d dropout3d feature_dropout "
+        "alpha_dropout feature_alpha_dropout native_dropout clone contiguous detach float double "
+        "half bfloat16 int long short bool type cuda cpu cast zeros_like ones_like empty_like "
+        "full_like rand_like randn_like randint_like fill zero normal uniform exponential "
+        "log_normal cauchy geometric random data alias identity real conj resolve_conj "
+        "resolve_neg add sub subtract mul multiply div divide truediv true_divide floordiv "
+        "floor_divide mod remainder fmod pow float_power maximum minimum fmax fmin where lerp "
+        "addcmul addcdiv atan2 arctan2 hypot copysign eq ne lt le gt ge greater greater_equal "
+        "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or "
+        "bitwise_xor and or xor lshift rshift bitwise_left_shift bitwise_right_shift xlogy "
+        "masked_fill clamp clip logaddexp logaddexp2 heaviside nextafter ldexp isclose rsub "
+        "expand_as copy",
+    ),
+    first=(_first, "to type_as"),
+    constant=(_constant, "new_zeros new_ones new_empty new_full new_tensor"),
+    reshape=(_reshape, "view reshape flatten unflatten view_as reshape_as ravel"),
+    expand=(_expand, "expand broadcast_to"),
+    move=(
+        _move,
+        "permute transpose t T mT H mH adjoint swapaxes swapdims movedim moveaxis unsqueeze "
+        "squeeze getitem narrow select split split_with_sizes chunk tensor_split unbind repeat "
+        "tile repeat_interleave unsafe_chunk unsafe_split",
+    ),
+    reduce=(
+        _reduce,
+        "sum mean prod amax amin max min argmax argmin norm vector_norm linalg_vector_norm "
+        "linalg_norm var std var_mean std_mean logsumexp median nanmedian nanmean nansum all any "
+        "count_nonzero aminmax mode kthvalue quantile",
+    ),
+    along=(_along, " ".join(_ALONG)),
+    spatial=(
+        _spatial,
+        " ".join(
+            f"{kind}_pool{d}d{end}"
+            for kind in ("max", "avg", "lp", "adaptive_max", "adaptive_avg", "fractional_max")
+            for d in (1, 2, 3)
+            for end in ("", "_with_indices")
+        )
+        + " interpolate upsample upsample_nearest upsample_bilinear",
+    ),
+    normalise_each=(_normalise_each, "instance_norm"),
+    normalise=(
+        _normalise,
+        "layer_norm native_layer_norm group_norm rms_norm local_response_norm batch_norm",
+    ),
+    pad=(_pad, "pad"),
+    concatenate=(_concatenate, "cat concat concatenate stack"),
+    setitem=(_setitem, "setitem"),
+    multiply=(
+        _multiply,
+        "matmul mm bmm mv dot inner outer einsum tensordot bilinear linear addmm addbmm baddbmm "
+        "addmv conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cdist "
+        "scaled_dot_product_attention multi_head_attention_forward chain_matmul multi_dot kron",
+    ),
+    rearrange=(
+        _rearrange,
+        "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle unfold fold",
+    ),
+)
+"""How every operation that may touch neurons moves them."""

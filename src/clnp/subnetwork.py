@@ -1,0 +1,26 @@
+"""A task as a plain narrow module, with no trace of clnp in it."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from .blocks import Tensors
+from .surgery import is_mixing, plain_layer, with_layers
+
+
+def subnetwork(model: nn.Module, layers: Mapping[str, Tensors]) -> nn.Module:
+    """A copy of `model` whose layers at the given paths are plain and hold copies of these tensors.
+
+    It is in evaluation mode, as the ended task is, and its parameters can be trained.
+    """
+    plain = {path: _filled(model.get_submodule(path), tensors) for path, tensors in layers.items()}
+    return with_layers(model, plain).eval()
+
+
+def _filled(layer: nn.Module, tensors: Tensors) -> nn.Module:
+    any_tensor: Tensor = tensors.get("weight", tensors.get("running_mean"))  # type: ignore[assignment]
+    num_inputs = any_tensor.shape[1] if is_mixing(layer) else len(any_tensor)
+    made = plain_layer(layer, num_outputs=len(any_tensor), num_inputs=num_inputs)
+    state = made.state_dict()
+    made.load_state_dict({**state, **{name: tensor.detach() for name, tensor in tensors.items()}})
+    return made

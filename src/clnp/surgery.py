@@ -1,0 +1,108 @@
+"""Plain PyTorch layers of other widths, and copies of a model that hold them.
+
+The model that is given is never touched.
+"""
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import skip_init
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+SUPPORTED = (nn.Linear, *CONVOLUTIONS, *NORMS, nn.PReLU)
+
+
+def plain_class(layer: nn.Module) -> type[nn.Module]:
+    """The PyTorch class that `layer` is an instance of, of those that can be sliced by neuron."""
+    for kind in SUPPORTED:
+        if isinstance(layer, kind):
+            return kind
+    raise TypeError(f"{type(layer).__name__} cannot be sliced by neuron")
+
+
+def is_mixing(layer: nn.Module) -> bool:
+    """Whether the layer computes new neurons from all of its inputs: Linear or full convolution."""
+    return isinstance(layer, nn.Linear) or (
+        isinstance(layer, CONVOLUTIONS) and not is_depthwise(layer)
+    )
+
+
+def is_depthwise(layer: nn.Module) -> bool:
+    """Whether the layer is a convolution with one filter for each channel."""
+    return (
+        isinstance(layer, CONVOLUTIONS)
+        and layer.groups > 1
+        and layer.groups == layer.in_channels == layer.out_channels
+    )
+
+
+def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Module:
+    """An uninitialised layer of `layer`'s PyTorch class and settings, of other widths.
+
+    `num_inputs` counts for Linear and full convolutions only: the others have as many inputs as
+    outputs. Device and dtype are those of `layer.weight`, or of its running mean.
+    """
+    kind: Any = plain_class(layer)
+    like: torch.Tensor = layer.weight if layer.weight is not None else layer.running_mean  # type: ignore[assignment]
+    where = {"device": like.device, "dtype": like.dtype}
+    if isinstance(layer, nn.Linear):
+        made = skip_init(kind, num_inputs, num_outputs, bias=layer.bias is not None, **where)
+    elif isinstance(layer, CONVOLUTIONS):
+        depthwise = is_depthwise(layer)
+        made = skip_init(
+            kind,
+            num_outputs if depthwise else num_inputs,
+            num_outputs,
+            kernel_size=layer.kernel_size,
+            stride=layer.stride,
+            padding=layer.padding,
+            dilation=layer.dilation,
+            groups=num_outputs if depthwise else 1,
+            bias=layer.bias is not None,
+            padding_mode=layer.padding_mode,
+            **where,
+        )
+    elif isinstance(layer, NORMS):
+        made = kind(
+            num_outputs, eps=layer.eps, momentum=layer.momentum, affine=layer.affine, **where
+        )
+    else:
+        made = skip_init(kind, num_outputs, **where)
+    made.train(layer.training)
+    return made  # type: ignore[no-any-return]
+
+
+def with_layers(model: nn.Module, layers: Mapping[str, nn.Module]) -> nn.Module:
+    """A deep copy of `model` that holds `layers[path]` wherever it holds its own layer at `path`.
+
+    Every reference to a layer follows, from lists and plain attributes too.
+    """
+    memo: dict[int, Any] = {id(model.get_submodule(path)): layer for path, layer in layers.items()}
+    return copy.deepcopy(model, memo)
+
+
+def in_front_of(mixin: type[nn.Module], layer: nn.Module) -> nn.Module:
+    """An instance of `mixin` and of the layer's own class, with its settings and without tensors.
+
+    It passes every `isinstance` test that the layer passes; what `mixin` defines comes first.
+    """
+    made = rebuilt(mixin, type(layer))
+    made.__dict__.update(vars(layer))
+    made.__dict__.update(_parameters={}, _buffers={}, _non_persistent_buffers_set=set())
+    return made
+
+
+def rebuilt(mixin: type[nn.Module], kind: type[nn.Module]) -> nn.Module:
+    """An empty instance of the class that `in_front_of` makes: what copies and pickles start from."""
+    combined = _combined(mixin, kind)
+    return combined.__new__(combined)
+
+
+@functools.cache
+def _combined(mixin: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
+    return type(f"{mixin.__name__}{kind.__name__}", (mixin, kind), {"__module__": __name__})

@@ -1,0 +1,165 @@
+"""What can be told about a model without running it: the layers it has and what rules them out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
+
+from .errors import Problem
+from .surgery import CONVOLUTIONS, NORMS, SUPPORTED, is_depthwise, plain_class
+
+ROOT = "(model)"
+"""How messages call the model itself, whose dotted path is empty."""
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The layers of a model that can be followed, those that cannot, and the problems they are.
+
+    `layers` and `refused` are watched from outside only: nobody looks into their forward.
+    """
+
+    layers: tuple[str, ...]
+    refused: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    runnable: bool = True
+
+
+def validate(model: nn.Module) -> Validation:
+    """What can be told about the model without running it."""
+    layers: list[str] = []
+    refused: list[str] = []
+    problems: list[Problem] = []
+    runnable = True
+    owners: dict[int, str] = {}
+    for path, module in model.named_modules():
+        if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
+            continue
+        where = path or ROOT
+        if any(is_lazy(p) for p in module.parameters(recurse=False)):
+            runnable = False
+        found = [Problem(where, f"{_kind(module)} {what}", do) for what, do in _faults(module)]
+        problems.extend(found)
+        if found and (isinstance(module, SUPPORTED) or _is_leaf(module)):
+            refused.append(path)
+        elif isinstance(module, SUPPORTED):
+            layers.append(path)
+        for name, parameter in module.named_parameters(recurse=False):
+            other = owners.setdefault(id(parameter), where)
+            if other != where:
+                problems.append(
+                    Problem(
+                        where,
+                        f"{_kind(module)} shares its {name} with {other!r}",
+                        "Give each layer weights of its own",
+                    )
+                )
+    return Validation(tuple(layers), tuple(refused), tuple(problems), runnable)
+
+
+def _kind(module: nn.Module) -> str:
+    return type(module).__name__
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Whether the module is refused as a whole, rather than for what it holds beside others."""
+    ours = type(module).__module__.startswith("torch.")
+    plain_container = isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
+    return (ours and not plain_container) or not any(module.children())
+
+
+def _faults(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """What rules the module out, and what to do about it."""
+    if isinstance(module, torch.jit.ScriptModule):
+        yield "is TorchScript, which cannot be followed", "Use the Python module it was made from"
+    elif _kind(module) == "OptimizedModule":
+        yield "is a compiled model", "Give the model itself and compile afterwards"
+    elif parametrize.is_parametrized(module):
+        names = ", ".join(module.parametrizations.keys())  # type: ignore[union-attr,operator]
+        yield (
+            f"has a parametrization on {names}",
+            "Remove it with torch.nn.utils.parametrize.remove_parametrizations",
+        )
+    elif isinstance(module, SUPPORTED):
+        yield from _layer_faults(module)
+    elif any(True for _ in module.parameters(recurse=False)):
+        yield _weights_fault(module)
+    elif isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+        yield "keeps statistics that cannot be sliced by neuron", "Use BatchNorm instead"
+
+
+def _layer_faults(layer: nn.Module) -> Iterator[tuple[str, str]]:
+    kind = plain_class(layer)
+    if any(is_lazy(p) for p in layer.parameters(recurse=False)):
+        yield "is lazy and not initialised", "Run the model once on an example before"
+        return
+    extra = {name for name, _ in layer.named_parameters(recurse=False)} - {"weight", "bias"}
+    if extra:
+        yield (
+            f"computes its weight from {', '.join(sorted(extra))} (weight_norm, spectral_norm or "
+            "pruning)",
+            "Remove that first, with torch.nn.utils.remove_weight_norm and the like",
+        )
+    elif any(getattr(layer, name, None) for name in _HOOKS):
+        yield "has hooks, which a sliced layer would not run", "Remove the hooks first"
+    own = [name for name in ("forward", "_conv_forward", "__call__") if _overrides(layer, name)]
+    if own:
+        yield (
+            f"is a {kind.__name__} with a {own[0]} of its own",
+            f"Use torch.nn.{kind.__name__}, and compute the rest around it",
+        )
+    elif isinstance(layer, CONVOLUTIONS) and layer.groups > 1 and not is_depthwise(layer):
+        yield (
+            f"is a grouped convolution ({layer.in_channels} to {layer.out_channels} channels in "
+            f"{layer.groups} groups)",
+            "Use groups=1, or groups equal to both the input and the output channels",
+        )
+    elif isinstance(layer, NORMS) and layer.running_mean is None:
+        yield (
+            "has track_running_stats=False: an ended task would depend on its batch",
+            "Use track_running_stats=True",
+        )
+    elif isinstance(layer, nn.PReLU) and layer.num_parameters == 1:
+        yield (
+            "has one slope for all neurons, which no task could own",
+            "Use nn.PReLU(num_parameters) with one slope for each neuron, or LeakyReLU",
+        )
+
+
+def _overrides(layer: nn.Module, name: str) -> bool:
+    kind = plain_class(layer)
+    if name in layer.__dict__:
+        return True
+    return getattr(type(layer), name, None) is not getattr(kind, name, None)
+
+
+def _weights_fault(module: nn.Module) -> tuple[str, str]:
+    names = ", ".join(name for name, _ in module.named_parameters(recurse=False))
+    if isinstance(module, nn.SyncBatchNorm):
+        return "is not supported", "Use nn.BatchNorm1d, nn.BatchNorm2d or nn.BatchNorm3d"
+    if isinstance(module, (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)):
+        return (
+            "normalises over several neurons at once, which mixes them without weights",
+            "Use BatchNorm, or no normalisation",
+        )
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        return "has a scale for each channel that cannot be sliced", "Use affine=False or BatchNorm"
+    if isinstance(module, nn.MultiheadAttention):
+        return "is attention, which mixes neurons by their values", "Use Linear or convolutions"
+    if isinstance(module, _RECURRENT):
+        return "is recurrent: its weights are used at every step", "Use convolutions over time"
+    if type(module).__module__.startswith("torch.nn."):
+        return (
+            f"has weights ({names}) that cannot be sliced by neuron",
+            "Use Linear, Conv1d/2d/3d, BatchNorm1d/2d/3d or PReLU",
+        )
+    return (
+        f"owns weights ({names}) outside a layer",
+        "Put them into a Linear, convolution, BatchNorm or PReLU; what is not trained into a "
+        "buffer",
+    )
