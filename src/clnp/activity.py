@@ -103,14 +103,14 @@ class _Meter:
 
 
 def measure(
-    readers: Iterable[tuple[Site, nn.Module]],
+    readers: Iterable[Any],
     stage: Stage,
     *,
     run: Callable[[Any], object],
     batches: Iterable[Any],
 ) -> Activity:
     """The mean activity of the neurons that `readers` read, while `run` goes through `batches`."""
-    meters = [_Meter(site, layer, stage) for site, layer in readers]
+    meters = [_Meter(layer.site, layer, stage) for layer in readers]
     hooks = [meter.layer.register_forward_pre_hook(meter) for meter in meters]
     num_batches = 0
     try:
@@ -133,7 +133,7 @@ def measure(
         for group, mean in found[running].items():
             if not bool(torch.isfinite(mean).all()):
                 raise DivergedError(
-                    f"the activity of {group} is NaN or infinite: the task has diverged or its data "
-                    "holds such values. Train again with a lower learning rate, or abandon the task"
+                    f"the activity of {group} is NaN or infinite: the task has diverged, or its "
+                    "data holds such values. Train again with a lower learning rate, or abandon the task"
                 )
     return Activity(found[Pass.FREE], found[Pass.FROZEN])

@@ -64,6 +64,7 @@ class Slot:
 
 def slots_of(layer: nn.Module) -> tuple[Slot, ...]:
     """The tensors of a plain layer that are there, one row for each neuron."""
+    slots: tuple[Slot, ...]
     if isinstance(layer, NORMS):
         slots = (
             Slot("weight"),
@@ -78,7 +79,7 @@ def slots_of(layer: nn.Module) -> tuple[Slot, ...]:
 
 
 def run(layer: nn.Module, x: Tensor, tensors: Tensors) -> Tensor:
-    """What the PyTorch class of `layer` computes from `x` with these tensors, in evaluation mode."""
+    """What the class of `layer` computes from `x` with these tensors, in evaluation mode."""
     weight, bias = tensors.get("weight"), tensors.get("bias")
     if isinstance(layer, nn.Linear):
         assert weight is not None

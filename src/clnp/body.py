@@ -3,18 +3,21 @@
 `ContinualNet` decides what may happen; the body does it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from .activity import Activity, inputs_of, measure
 from .axis import View, groups_of
 from .blocks import Pass, Stage, Tensors
+from .errors import ArgumentError
 from .graph import Graph
 from .heads import Head
 from .layers import PrefixLayer
+from .ledger import Ledger
 from .surgery import NORMS, in_front_of, with_layers
 
 Widths = Mapping[str, int]
@@ -50,20 +53,16 @@ class Body:
         }
 
     @property
+    def parts(self) -> dict[str, PrefixLayer | Head]:
+        """The layers and the head, by path."""
+        return {**self.layers, self.graph.classifier: self.head}
+
+    @property
     def head_groups(self) -> list[str]:
         """The groups that the classifier reads."""
         return groups_of(self.head.site.columns)
 
-    def mixing(self) -> list[tuple[str, PrefixLayer | Head]]:
-        """The layers that mix neurons, the classifier among them, by path."""
-        layers = [(path, layer) for path, layer in self.layers.items() if layer.site.mixes]
-        return [*layers, (self.graph.classifier, self.head)]
-
-    def norms(self) -> list[PrefixLayer]:
-        """The BatchNorm layers."""
-        return [layer for layer in self.layers.values() if isinstance(layer, NORMS)]
-
-    def open(self, free: Widths, num_outputs: int, *, initial: nn.Module | None) -> None:
+    def open(self, free: Widths, num_outputs: int, *, initial: nn.Module | None = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""
         self.stage.free = dict(free)
         self.stage.showing = None
@@ -78,7 +77,7 @@ class Body:
             layer.restrict(keep)
         self.head.restrict(keep)
         self.stage.free = {group: len(neurons) for group, neurons in keep.items()}
-        for part in (*self.layers.values(), self.head):
+        for part in self.parts.values():
             part.lay_out()
 
     def close(self, *, claim: bool, index: int) -> None:
@@ -96,35 +95,34 @@ class Body:
             layer.close(layers[path])
         self.head.close(head, index=index)
 
-    def allocate(self, frozen: Widths, heads: list[tuple[int, Widths, Widths]]) -> None:
-        """Make room for frozen neurons and for heads (outputs, widths before and after the task)."""
-        self.stage.frozen = dict(frozen)
+    def allocate(self, ledger: Ledger, num_outputs: Sequence[int]) -> None:
+        """Make room for all ended tasks of the ledger, to be loaded into."""
+        self.stage.frozen = ledger.claimed()
         for layer in self.layers.values():
             layer.allocate()
-        for index, (num_outputs, before, after) in enumerate(heads):
-            self.head.allocate(index, num_outputs, before=before, after=after)
+        for index, (task, count) in enumerate(zip(ledger.tasks, num_outputs, strict=True)):
+            before, after = ledger.widths(task)
+            self.head.allocate(index, count, before=before, after=after)
 
     def free_part(self) -> dict[str, Tensor]:
         """All that the open task may change, by name: Parameters and running statistics."""
         return {
             f"{path}.{name}": tensor
-            for path, part in {**self.layers, self.graph.classifier: self.head}.items()
+            for path, part in self.parts.items()
             for name, tensor in (*part.named_parameters(), *part.named_buffers())
             if name.endswith(("_free", "_reuse"))
         }
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        """The weights that the open task trains, with the path of their layer; biases and BatchNorm
-        are none, nor is the slope of a PReLU."""
-        return [
-            (path, block)
-            for path, part in {**self.layers, self.graph.classifier: self.head}.items()
-            if not isinstance(part, (*NORMS, nn.PReLU))
-            for block in (getattr(part, "weight_reuse", None), part.weight_free)
-            if block is not None
-        ]
+        """The weights of Linear and convolutions that the open task trains, by path of the layer."""
+        found = []
+        for path, part in self.parts.items():
+            if not isinstance(part, (*NORMS, nn.PReLU)):
+                blocks = (part.weight_reuse if part.site.mixes else None, part.weight_free)
+                found.extend((path, block) for block in blocks if block is not None)
+        return found
 
-    def reads(self, index: int, *, before: Widths, after: Widths) -> dict[str, Tensor]:
+    def reads(self, index: int, before: Widths, after: Widths) -> dict[str, Tensor]:
         """Exactly what the inference of the ended task number `index` reads, by name."""
         tensors: dict[str, Tensor] = {}
         view = self._view(before, after)
@@ -137,7 +135,7 @@ class Body:
             tensors[name] = self.model.get_buffer(name)
         return tensors
 
-    def narrow(self, index: int, *, before: Widths, after: Widths) -> dict[str, Tensors]:
+    def narrow(self, index: int, before: Widths, after: Widths) -> dict[str, Tensors]:
         """The tensors of each layer for the ended task number `index`, dead stand-ins included."""
         view = self._view(before, after)
         narrow = {
@@ -147,10 +145,10 @@ class Body:
         head = self.head.narrowed(self.head.frozen(index), before=before, after=after, view=view)
         return {**narrow, self.graph.classifier: head}
 
-    def show_task(self, index: int, *, before: Widths, after: Widths) -> None:
+    def show_task(self, index: int, before: Widths, after: Widths) -> None:
         """Lay out the ended task number `index` for the plain pass."""
         if self.stage.showing != index:
-            self._show(self.narrow(index, before=before, after=after))
+            self._show(self.narrow(index, before, after))
             self.stage.showing = index
 
     def show_candidate(self, keep: View) -> None:
@@ -188,7 +186,7 @@ class Body:
             return self.model(*args, **kwargs)
 
     def run_open(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The outputs of the open task: a frozen pass where something is frozen, then a free one."""
+        """The outputs of the open task: a frozen pass if anything is frozen, then a free one."""
         stage = self.stage
         try:
             if any(stage.frozen.values()):
@@ -217,22 +215,47 @@ class Body:
             for module in training:
                 module.training = True
 
-    @contextmanager
-    def recalibrating(self) -> Iterator[None]:
-        """Evaluation mode, but the free channels of BatchNorm average their statistics anew."""
-        with self.evaluating():
-            for norm in self.norms():
+    def measure(self, batches: Iterable[Any]) -> Activity:
+        """The mean activity of all neurons over the batches, in evaluation mode."""
+        readers = [layer for layer in self.layers.values() if layer.site.mixes]
+        with torch.no_grad(), self.evaluating():
+            return measure([*readers, self.head], self.stage, run=self._run_batch, batches=batches)
+
+    def recalibrate(self, batches: Iterable[Any]) -> None:
+        """Average the statistics of the free channels of BatchNorm anew, all else in evaluation."""
+        norms = [layer for layer in self.layers.values() if isinstance(layer, NORMS)]
+        num_batches = 0
+        with torch.no_grad(), self.evaluating():
+            for norm in norms:
                 norm.training, norm.num_averaged = True, 0
             try:
-                yield
+                for batch in batches:
+                    num_batches += 1
+                    self._run_batch(batch)
             finally:
-                for norm in self.norms():
+                for norm in norms:
                     norm.training, norm.num_averaged = False, None
+        if num_batches == 0:
+            raise ArgumentError("no batch was given: recalibration needs data")
+
+    def score(self, score: Callable[[Callable[..., Any]], float], keep: View) -> float:
+        """What `score` says of the open task with only the neurons `keep`."""
+        self.show_candidate(keep)
+
+        def predict(*args: Any, **kwargs: Any) -> Any:
+            return self.run_shown(args, kwargs)
+
+        with torch.no_grad():
+            return score(predict)
+
+    def _run_batch(self, batch: Any) -> None:
+        args, kwargs = inputs_of(batch, self.head.like.device)
+        self.run_open(args, kwargs)
 
     def snapshot(self) -> Callable[[], None]:
         """A function that puts the open task back to where it is now."""
         stage = self.stage
-        parts = [*self.layers.values(), self.head]
+        parts = list(self.parts.values())
         free, frozen = stage.free, stage.frozen
         stored = [(dict(part._parameters), dict(part._buffers)) for part in parts]
 

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from .axis import Segment
 from .certificate import Certificate, digest_of
 from .errors import CheckpointError
 from .graph import Graph, Site
-from .ledger import Ledger
+from .ledger import Ledger, OpenTask
 
 FORMAT = "clnp"
 VERSION = 1
@@ -40,14 +40,12 @@ class Record:
     ledger: Ledger
     certificates: tuple[Certificate, ...]
     num_outputs: tuple[int, ...]
-    open_task: str | None
-    open_outputs: int
+    open_task: OpenTask | None
     open_free: Mapping[str, int]
-    open_reused: Mapping[str, int | None] | None
 
 
 def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tensor]) -> None:
-    """Write record and tensors to `path`; whatever happens, it holds the old file or the new one."""
+    """Write record and tensors to `path`, which holds the old file or the new one, never a part."""
     stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     manifest = json.dumps(
         {
@@ -57,10 +55,8 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
             "ledger": record.ledger.to_json(),
             "certificates": [certificate.to_json() for certificate in record.certificates],
             "num_outputs": list(record.num_outputs),
-            "open_task": record.open_task,
-            "open_outputs": record.open_outputs,
+            "open_task": None if record.open_task is None else asdict(record.open_task),
             "open_free": dict(record.open_free),
-            "open_reused": None if record.open_reused is None else dict(record.open_reused),
             "tensors": {name: digest_of(tensor) for name, tensor in stored.items()},
         }
     )
@@ -190,5 +186,7 @@ def _record_from_json(fields: dict[str, Any]) -> Record:
     fields["graph"] = Graph(graph["groups"], sites, graph["classifier"], tuple(graph["constants"]))
     fields["ledger"] = Ledger.from_json(fields["ledger"])
     fields["certificates"] = tuple(Certificate.from_json(c) for c in fields["certificates"])
+    if fields["open_task"] is not None:
+        fields["open_task"] = OpenTask(**fields["open_task"])
     fields["num_outputs"] = tuple(fields["num_outputs"])
     return Record(**fields)

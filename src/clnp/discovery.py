@@ -4,19 +4,17 @@ The model is copied first and never changes: not its weights, buffers or mode, a
 number is drawn from the user's generators.
 """
 
-import contextlib
 import copy
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from .axis import Axis, Segment, groups_of
 from .errors import ArgumentError, GraphError, Problem, unknown_name
+from .example import Inputs, batch_size, inputs_of, own_random_numbers, two_of
 from .graph import Graph, Site, describe
 from .layouts import Groups, Mark, Neurons, spell
 from .narrowing import Plan, Replay, agrees, halved, narrow
@@ -25,8 +23,6 @@ from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
 from .trace import Event, Recorder
 from .validation import ROOT, Validation, validate
 from .watching import Moment, Observer, watch
-
-Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 def inspect(model: nn.Module, example_input: Any, *, classifier: str | None = None) -> Graph:
@@ -45,7 +41,7 @@ def discover(model: nn.Module, example: Any, *, classifier: str | None = None) -
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-    inputs = _inputs(example)
+    inputs = inputs_of(example)
     validation = validate(model)
     mixing = [path for path in validation.layers if is_mixing(model.get_submodule(path))]
     if classifier is not None and classifier not in mixing:
@@ -55,7 +51,7 @@ def discover(model: nn.Module, example: Any, *, classifier: str | None = None) -
         )
     search = _Search(model, validation, classifier=classifier, problems=list(validation.problems))
     if validation.runnable:
-        with _own_random_numbers(model):
+        with own_random_numbers(model):
             search.run(inputs)
     if search.problems:
         order = {path or ROOT: number for number, (path, _) in enumerate(model.named_modules())}
@@ -102,7 +98,7 @@ class _Search:
         if self.classifier is None:
             return
         if calls.batched:
-            inputs = _two_of(inputs)
+            inputs = two_of(inputs)
         for training in (False, True):
             if not self._record(inputs, training=training):
                 return
@@ -169,7 +165,7 @@ class _Search:
         )
         buffers = self._buffer_versions(model)
         mode = "training" if training else "evaluation"
-        when = f"in {mode} mode on a batch of {_batch_size(inputs)}"
+        when = f"in {mode} mode on a batch of {batch_size(inputs)}"
         for outputs in self._watch(recorder, inputs, when=when, model=model):
             self.passes[training] = recorder
             self._check_outputs(recorder, outputs)
@@ -315,49 +311,3 @@ class _Search:
             for name, buffer in model.named_buffers()
             if name.rpartition(".")[0] not in followed
         }
-
-
-def _inputs(example: Any) -> Inputs:
-    if isinstance(example, torch.Tensor):
-        return (example,), {}
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    if isinstance(example, (tuple, list)):
-        return tuple(example), {}
-    raise ArgumentError(
-        f"example_input is a {type(example).__name__}; give a tensor, a tuple of positional inputs "
-        "or a dict of keyword inputs"
-    )
-
-
-def _batch_size(inputs: Inputs) -> int:
-    tensors = tensors_in(inputs)
-    return tensors[0].shape[0] if tensors and tensors[0].ndim else 1
-
-
-def _two_of(inputs: Inputs) -> Inputs:
-    """The inputs with a batch of one repeated: BatchNorm cannot train on a single example."""
-    if _batch_size(inputs) != 1:
-        return inputs
-
-    def twice(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.cat([tensor, tensor]) if tensor.ndim and len(tensor) == 1 else tensor
-
-    args, kwargs = imitate(inputs, twice)
-    return args, kwargs
-
-
-@contextlib.contextmanager
-def _own_random_numbers(model: nn.Module) -> Iterator[None]:
-    """Random numbers drawn inside are the same every time, and leave no trace outside."""
-    tensors = (*model.parameters(), *model.buffers())
-    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
-    python, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=list(devices)):
-            random.seed(0)
-            np.random.seed(0)
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)

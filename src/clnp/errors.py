@@ -8,7 +8,7 @@ ClnpError
 ├── PruningError(ValueError)        no threshold stays within the margin, or a plan does not fit
 ├── DivergedError(RuntimeError)     what is about to be frozen is NaN or infinite
 ├── ForgettingError(RuntimeError)   an ended task no longer matches its certificate
-└── CheckpointError(RuntimeError)   a file is truncated, corrupted, foreign, or of another model
+└── CheckpointError(RuntimeError)   a file is damaged, foreign, or of another model
 """
 
 import difflib

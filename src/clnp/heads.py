@@ -27,6 +27,11 @@ class Head(nn.Module):
     site: Site
     stage: Stage
     shared: bool
+    weight_reuse: nn.Parameter | None
+    weight_free: nn.Parameter | None
+    bias_free: nn.Parameter | None
+    bias_frozen: Tensor
+    like: Tensor
     num_outputs: int
     """Outputs of the open task, or of the classifier while none is open."""
 
@@ -37,12 +42,13 @@ class Head(nn.Module):
         self.most_outputs = self.num_outputs = int(layer.weight.shape[0])
         self.kernel = tuple(layer.weight.shape[2:])
         self._shown: Tensors = {}
+        self._carry: Tensor | None = None
         for block in ("weight_reuse", "weight_free", "bias_free"):
             self.register_parameter(block, None)
         if self.has_bias:
             self.register_buffer("bias_frozen", layer.weight.new_empty(0).detach())
         # Nothing is stored before the first task ends: this keeps dtype and device.
-        self.register_buffer("like", layer.weight.new_empty(0).detach(), persistent=False)
+        self.register_buffer("like", layer.weight.new_empty(0).detach())
         self.lay_out()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,10 +66,8 @@ class Head(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The trained block while there is one, else an empty tensor: for its dtype and device."""
-        for block in (self.weight_free, self.weight_reuse, self.like):
-            if block is not None:
-                return block
-        raise AttributeError("weight")
+        blocks = (self.weight_free, self.weight_reuse, self.like)
+        return next(block for block in blocks if block is not None)
 
     @property
     def bias(self) -> Tensor | None:
@@ -71,7 +75,7 @@ class Head(nn.Module):
         return self._bias() if self.has_bias else None
 
     def open(self, num_outputs: int, initial: nn.Module | None) -> None:
-        """Make the tensors of a new task, as the classifier's class does, or as `initial` has them."""
+        """Make the tensors of a new task as the classifier's class does, or as `initial` has them."""
         self.num_outputs = num_outputs
         free = self.stage.free
         frozen = dict.fromkeys(free, 0) if self.shared else self.stage.frozen
@@ -146,6 +150,10 @@ class Head(nn.Module):
         self._store(index, {**tensors, "bias": self.like.new_zeros(num_outputs)})
         self.lay_out()
 
+    def outputs(self, num_tasks: int) -> tuple[int, ...]:
+        """The number of outputs of each of the ended tasks."""
+        return tuple(len(getattr(self, f"weight_{index}")) for index in range(num_tasks))
+
     def _store(self, index: int, tensors: Tensors) -> None:
         self.register_buffer(f"weight_{index}", tensors["weight"])
         if self.has_bias and self.shared:
@@ -196,15 +204,15 @@ class Head(nn.Module):
         """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
         self._free_real = occupied(self.site.columns, self.stage.free)
         self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
-        self._carry: Tensor | None = None
+        self._carry = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self.stage.showing = None
-        return super()._apply(fn, recurse)
+        return nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.stage.showing = None
-        nn.Module._load_from_state_dict(self, *args)  # type: ignore[no-untyped-call]
+        nn.Module._load_from_state_dict(self, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuilt, type(self).__mro__[1:3], self.__dict__

@@ -20,7 +20,6 @@ from .blocks import (
     carry,
     complete,
     dead_weight,
-    neuron_dim,
     place,
     real_part,
     run,
@@ -37,6 +36,8 @@ class PrefixLayer(nn.Module):
 
     site: Site
     stage: Stage
+    weight_reuse: nn.Parameter | None
+    weight_free: nn.Parameter | None
     slots: tuple[Slot, ...]
     num_averaged: int | None = None
     """While BatchNorm is recalibrated: how many batches its statistics average over so far."""
@@ -135,7 +136,7 @@ class PrefixLayer(nn.Module):
         return {name: block for name, block in blocks.items() if block is not None}
 
     def open(self, initial: nn.Module | None) -> None:
-        """Make the free tensors of a new task, as the layer's class does, or as `initial` has them."""
+        """Make the tensors of a new task as the layer's class does, or as `initial` has them."""
         free, frozen = self.stage.free, self.stage.frozen
         sizes = {group: frozen[group] + free[group] for group in frozen}
         num_free = num_entries(self.site.rows, free)
@@ -284,11 +285,11 @@ class PrefixLayer(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self.stage.showing = None
-        return super()._apply(fn, recurse)
+        return nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.stage.showing = None
-        nn.Module._load_from_state_dict(self, *args)  # type: ignore[no-untyped-call]
+        nn.Module._load_from_state_dict(self, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuilt, type(self).__mro__[1:3], self.__dict__

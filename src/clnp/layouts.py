@@ -213,4 +213,3 @@ def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Ne
         "Only dimensions behind the neurons may be merged into them, as flatten(1) does; channels "
         "cannot be shuffled or regrouped",
     )
-

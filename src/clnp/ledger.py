@@ -29,6 +29,15 @@ class Row:
 
 
 @dataclass(frozen=True)
+class OpenTask:
+    """The task that is being learnt; `reused` is known once it has been pruned by a plan."""
+
+    name: str
+    num_outputs: int
+    reused: Mapping[str, int | None] | None = None
+
+
+@dataclass(frozen=True)
 class Ledger:
     """The size of each group and a row for each ended task; every change gives a new ledger."""
 
@@ -62,6 +71,10 @@ class Ledger:
     def before(self, task: str) -> dict[str, int]:
         """How many neurons of each group were frozen when the task began."""
         return replace(self, rows=self.rows[: self.index(task)]).claimed()
+
+    def widths(self, task: str) -> tuple[dict[str, int], dict[str, int]]:
+        """The frozen neurons of each group before and after the task."""
+        return self.before(task), dict(self.row(task).widths)
 
     def claim(
         self, task: str, counts: Mapping[str, int], reused: Mapping[str, int | None] | None = None

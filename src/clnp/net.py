@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from . import checkpoint
-from .activity import Activity, inputs_of, measure
+from .activity import Activity
 from .arguments import (
     alpha_by_layer,
     checked_outputs,
@@ -34,21 +34,11 @@ from .errors import (
     TaskError,
 )
 from .graph import Graph
-from .ledger import Capacity, Ledger
+from .ledger import Capacity, Ledger, OpenTask
 from .pruning import KEEP_ALL, PruningPlan, plan
 from .subnetwork import subnetwork
 
-Predict = Callable[..., Any]
 Neurons = Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True)
-class OpenTask:
-    """The task that is being learnt; `reused` is known once it has been pruned by a plan."""
-
-    name: str
-    num_outputs: int
-    reused: Mapping[str, int | None] | None = None
 
 
 class ContinualNet(nn.Module):
@@ -117,8 +107,7 @@ class ContinualNet(nn.Module):
                     f"or begin one. Ended: {', '.join(self.tasks) or 'none'}"
                 )
             return self._body.run_open(args, kwargs)
-        index, before, after = self._place(task)
-        self._body.show_task(index, before=before, after=after)
+        self._body.show_task(self.ledger.index(task), *self.ledger.widths(task))
         return self._body.run_shown(args, kwargs)
 
     def begin_task(
@@ -142,9 +131,9 @@ class ContinualNet(nn.Module):
         if self.head == "single" and not any(free[group] for group in groups):
             names = " and ".join(groups)
             raise CapacityError(
-                f"no neuron of {names} is free, and a single head reads only the neurons that a task "
-                f"adds there: task {name!r} does not fit. Widen it, net.widen({{{groups[0]!r}: ...}}), "
-                "or learn the earlier tasks with a larger margin, which leaves more of it free"
+                f"no neuron of {names} is free, and a single head reads only the neurons that a "
+                f"task adds there: task {name!r} does not fit. Widen it, "
+                f"net.widen({{{groups[0]!r}: ...}}), or learn the earlier tasks with a larger margin, which leaves more of it free"
             )
         if initial is not None:
             if self.tasks:
@@ -191,15 +180,12 @@ class ContinualNet(nn.Module):
         A batch is a tensor, or a tuple or list whose first element is the input.
         """
         self._need_open("measure_activity")
-        body = self._body
-        readers = [(body.graph.sites[path], layer) for path, layer in body.mixing()]
-        with torch.no_grad(), body.evaluating():
-            return measure(readers, body.stage, run=self._run_batch, batches=batches)
+        return self._body.measure(batches)
 
     def plan_pruning(
         self,
         activity: Activity,
-        score: Callable[[Predict], float] | None = None,
+        score: Callable[[Callable[..., Any]], float] | None = None,
         *,
         margin: float | None = None,
         best: float | None = None,
@@ -207,7 +193,7 @@ class ContinualNet(nn.Module):
         per_layer: bool = False,
         resolution: int | None = 100,
     ) -> PruningPlan:
-        """The fewest neurons, by threshold on their activity, that keep the score within the margin.
+        """The fewest neurons, by a threshold on activity, that keep the score within the margin.
 
         `score` is handed the pruned network as `predict(x) -> outputs` and gives a number, higher
         is better. The plan has the highest threshold at which the score is at least `best` -
@@ -228,7 +214,7 @@ class ContinualNet(nn.Module):
             explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
         return plan(
             activity,
-            (lambda keep: self._score(score, keep)) if score is not None else None,
+            (lambda keep: self._body.score(score, keep)) if score is not None else None,
             task=task.name,
             thresholds=explicit,
             margin=margin,
@@ -245,20 +231,12 @@ class ContinualNet(nn.Module):
         task = self._need_open("prune")
         keep, reused = self._resolve(plan)
         self._body.restrict(keep)
-        self._open = OpenTask(task.name, task.num_outputs, reused)
+        self._open = replace(task, reused=reused)
 
     def recalibrate(self, batches: Iterable[Any]) -> None:
-        """Set the statistics of the open task's BatchNorm channels to their means over `batches`."""
+        """Set the statistics of the task's BatchNorm channels to their means over `batches`."""
         self._need_open("recalibrate")
-        if not self._body.norms():
-            return
-        num_batches = 0
-        with torch.no_grad(), self._body.recalibrating():
-            for batch in batches:
-                self._run_batch(batch)
-                num_batches += 1
-        if num_batches == 0:
-            raise ArgumentError("no batch was given: recalibration needs data")
+        self._body.recalibrate(batches)
 
     def end_task(
         self, plan: PruningPlan | Neurons | None = None, *, recalibrate: Iterable[Any] | None = None
@@ -281,8 +259,8 @@ class ContinualNet(nn.Module):
             for name, tensor in body.free_part().items():
                 if not bool(torch.isfinite(tensor).all()):
                     raise DivergedError(
-                        f"{name} is NaN or infinite: task {task.name!r} has diverged and cannot be "
-                        "frozen. Abandon it, and train again with a lower learning rate"
+                        f"{name} is NaN or infinite: task {task.name!r} has diverged and cannot "
+                        "be frozen. Abandon it, and train again with a lower learning rate"
                     )
             counts = {group: len(neurons) for group, neurons in keep.items()}
             self.ledger = ledger.claim(task.name, counts, reused or task.reused)
@@ -315,11 +293,11 @@ class ContinualNet(nn.Module):
 
     def subnetwork(self, task: str) -> nn.Module:
         """An ended task as a plain narrow module: same outputs, no trace of clnp."""
-        index, before, after = self._place(task)
-        return subnetwork(self.model, self._body.narrow(index, before=before, after=after))
+        narrow = self._body.narrow(self.ledger.index(task), *self.ledger.widths(task))
+        return subnetwork(self.model, narrow)
 
     def verify(self) -> None:
-        """Recompute every certificate; a `ForgettingError` names the task and tensor that changed."""
+        """Recompute every certificate; a `ForgettingError` names task and tensor that changed."""
         for certificate in self._certificates:
             certificate.check(self._certify(certificate.task))
 
@@ -340,14 +318,11 @@ class ContinualNet(nn.Module):
         net = cls.__new__(cls)
         net._assemble(model, record.graph, record.head)
         net.ledger, net._certificates = record.ledger, record.certificates
-        ledger = record.ledger
-        widths = [(ledger.before(row.task), row.widths) for row in ledger.rows]
-        outputs = zip(record.num_outputs, widths, strict=True)
-        net._body.allocate(ledger.claimed(), [(n, *before_after) for n, before_after in outputs])
-        if record.open_task is not None:
-            net._open = OpenTask(record.open_task, record.open_outputs, record.open_reused)
+        net._open = task = record.open_task
+        net._body.allocate(record.ledger, record.num_outputs)
+        if task is not None:
             with torch.random.fork_rng():
-                net._body.open(record.open_free, record.open_outputs, initial=None)
+                net._body.open(record.open_free, task.num_outputs)
         checkpoint.fill(net, tensors, path=path)
         net.verify()
         return net
@@ -366,8 +341,8 @@ class ContinualNet(nn.Module):
         """Refuse the state dict of a network that has learnt something else."""
         if not torch.equal(state.cpu(), self.get_extra_state()):
             raise TaskError(
-                "this state dict is of a network with another ledger: other tasks, widths or frozen "
-                "weights. Use net.save(path) and ContinualNet.load(path, model)"
+                "this state dict is of a network with another ledger: other tasks, widths or "
+                "frozen weights. Use net.save(path) and ContinualNet.load(path, model)"
             )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ContinualNet":
@@ -375,9 +350,10 @@ class ContinualNet(nn.Module):
         if self.tasks and fn(like).dtype != like.dtype:
             raise TaskError(
                 f"the network has ended tasks in {like.dtype}; in {fn(like).dtype} their outputs "
-                "would change. Convert it before the first task ends, or convert net.subnetwork(task)"
+                "would change. Convert it before a task ends, or convert net.subnetwork(task)"
             )
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def extra_repr(self) -> str:
         """Head, tasks and free neurons in one line."""
@@ -387,42 +363,20 @@ class ContinualNet(nn.Module):
         )
 
     def _record(self) -> checkpoint.Record:
-        task = self._open
-        heads = [self._body.head.frozen(index)["weight"] for index in range(len(self.tasks))]
         return checkpoint.Record(
             graph=self.graph,
             head=self.head,
             layers=self._described,
             ledger=self.ledger,
             certificates=self._certificates,
-            num_outputs=tuple(len(weight) for weight in heads),
-            open_task=task.name if task else None,
-            open_outputs=task.num_outputs if task else 0,
+            num_outputs=self._body.head.outputs(len(self.tasks)),
+            open_task=self._open,
             open_free=dict(self._body.stage.free),
-            open_reused=task.reused if task else None,
         )
 
-    def _place(self, task: str) -> tuple[int, dict[str, int], Mapping[str, int]]:
-        index = self.ledger.index(task)
-        return index, self.ledger.before(task), self.ledger.rows[index].widths
-
     def _certify(self, task: str) -> Certificate:
-        index, before, after = self._place(task)
-        reads = self._body.reads(index, before=before, after=after)
-        return certify(self.ledger.rows[index], reads)
-
-    def _run_batch(self, batch: Any) -> None:
-        args, kwargs = inputs_of(batch, self._body.head.weight.device)
-        self._body.run_open(args, kwargs)
-
-    def _score(self, score: Callable[[Predict], float], keep: Neurons) -> float:
-        self._body.show_candidate(keep)
-
-        def predict(*args: Any, **kwargs: Any) -> Any:
-            return self._body.run_shown(args, kwargs)
-
-        with torch.no_grad():
-            return score(predict)
+        reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
+        return certify(self.ledger.row(task), reads)
 
     def _resolve(
         self, plan: PruningPlan | Neurons

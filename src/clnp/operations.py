@@ -22,13 +22,14 @@ _METADATA = (
 METADATA = frozenset(_METADATA.split())
 """Operations that look at a tensor's form only; reading it is always allowed."""
 
+
 def operation_name(func: Callable[..., Any]) -> str:
     """One name for all spellings: torch.add, Tensor.add_, __iadd__ and __radd__ are "add"."""
     name = str(getattr(func, "__name__", func))
     if name in ("__get__", "__set__", "__delete__"):
         attribute = str(getattr(getattr(func, "__self__", None), "__name__", "attribute"))
         return attribute.strip("_") if name == "__get__" else f"set {attribute}"
-    name = name.strip("_")
+    name = name.strip("_").removeprefix("special_")
     operators = _OPERATORS.split()
     if name not in operators and name[:1] in ("r", "i") and name[1:] in operators:
         return name[1:]

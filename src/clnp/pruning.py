@@ -7,7 +7,7 @@ first one that holds.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .activity import Activity
@@ -170,13 +170,12 @@ class Search:
 
     def common(self) -> dict[str, float]:
         """The highest threshold, one for all groups, that holds."""
-        found = self._highest(
-            self._candidates(*self.activity), lambda theta: dict.fromkeys(self.activity, theta)
-        )
+        found = self._highest(self._candidates(*self.activity), {}, self.activity)
         if found is None:
             raise PruningError(
-                f"no threshold stays within {self.margin:g} of {self.best:g}: the unpruned network "
-                f"itself scores {self.score(self.everything):g}. Train longer, or allow a larger margin"
+                f"no threshold stays within {self.margin:g} of {self.best:g}: the unpruned "
+                f"network itself scores {self.score(self.everything):g}. Train longer, or allow a "
+                "larger margin"
             )
         return dict.fromkeys(self.activity, found)
 
@@ -185,7 +184,7 @@ class Search:
         thresholds = self.common()
         for group in self.activity:
             higher = [t for t in self._candidates(group) if t > thresholds[group]]
-            found = self._highest(higher, lambda theta, group=group: {**thresholds, group: theta})  # type: ignore[misc]
+            found = self._highest(higher, thresholds, [group])
             if found is not None:
                 thresholds[group] = found
         return thresholds
@@ -196,19 +195,21 @@ class Search:
         return [*sorted(values | {0.0}, reverse=True), KEEP_ALL]
 
     def _highest(
-        self, candidates: list[float], thresholds: Callable[[float], Mapping[str, float]]
+        self, candidates: list[float], others: Mapping[str, float], groups: Iterable[str]
     ) -> float | None:
-        stride = math.ceil(len(candidates) / (self.resolution or len(candidates) or 1))
-        coarse = [*range(0, len(candidates), stride or 1)]
-        if candidates and coarse[-1] != len(candidates) - 1:
-            coarse.append(len(candidates) - 1)
+        """The first of `candidates` that holds as the threshold of `groups` beside the others'."""
+
+        def holds(theta: float) -> bool:
+            return self.holds({**others, **dict.fromkeys(groups, theta)})
+
+        if not candidates:
+            return None
+        stride = math.ceil(len(candidates) / (self.resolution or len(candidates)))
         above = -1
-        for place in coarse:
-            if self.holds(thresholds(candidates[place])):
-                for between in candidates[above + 1 : place]:
-                    if self.holds(thresholds(between)):
-                        return between
-                return candidates[place]
+        for place in sorted({*range(0, len(candidates), stride), len(candidates) - 1}):
+            if holds(candidates[place]):
+                between = candidates[above + 1 : place]
+                return next((theta for theta in between if holds(theta)), candidates[place])
             above = place
         return None
 

@@ -4,13 +4,14 @@ The model that is given is never touched.
 """
 
 import copy
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import skip_init
+
+_empty: Any = skip_init
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -51,10 +52,10 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
     like: torch.Tensor = layer.weight if layer.weight is not None else layer.running_mean  # type: ignore[assignment]
     where = {"device": like.device, "dtype": like.dtype}
     if isinstance(layer, nn.Linear):
-        made = skip_init(kind, num_inputs, num_outputs, bias=layer.bias is not None, **where)
+        made = _empty(kind, num_inputs, num_outputs, bias=layer.bias is not None, **where)
     elif isinstance(layer, CONVOLUTIONS):
         depthwise = is_depthwise(layer)
-        made = skip_init(
+        made = _empty(
             kind,
             num_outputs if depthwise else num_inputs,
             num_outputs,
@@ -72,7 +73,7 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
             num_outputs, eps=layer.eps, momentum=layer.momentum, affine=layer.affine, **where
         )
     else:
-        made = skip_init(kind, num_outputs, **where)
+        made = _empty(kind, num_outputs, **where)
     made.train(layer.training)
     return made  # type: ignore[no-any-return]
 
@@ -98,11 +99,12 @@ def in_front_of(mixin: type[nn.Module], layer: nn.Module) -> nn.Module:
 
 
 def rebuilt(mixin: type[nn.Module], kind: type[nn.Module]) -> nn.Module:
-    """An empty instance of the class that `in_front_of` makes: what copies and pickles start from."""
-    combined = _combined(mixin, kind)
-    return combined.__new__(combined)
+    """An empty instance of the class that `in_front_of` makes: where copies and pickles start."""
+    if (mixin, kind) not in _combined:
+        name = f"{mixin.__name__}{kind.__name__}"
+        _combined[mixin, kind] = type(name, (mixin, kind), {"__module__": __name__})
+    made = _combined[mixin, kind]
+    return made.__new__(made)
 
 
-@functools.cache
-def _combined(mixin: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
-    return type(f"{mixin.__name__}{kind.__name__}", (mixin, kind), {"__module__": __name__})
+_combined: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
