@@ -126,7 +126,7 @@ def measure(
     for running, layout in ((Pass.FREE, stage.free), (Pass.FROZEN, stage.frozen)):
         found[running] = {g: torch.zeros(n, dtype=torch.float64) for g, n in layout.items()}
         for meter in meters:
-            if running is Pass.FREE and not getattr(meter.layer, "has_free_rows", True):
+            if running is Pass.FREE and not getattr(meter.layer, "num_free_rows", True):
                 continue  # A layer without free rows cannot read a free neuron.
             for group, mean in meter.means(running):
                 found[running][group] = torch.maximum(found[running][group], mean.cpu())
@@ -134,6 +134,6 @@ def measure(
             if not bool(torch.isfinite(mean).all()):
                 raise DivergedError(
                     f"the activity of {group} is NaN or infinite: the task has diverged, or its "
-                    "data holds such values. Train again with a lower learning rate, or abandon the task"
+                    "data holds such values. Abandon it, and train again with a lower rate"
                 )
     return Activity(found[Pass.FREE], found[Pass.FROZEN])

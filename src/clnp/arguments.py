@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from numpy import ndarray
 from torch import Tensor, nn
 
 from .errors import ArgumentError, PruningError, unknown_name
@@ -55,10 +56,15 @@ def neurons_by_group(
     graph: Graph, neurons: Mapping[str, Iterable[int] | Tensor], available: Mapping[str, int]
 ) -> dict[str, Sequence[int]]:
     """The neurons to keep of each group, in order; all of them where it is not named."""
+    if not isinstance(neurons, Mapping):
+        raise PruningError(
+            f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
+            'keep of each group, such as {"fc1": [0, 5]}'
+        )
     found: dict[str, Sequence[int]] = {group: range(count) for group, count in available.items()}
     for name, values in neurons.items():
         group = graph.group_named(name)
-        listed = values.tolist() if isinstance(values, Tensor) else list(values)
+        listed = values.tolist() if isinstance(values, Tensor | ndarray) else list(values)
         for value in listed:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise PruningError(f"{name}: {value!r} is not the number of a neuron")

@@ -144,12 +144,22 @@ def carry(layer: nn.Module, x: Tensor, *, stretches: Stretches, free: Tensors) -
 
 
 def complete(
-    layer: nn.Module, x: Tensor, *, stretches: Stretches, free: Tensors, carried: Tensor | None
+    layer: Any,
+    x: Tensor,
+    *,
+    stretches: Stretches,
+    free: Tensors,
+    carried: Tensor | None,
+    num_rows: int,
 ) -> Tensor:
     """The layer's free rows: what the free neurons `x` give to them, and what was carried."""
     if "weight" not in free:
-        assert carried is not None, "a layer with free rows reads something"
-        return carried
+        if carried is not None:
+            return carried
+        # All that it read has been pruned: what is left of its rows is the bias.
+        return run(
+            layer, x, {**free, **dead_weight(layer, x, num_rows=num_rows, kernel=layer.kernel)}
+        )
     y = run(layer, real_part(x, neuron_dim(layer), stretches), free)
     return y if carried is None else y.add_(carried)
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from .ledger import Ledger
 from .surgery import NORMS, in_front_of, with_layers
 
 Widths = Mapping[str, int]
+Inputs = tuple[Any, ...]
+Named = Mapping[str, Any]
+Result = TypeVar("Result")
 
 
 class Body:
@@ -114,8 +117,8 @@ class Body:
         }
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        """The weights of Linear and convolutions that the open task trains, by path of the layer."""
-        found = []
+        """The weights of Linear layers and convolutions that the open task trains, by path."""
+        found: list[tuple[str, Tensor]] = []
         for path, part in self.parts.items():
             if not isinstance(part, (*NORMS, nn.PReLU)):
                 blocks = (part.weight_reuse if part.site.mixes else None, part.weight_free)
@@ -145,11 +148,20 @@ class Body:
         head = self.head.narrowed(self.head.frozen(index), before=before, after=after, view=view)
         return {**narrow, self.graph.classifier: head}
 
+    def run_task(
+        self, index: int, before: Widths, after: Widths, *, args: Inputs, kwargs: Named
+    ) -> Any:
+        """The outputs of the ended task number `index`.
+
+        Never compiled: a graph that is compiled anew, for other tasks' widths, rounds otherwise.
+        """
+        self.show_task(index, before, after)
+        return self.run_shown(args, kwargs)
+
     def show_task(self, index: int, before: Widths, after: Widths) -> None:
         """Lay out the ended task number `index` for the plain pass."""
         if self.stage.showing != index:
-            self._show(self.narrow(index, before, after))
-            self.stage.showing = index
+            self._show(self.narrow(index, before, after), index)
 
     def show_candidate(self, keep: View) -> None:
         """Lay out the open task for the plain pass, as it would be with only the neurons `keep`."""
@@ -161,37 +173,35 @@ class Body:
             for path, layer in self.layers.items()
         }
         head = self.head.narrowed(self.head.extended(keep), before=before, after=after, view=view)
-        self._show({**narrow, self.graph.classifier: head})
-        self.stage.showing = "candidate"
+        self._show({**narrow, self.graph.classifier: head}, keep)
 
     def _show_frozen(self) -> None:
         frozen = self.stage.frozen
         view = self._view(frozen, frozen)
-        self._show(
-            {
-                path: layer.narrowed(layer.frozen(), frozen, view, stand_in=True)
-                for path, layer in self.layers.items()
-            }
-        )
-        self.stage.showing = "frozen"
+        narrow = {
+            path: layer.narrowed(layer.frozen(), frozen, view, stand_in=True)
+            for path, layer in self.layers.items()
+        }
+        self._show(narrow, "frozen")
 
-    def _show(self, tensors: Mapping[str, Tensors]) -> None:
+    def _show(self, tensors: Mapping[str, Tensors], what: object) -> None:
         for path, layer in self.layers.items():
             layer.show(tensors[path])
         self.head.show(tensors.get(self.graph.classifier, {}))
+        self.stage.showing = what
 
-    def run_shown(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run_shown(self, args: Inputs, kwargs: Named) -> Any:
         """The outputs of what is shown, in evaluation mode whatever the model's mode is."""
         with self.evaluating():
             return self.model(*args, **kwargs)
 
-    def run_open(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run_open(self, args: Inputs, kwargs: Named) -> Any:
         """The outputs of the open task: a frozen pass if anything is frozen, then a free one."""
         stage = self.stage
         try:
             if any(stage.frozen.values()):
                 if stage.showing != "frozen":
-                    self._show_frozen()
+                    eagerly(self._show_frozen)
                 stage.with_grad = torch.is_grad_enabled()
                 values = (*args, *kwargs.values())
                 wanted = any(isinstance(v, Tensor) and v.requires_grad for v in values)
@@ -243,6 +253,8 @@ class Body:
         self.show_candidate(keep)
 
         def predict(*args: Any, **kwargs: Any) -> Any:
+            if self.stage.showing is not keep:  # `score` may have run an ended task in between.
+                self.show_candidate(keep)
             return self.run_shown(args, kwargs)
 
         with torch.no_grad():
@@ -256,11 +268,12 @@ class Body:
         """A function that puts the open task back to where it is now."""
         stage = self.stage
         parts = list(self.parts.values())
-        free, frozen = stage.free, stage.frozen
+        free, frozen, num_outputs = stage.free, stage.frozen, self.head.num_outputs
         stored = [(dict(part._parameters), dict(part._buffers)) for part in parts]
 
         def restore() -> None:
             stage.free, stage.frozen, stage.showing = free, frozen, None
+            self.head.num_outputs = num_outputs
             for part, (parameters, buffers) in zip(parts, stored, strict=True):
                 part._parameters, part._buffers = dict(parameters), dict(buffers)
                 part.lay_out()
@@ -273,3 +286,10 @@ class Body:
 
     def _all(self) -> dict[str, range]:
         return {group: range(count) for group, count in self.stage.free.items()}
+
+
+def eagerly(function: Callable[[], Result]) -> Result:
+    """What the function returns, run outside of the graph when the network is being compiled."""
+    if torch.compiler.is_compiling():
+        function = torch.compiler.disable(function)
+    return function()

@@ -97,14 +97,14 @@ def read(path: str | PathLike[str]) -> tuple[Record, dict[str, Tensor]]:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     metadata = _metadata(path, data)
     manifest = metadata.get("manifest", "")
-    if hashlib.sha256(manifest.encode()).hexdigest() != metadata.get("sha256"):
+    if hashlib.sha256(str(manifest).encode()).hexdigest() != metadata.get("sha256"):
         raise CheckpointError(f"{path} is corrupted: its manifest does not match its SHA-256")
     try:
         fields = json.loads(manifest)
         digests = fields.pop("tensors")
         record = _record_from_json(fields)
         tensors = load_tensors(data)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is corrupted: {error}") from error
     for name in digests.keys() | tensors.keys():
         if name not in tensors or digest_of(tensors[name]) != digests.get(name):
@@ -142,7 +142,7 @@ def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise CheckpointError(f"{path} is corrupted: its header cannot be read") from None
-    if metadata.get("format") != FORMAT:
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise foreign
     if metadata.get("version") != str(VERSION):
         raise CheckpointError(

@@ -5,6 +5,7 @@ number is drawn from the user's generators.
 """
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -51,7 +52,8 @@ def discover(model: nn.Module, example: Any, *, classifier: str | None = None) -
         )
     search = _Search(model, validation, classifier=classifier, problems=list(validation.problems))
     if validation.runnable:
-        with own_random_numbers(model):
+        # What PyTorch warns of, it warns of again when the user runs the model.
+        with own_random_numbers(model), warnings.catch_warnings(action="ignore"):
             search.run(inputs)
     if search.problems:
         order = {path or ROOT: number for number, (path, _) in enumerate(model.named_modules())}
@@ -292,6 +294,13 @@ class _Search:
                 f"the classifier ({self._kind(self.classifier)}) reads no hidden neurons",
                 "Name another layer as classifier=, one that reads what the others compute",
             )
+        for path in self.passes[False].num_calls:
+            if path not in evaluated and not self.problems:
+                self._add(
+                    path,
+                    f"{self._kind(path)} reads a tensor that could not be followed",
+                    "Compute it with plain PyTorch operations on the network's input",
+                )
         for path in evaluated:
             if path in trained:
                 one, other = (self.groups.resolve(axes[path]) for axes in (evaluated, trained))

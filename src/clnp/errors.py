@@ -3,7 +3,7 @@
 ClnpError
 ├── GraphError(ValueError)          the model holds something that cannot be sliced by neuron
 ├── ArgumentError(ValueError)       an argument makes no sense
-├── TaskError(RuntimeError)         the call does not fit the state: no open task, an unknown task, ...
+├── TaskError(RuntimeError)         the call does not fit the state: no open task, say
 ├── CapacityError(RuntimeError)     no free neuron is left where the task needs one
 ├── PruningError(ValueError)        no threshold stays within the margin, or a plan does not fit
 ├── DivergedError(RuntimeError)     what is about to be frozen is NaN or infinite

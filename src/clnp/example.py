@@ -50,14 +50,25 @@ def two_of(inputs: Inputs) -> Inputs:
 @contextlib.contextmanager
 def own_random_numbers(model: nn.Module) -> Iterator[None]:
     """Random numbers drawn inside are the same every time, and leave no trace outside."""
-    tensors = (*model.parameters(), *model.buffers())
-    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
     python, arrays = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices=list(devices)):
+        with torch.random.fork_rng(devices=_cuda_devices(model)):
             random.seed(0)
             np.random.seed(0)
+            seed(model, 0)
             yield
     finally:
         random.setstate(python)
         np.random.set_state(arrays)
+
+
+def seed(model: nn.Module, number: int) -> None:
+    """Seed the generators of the CPU and of the model's devices, and no others."""
+    torch.default_generator.manual_seed(number)
+    for index in _cuda_devices(model):
+        torch.cuda.default_generators[index].manual_seed(number)
+
+
+def _cuda_devices(model: nn.Module) -> list[int]:
+    tensors = (*model.parameters(), *model.buffers())
+    return sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})

@@ -61,7 +61,14 @@ class Head(nn.Module):
                 return self._carry.detach()
             return run(self, x, dead_weight(self, x, num_rows=self.num_outputs, kernel=self.kernel))
         carried, self._carry = self._carry, None
-        return complete(self, x, stretches=self._free_real, free=self._free(), carried=carried)
+        return complete(
+            self,
+            x,
+            stretches=self._free_real,
+            free=self._free(),
+            carried=carried,
+            num_rows=self.num_outputs,
+        )
 
     @property
     def weight(self) -> Tensor:
@@ -75,7 +82,7 @@ class Head(nn.Module):
         return self._bias() if self.has_bias else None
 
     def open(self, num_outputs: int, initial: nn.Module | None) -> None:
-        """Make the tensors of a new task as the classifier's class does, or as `initial` has them."""
+        """Make the tensors of a new task as the classifier's class does, or as `initial` does."""
         self.num_outputs = num_outputs
         free = self.stage.free
         frozen = dict.fromkeys(free, 0) if self.shared else self.stage.frozen

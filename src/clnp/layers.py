@@ -39,6 +39,8 @@ class PrefixLayer(nn.Module):
     weight_reuse: nn.Parameter | None
     weight_free: nn.Parameter | None
     slots: tuple[Slot, ...]
+    num_batches_free: Tensor | None
+    """Batches in the running statistics of the open task, for BatchNorm with `momentum=None`."""
     num_averaged: int | None = None
     """While BatchNorm is recalibrated: how many batches its statistics average over so far."""
 
@@ -60,6 +62,7 @@ class PrefixLayer(nn.Module):
             for block in self._free_blocks(slot):
                 register: Any = self.register_parameter if slot.trained else self.register_buffer
                 register(block, None)
+        self.register_buffer("num_batches_free", None)
         self.lay_out()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,10 +75,17 @@ class PrefixLayer(nn.Module):
         return run(self, x, self._shown)
 
     def _mix(self, x: Tensor) -> Tensor:
-        if not self.has_free_rows:
+        if not self.num_free_rows:
             return run(self, x, dead_weight(self, x, num_rows=1, kernel=self.kernel))
         carried, self._carry = self._carry, None
-        return complete(self, x, stretches=self._free_real, free=self.free(), carried=carried)
+        return complete(
+            self,
+            x,
+            stretches=self._free_real,
+            free=self.free(),
+            carried=carried,
+            num_rows=self.num_free_rows,
+        )
 
     def _act(self, x: Tensor) -> Tensor:
         if self._free_real is None:
@@ -95,8 +105,8 @@ class PrefixLayer(nn.Module):
             self.num_averaged += 1
             momentum = 1.0 / self.num_averaged
         elif momentum is None:
-            self._num_batches += 1
-            momentum = 1.0 / self._num_batches
+            self.num_batches_free = self._need("num_batches_free") + 1
+            momentum = 1.0 / int(self.num_batches_free)
         return F.batch_norm(
             x,
             tensors["running_mean"],
@@ -136,7 +146,7 @@ class PrefixLayer(nn.Module):
         return {name: block for name, block in blocks.items() if block is not None}
 
     def open(self, initial: nn.Module | None) -> None:
-        """Make the tensors of a new task as the layer's class does, or as `initial` has them."""
+        """Make the tensors of a new task as the layer's class does, or as `initial` does."""
         free, frozen = self.stage.free, self.stage.frozen
         sizes = {group: frozen[group] + free[group] for group in frozen}
         num_free = num_entries(self.site.rows, free)
@@ -162,6 +172,8 @@ class PrefixLayer(nn.Module):
                     self._set(f"{slot.name}_free", select(tensor, 1, own), slot)
                 else:
                     self._set(f"{slot.name}_free", tensor, slot)
+            if isinstance(self, NORMS) and self.momentum is None:
+                self.num_batches_free = torch.zeros((), dtype=torch.int64)
         self.lay_out()
 
     def restrict(self, keep: View) -> None:
@@ -216,6 +228,7 @@ class PrefixLayer(nn.Module):
 
     def close(self, tensors: Tensors | None) -> None:
         """Drop the free tensors; with `tensors`, those are frozen from now on."""
+        self.num_batches_free = None
         for slot in self.slots:
             for block in self._free_blocks(slot):
                 setattr(self, block, None)
@@ -252,11 +265,10 @@ class PrefixLayer(nn.Module):
     def lay_out(self) -> None:
         """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
         free, frozen = self.stage.free, self.stage.frozen
-        self.has_free_rows = num_entries(self.site.rows, free) > 0
+        self.num_free_rows = num_entries(self.site.rows, free)
         self._free_real = occupied(self.site.columns, free)
         self._frozen_real = occupied(self.site.columns, frozen, counts_input=False)
         self._carry = None
-        self._num_batches = 0
 
     @staticmethod
     def _free_blocks(slot: Slot) -> list[str]:

@@ -20,7 +20,7 @@ from .arguments import (
     threshold_by_group,
 )
 from .axis import has_input
-from .body import Body
+from .body import Body, eagerly
 from .certificate import Certificate, certify
 from .discovery import discover
 from .errors import (
@@ -107,8 +107,8 @@ class ContinualNet(nn.Module):
                     f"or begin one. Ended: {', '.join(self.tasks) or 'none'}"
                 )
             return self._body.run_open(args, kwargs)
-        self._body.show_task(self.ledger.index(task), *self.ledger.widths(task))
-        return self._body.run_shown(args, kwargs)
+        place = self.ledger.index(task), *self.ledger.widths(task)
+        return eagerly(lambda: self._body.run_task(*place, args=args, kwargs=kwargs))
 
     def begin_task(
         self, name: str, num_outputs: int | None = None, *, initial: nn.Module | None = None
@@ -133,7 +133,8 @@ class ContinualNet(nn.Module):
             raise CapacityError(
                 f"no neuron of {names} is free, and a single head reads only the neurons that a "
                 f"task adds there: task {name!r} does not fit. Widen it, "
-                f"net.widen({{{groups[0]!r}: ...}}), or learn the earlier tasks with a larger margin, which leaves more of it free"
+                f"net.widen({{{groups[0]!r}: ...}}), or learn the earlier tasks with a larger "
+                "margin, which leaves more of it free"
             )
         if initial is not None:
             if self.tasks:
@@ -141,6 +142,8 @@ class ContinualNet(nn.Module):
                     "initial weights are for the first task; later ones start in what is free"
                 )
             difference = first_difference(initial, self.graph, self._described)
+            if difference is None and self.ledger.sizes != self.graph.groups:
+                difference = "the network has been widened"
             if difference is not None or num_outputs > own:
                 raise ArgumentError(
                     f"initial is not like the model: {difference or 'too few outputs'}"

@@ -1,6 +1,5 @@
 """One PyTorch operation that ran: its name however it was spelled, its tensors, its result."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -130,8 +129,7 @@ def follow(call: Call) -> Neurons | None:
     if not call.args:
         args, kwargs = (), {**kwargs, "input": stand_in}
     try:
-        with warnings.catch_warnings(action="ignore"):
-            outcome = tensors_in(call.func(*args, **kwargs))
+        outcome = tensors_in(call.func(*args, **kwargs))
     except (RuntimeError, ValueError, IndexError, TypeError):
         return None
     dims = set()

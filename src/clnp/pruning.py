@@ -66,13 +66,18 @@ class PruningPlan:
     @property
     def kept(self) -> dict[str, int]:
         """Neurons kept of each group."""
-        return {group: len(neurons) for group, neurons in self.keep.items()}
+        return num_kept(self.keep)
 
     def __str__(self) -> str:
         parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
         score = "" if self.score is None else f", score {self.score:g}"
         best = "" if self.margin is None else f" (best {self.best:g}, margin {self.margin:g})"
         return f"keep {', '.join(parts)}{score}{best}, {self.num_evaluations} evaluations"
+
+
+def num_kept(keep: Keep) -> dict[str, int]:
+    """How many neurons are kept of each group."""
+    return {group: len(neurons) for group, neurons in keep.items()}
 
 
 def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
@@ -103,8 +108,12 @@ def plan(
     curve: tuple[CurvePoint, ...] = ()
     score = None
     if thresholds is not None:
+        if margin is not None or best is not None:
+            raise ArgumentError("thresholds are used as they are; leave margin and best out")
         if evaluate is not None:
-            score = checked_score(evaluate(survivors(activity, thresholds)))
+            keep = survivors(activity, thresholds)
+            score = checked_score(evaluate(keep))
+            curve = (CurvePoint(dict(thresholds), num_kept(keep), score),)
     else:
         if evaluate is None or margin is None:
             raise ArgumentError("plan_pruning needs score and margin, or thresholds")
@@ -151,7 +160,7 @@ class Search:
         self.curve: list[CurvePoint] = []
         self._scores: dict[tuple[tuple[int, ...], ...], float] = {}
         self.everything = dict.fromkeys(activity, KEEP_ALL)
-        self.best = self.score(self.everything) if best is None else checked_score(best)
+        self.best = self.score(self.everything) if best is None else checked_score(best, "best is")
 
     def score(self, thresholds: Mapping[str, float]) -> float:
         """The score of the network pruned with these thresholds."""
@@ -160,8 +169,7 @@ class Search:
         if key not in self._scores:
             score = checked_score(self._evaluate(keep))
             self._scores[key] = score
-            kept = {group: len(neurons) for group, neurons in keep.items()}
-            self.curve.append(CurvePoint(dict(thresholds), kept, score))
+            self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
         return self._scores[key]
 
     def holds(self, thresholds: Mapping[str, float]) -> bool:
@@ -214,15 +222,15 @@ class Search:
         return None
 
 
-def checked_score(score: object) -> float:
-    """The score as a finite number."""
+def checked_score(score: object, what: str = "score returned") -> float:
+    """The score as a finite number; `what` begins the message where it is not one."""
     try:
         number = float(score)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise PruningError(
-            f"score returned {score!r} ({type(score).__name__}), not a number; it must return one "
-            "number, higher is better"
+            f"{what} {score!r} ({type(score).__name__}), not a number; it must be one number, "
+            "higher is better"
         ) from None
     if not math.isfinite(number):
-        raise PruningError(f"score returned {number}; it must return a finite number")
+        raise PruningError(f"{what} {number}; it must be a finite number")
     return number

@@ -26,12 +26,17 @@ from .operations import MARKER, Call, follow, probe
 
 Rule = Callable[[Call], State]
 
+FORM_ONLY = ("to", "type_as")
+"""Operations that take only type and device from their second tensor."""
+
 _NO_WEIGHTS = "Neurons may meet only through the weights of a Linear layer or a convolution"
 
 
 def interpret(call: Call) -> State:
     """State of the results of an operation, by the states of its tensors."""
     states = [state for _, _, state in call.tensors]
+    if call.name in FORM_ONLY:
+        states = states[:1]
     if Mark.UNKNOWN in states:
         return Mark.UNKNOWN
     hidden = any(isinstance(state, Neurons) for state in states)
@@ -272,7 +277,7 @@ RULES: dict[str, Rule] = _table(
         "masked_fill clamp clip logaddexp logaddexp2 heaviside nextafter ldexp isclose rsub "
         "expand_as copy",
     ),
-    first=(_first, "to type_as"),
+    first=(_first, " ".join(FORM_ONLY)),
     constant=(_constant, "new_zeros new_ones new_empty new_full new_tensor"),
     reshape=(_reshape, "view reshape flatten unflatten view_as reshape_as ravel"),
     expand=(_expand, "expand broadcast_to"),

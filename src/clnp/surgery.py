@@ -93,7 +93,9 @@ def in_front_of(mixin: type[nn.Module], layer: nn.Module) -> nn.Module:
     It passes every `isinstance` test that the layer passes; what `mixin` defines comes first.
     """
     made = rebuilt(mixin, type(layer))
-    made.__dict__.update(vars(layer))
+    # Dictionaries of hooks must not be the layer's own: what is added to one is not in the other.
+    settings = {k: copy.copy(v) if isinstance(v, dict) else v for k, v in vars(layer).items()}
+    made.__dict__.update(settings)
     made.__dict__.update(_parameters={}, _buffers={}, _non_persistent_buffers_set=set())
     return made
 

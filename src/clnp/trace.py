@@ -11,7 +11,7 @@ from .axis import Axis, Segment, has_input
 from .errors import Problem
 from .layouts import Groups, Mark, Neurons, Refusal, State, spell
 from .operations import Call, imitate, tensors_in
-from .rules import interpret
+from .rules import FORM_ONLY, interpret
 from .surgery import CONVOLUTIONS, is_mixing
 from .watching import Moment
 
@@ -145,7 +145,7 @@ class Recorder:
         for tensor, _, _ in before:
             self._note_constant(tensor)
         owners = [self._owners[id(tensor)] for tensor, _, _ in before if id(tensor) in self._owners]
-        if owners and moment.name not in ("to", "type_as"):
+        if owners and moment.name not in FORM_ONLY:
             self.borrowed.update(owners)
             raise Refusal(
                 f"'{moment.name}' uses weights outside their module, {owners[0]!r}",

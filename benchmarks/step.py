@@ -1,0 +1,173 @@
+"""The cost of a training step and of inference, as ratios to a hand-written plain PyTorch network.
+
+    python benchmarks/step.py [--rounds 7] [--device cpu]
+
+Everything is measured in one run, the candidates taking turns in every round, so that a busy
+machine slows all of them alike. A ratio is the median over rounds of candidate / plain; the spread
+is its lowest and highest value.
+"""
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import clnp
+
+ALPHA = 1e-5
+BATCH = 256
+
+
+def training_step(
+    forward: Callable[[], Tensor],
+    penalty: Callable[[], Tensor],
+    parameters: list[nn.Parameter],
+    labels: Tensor,
+) -> Callable[[], None]:
+    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+
+    def step() -> None:
+        loss = F.cross_entropy(forward(), labels) + penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def plain_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
+    """A hand-written step of the dense network with the same L1 term on its weights."""
+    model.train()
+    weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
+    return training_step(
+        lambda: model(x),
+        lambda: ALPHA * sum((w.abs().sum() for w in weights), torch.zeros((), device=x.device)),
+        list(model.parameters()),
+        labels,
+    )
+
+
+def clnp_step(net: clnp.ContinualNet, x: Tensor, labels: Tensor) -> Callable[[], None]:
+    net.train()
+    return training_step(
+        lambda: net(x), lambda: net.l1_penalty(ALPHA), list(net.parameters()), labels
+    )
+
+
+def with_fraction_frozen(
+    make: Callable[[], nn.Module], x: Tensor, head: str, fraction: float
+) -> clnp.ContinualNet:
+    """A network in which one ended task owns that fraction of every group, and another is open."""
+    net = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
+    net.begin_task("first")
+    net.end_task({group: range(int(size * fraction)) for group, size in net.graph.groups.items()})
+    net.begin_task("second")
+    return net
+
+
+def inference(model: nn.Module, x: Tensor) -> Callable[[], None]:
+    model.eval()
+
+    def run() -> None:
+        with torch.inference_mode():
+            model(x)
+
+    return run
+
+
+def measured(
+    candidates: dict[str, Callable[[], None]],
+    *,
+    rounds: int,
+    seconds: float,
+    sync: Callable[[], None],
+) -> dict[str, list[float]]:
+    """Seconds per call of each candidate, one value for each round; they take turns."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for run in candidates.values():
+        for _ in range(3):
+            run()
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            run()
+            sync()
+            start, calls = time.perf_counter(), 0
+            while calls < 3 or time.perf_counter() - start < seconds:
+                run()
+                calls += 1
+            sync()
+            times[name].append((time.perf_counter() - start) / calls)
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str, plain: str) -> str:
+    values = [a / b for a, b in zip(times[name], times[plain], strict=True)]
+    return f"{statistics.median(values):.2f}x  ({min(values):.2f} .. {max(values):.2f})"
+
+
+def report(
+    title: str, make: Callable[[], nn.Module], x: Tensor, *, head: str, rounds: int, seconds: float
+) -> None:
+    labels = torch.randint(0, 10, (len(x),), device=x.device)
+    first = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
+    first.begin_task("first")
+    half = with_fraction_frozen(make, x, head, 0.5)
+    steps = {
+        "plain": plain_step(make().to(x.device), x, labels),
+        "task 1": clnp_step(first, x, labels),
+        "25 %": clnp_step(with_fraction_frozen(make, x, head, 0.25), x, labels),
+        "50 %": clnp_step(half, x, labels),
+        "75 %": clnp_step(with_fraction_frozen(make, x, head, 0.75), x, labels),
+    }
+    answers = {
+        "plain": inference(make().to(x.device), x),
+        "subnetwork": inference(half.subnetwork("first"), x),
+    }
+    sync = torch.cuda.synchronize if x.is_cuda else lambda: None
+    times = measured(steps, rounds=rounds, seconds=seconds, sync=sync)
+    print(f"\n{title}: plain step {1e3 * statistics.median(times['plain']):.2f} ms")
+    rows = [
+        ("training step, task 1 / plain dense", "task 1", "at most 1.05x"),
+        ("training step, 25 % frozen / plain dense", "25 %", ""),
+        ("training step, 50 % frozen / plain dense", "50 %", "at most 0.50x"),
+        ("training step, 75 % frozen / plain dense", "75 %", ""),
+    ]
+    for what, name, target in rows:
+        print(f"  {what:46}{ratio(times, name, 'plain'):28}{target}")
+    times = measured(answers, rounds=rounds, seconds=seconds, sync=sync)
+    what = "inference, dense / subnetwork with half used"
+    print(f"  {what:46}{ratio(times, 'plain', 'subnetwork'):28}at least 2x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7, help="how often each candidate is timed")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long each time")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    print(
+        f"torch {torch.__version__}, {name}, {torch.get_num_threads()} threads, batch {BATCH}, "
+        f"{options.rounds} rounds: median ratio (lowest .. highest)"
+    )
+    timing = {"rounds": options.rounds, "seconds": options.seconds}
+    images = torch.rand(BATCH, 3, 32, 32, device=device)
+    report(
+        "MLP 784-2000-2000-10, single head",
+        clnp.MLP,
+        torch.rand(BATCH, 784, device=device),
+        head="single",
+        **timing,
+    )
+    report("narrow CNN, multi-head", clnp.NarrowCNN, images, head="multi", **timing)
+
+
+if __name__ == "__main__":
+    main()

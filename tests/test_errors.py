@@ -1,0 +1,76 @@
+import pickle
+import re
+
+import pytest
+
+from clnp import errors
+from clnp.errors import ClnpError, GraphError, Problem, unknown_name
+
+TREE = {
+    "GraphError": ValueError,
+    "ArgumentError": ValueError,
+    "TaskError": RuntimeError,
+    "CapacityError": RuntimeError,
+    "PruningError": ValueError,
+    "DivergedError": RuntimeError,
+    "ForgettingError": RuntimeError,
+    "CheckpointError": RuntimeError,
+}
+
+
+@pytest.mark.parametrize(("name", "builtin"), TREE.items())
+def test_an_error_is_one_of_clnp_and_a_built_in_one(name, builtin):
+    kind = getattr(errors, name)
+    assert issubclass(kind, ClnpError)
+    assert issubclass(kind, builtin)
+    assert kind.__doc__
+
+
+def test_the_tree_at_the_top_of_the_file_is_complete():
+    drawn = dict(re.findall(r"── (\w+)\((\w+)\)", errors.__doc__))
+    assert drawn == {name: builtin.__name__ for name, builtin in TREE.items()}
+    kinds = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, ClnpError) and value is not ClnpError
+    }
+    assert kinds == set(TREE)
+
+
+def test_a_problem_says_where_what_and_what_to_do():
+    problem = Problem("blocks.0.norm", "LayerNorm mixes channels", "Use BatchNorm")
+    assert str(problem) == "blocks.0.norm: LayerNorm mixes channels. Use BatchNorm"
+
+
+def test_a_graph_error_lists_all_problems():
+    one, two = Problem("a", "bad", "Fix it"), Problem("b.c", "worse", "Leave it")
+    error = GraphError(iter([one, two]))
+    assert error.problems == (one, two)
+    assert str(error) == (
+        "this model cannot learn by pruning yet, 2 problems:\n"
+        "  - a: bad. Fix it\n"
+        "  - b.c: worse. Leave it"
+    )
+    assert ", 1 problem:\n  - a" in str(GraphError([one]))
+
+
+def test_a_graph_error_can_be_pickled():
+    error = GraphError([Problem("a", "bad", "Fix it")])
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is GraphError
+    assert copy.problems == error.problems
+    assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("fc9", ["fc1"], "unknown group 'fc9'; did you mean 'fc1'? Known: fc1"),
+        ("fc9", iter(["conv", "fc1"]), "unknown group 'fc9'; did you mean 'fc1'? Known: conv, fc1"),
+        ("xyz", ["fc1", "fc2"], "unknown group 'xyz'. Known: fc1, fc2"),
+        ("fc9", [], "unknown group 'fc9'. Known: none yet"),
+        (3, ["fc1"], "unknown group 3. Known: fc1"),
+    ],
+)
+def test_an_unknown_name_comes_with_the_nearest_known_one(name, known, expected):
+    assert unknown_name("group", name, known) == expected

@@ -1,0 +1,118 @@
+"""Narrow models: right weights, and the comparison with the full model notices what mixes."""
+
+import pytest
+import torch
+from torch import nn
+
+from assembled import Assembled
+from clnp.axis import Segment
+from clnp.discovery import discover
+from clnp.layouts import Mark, Neurons
+from clnp.narrowing import Plan, Replay, agrees, halved, narrow
+from clnp.trace import Event
+from clnp.watching import Moment
+
+IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def small_net():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.PReLU(4), nn.Conv2d(4, 4, 1, groups=4),
+        nn.Flatten(), nn.Linear(16, 6), nn.Linear(6, 2),
+    )  # fmt: skip
+
+
+def plan_of(model, example):
+    graph = discover(model, example)
+    rows = {path: site.rows for path, site in graph.sites.items()}
+    columns = {path: site.columns for path, site in graph.sites.items()}
+    return Plan(graph.groups, halved(graph.groups), rows=rows, columns=columns)
+
+
+def test_halved():
+    assert halved({"a": 1, "b": 2, "c": 7}) == {"a": 1, "b": 1, "c": 3}
+
+
+def test_narrow_holds_the_first_neurons():
+    model = small_net().double()
+    model[1].running_mean.uniform_()
+    before = [parameter.clone() for parameter in model.parameters()]
+    small = narrow(model, plan_of(model, IMAGES.double()))
+    assert torch.equal(small[0].weight, model[0].weight[:2])
+    assert torch.equal(small[1].running_mean, model[1].running_mean[:2])
+    assert torch.equal(small[2].weight, model[2].weight[:2])
+    assert torch.equal(small[3].weight, model[3].weight[:2])
+    assert small[3].groups == 2
+    assert torch.equal(small[5].weight, model[5].weight[:3, :8])
+    assert torch.equal(small[6].weight, model[6].weight[:, :3])
+    assert torch.equal(small[6].bias, model[6].bias)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_layers_that_were_not_followed_keep_their_width():
+    axis = (Segment("0", 4),)
+    plan = Plan({"0": 4}, {"0": 2}, rows={"0": axis, "1": ()}, columns={"1": axis})
+    assert plan.paths == ["1"]
+    small = narrow(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2)), plan)
+    assert [layer.weight.shape for layer in small] == [(4, 5), (2, 2)]
+    assert plan.dropped((Segment("0", 4, 2), Segment(None, 3))).tolist() == [4, 5, 6, 7]
+
+
+def test_models_agree():
+    model = small_net()
+    assert agrees(model, ((IMAGES,), {}), plan=plan_of(model, IMAGES))
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda h: h + h.mean(1, keepdim=True),
+        lambda h: h.softmax(1),
+        lambda h: h / h.shape[1],
+        lambda h: h - h.max(),
+        lambda h: h.roll(1, 1),
+        lambda h: nn.functional.normalize(h),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mixing_is_noticed(mix, dtype):
+    # A forward that insists on single precision is compared in it.
+    cast = (lambda x: x.float()) if dtype is torch.float32 else (lambda x: x)
+    layers = {"conv": nn.Conv2d(3, 8, 1), "fc": nn.Linear(8, 2)}
+    plain = Assembled(lambda m, x: m.fc(m.conv(cast(x)).mean((2, 3))), **layers)
+    mixed = Assembled(lambda m, x: m.fc(mix(m.conv(cast(x))).mean((2, 3))), **layers)
+    plan = plan_of(plain, IMAGES)
+    assert agrees(plain, ((IMAGES,), {}), plan=plan)
+    assert not agrees(mixed, ((IMAGES,), {}), plan=plan)
+
+
+def moment(func, *args):
+    return Moment(func.__name__, "", "", func, args, {})
+
+
+def test_replay_goes_on_after_a_problem():
+    hidden = Neurons(1, (Segment("a", 4),))
+    shape = torch.empty(2, 4, device="meta")
+    device = torch.device("cpu")
+    events = [
+        Event("neg", "", shape, hidden, device, False),
+        Event("flatten", "", shape, hidden, device, False),
+        Event("reshape", "", shape, hidden, device, False),
+        Event("sum", "", shape, Mark.UNKNOWN, device, False),
+        Event("tanh", "", shape, hidden, device, False),
+    ]
+    replay = Replay(events, {"a": 2}, followed=[])
+    narrow_input = torch.ones(2, 2)
+    assert torch.equal(replay.on_operation(moment(torch.neg, narrow_input)), -narrow_input)
+    assert replay.on_operation(moment(torch.flatten, narrow_input)).shape == (2, 2)
+    assert replay.on_operation(moment(torch.reshape, narrow_input, (2, 4))).shape == (2, 2)
+    assert replay.on_operation(moment(torch.sum, narrow_input)).shape == (2, 4)
+    assert replay.on_operation(moment(torch.exp, narrow_input)).shape == (2, 2)
+    assert replay.on_operation(moment(torch.exp, narrow_input)).shape == (2, 2)
+    flatten, reshape, path = [problem.found for problem in replay.problems]
+    assert (
+        "'flatten' has a number of neurons built in: with half of them it gives the shape (4,)"
+        in flatten
+    )
+    assert "'reshape' has a number of neurons built in: with half of them it fails" in reshape
+    assert "'exp' runs where 'tanh' ran" in path
