@@ -40,9 +40,7 @@ class Architecture:
     @property
     def groups(self) -> dict[str, int]:
         """The number of neurons of each group."""
-        return {
-            group: size for rows, _ in self.axes.values() for group, size, _ in rows if group
-        }
+        return {group: size for rows, _ in self.axes.values() for group, size, _ in rows if group}
 
     def inputs(self, batch: int, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
         """A batch of random inputs."""
@@ -214,7 +212,12 @@ class Residual(nn.Module):
     """A stem, a block that adds its input, and a block that adds a projection of it."""
 
     def __init__(
-        self, widths: tuple[int, ...], choices: Choices, dims: int, num_inputs: int, num_outputs: int
+        self,
+        widths: tuple[int, ...],
+        choices: Choices,
+        dims: int,
+        num_inputs: int,
+        num_outputs: int,
     ) -> None:
         super().__init__()
         width, inner, after = widths
@@ -359,9 +362,7 @@ class Squeezing(nn.Module):
         return self.head(self.drop(x).mean((2, 3)))
 
 
-def squeezing(
-    widths: tuple[int, int, int], choices: Choices, *, num_inputs: int, num_outputs: int
-):
+def squeezing(widths: tuple[int, int, int], choices: Choices, *, num_inputs: int, num_outputs: int):
     """A network like efficientnet."""
     spelling = Spelling(choices)
     stream, inner = neurons("stem", widths[0]), neurons("expand", widths[1])

@@ -1,4 +1,4 @@
-"""Small networks for tests, one for each way in which layers share neurons, and a way to train them."""
+"""Small networks for tests, one for each way in which layers share neurons, and their training."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -176,8 +176,7 @@ def num_parameters(module: nn.Module) -> int:
 def same_state(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Whether two state dicts hold the same names and the same bytes."""
     return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name])
-        for name in one
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
     )
 
 

@@ -12,9 +12,10 @@ Training lets the optimizer move everything and then puts back what the task may
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
-from architectures import Architecture, Axis
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from architectures import Architecture, Axis
 
 INPUT, NOBODY = -1, 1_000_000
 Keep = Mapping[str, Sequence[int]]
@@ -168,7 +169,7 @@ class Oracle:
             (path, name)
             for path in self.axes
             for name in ("weight", "bias")
-            if getattr(self.layer(path), name) is not None
+            if getattr(self.layer(path), name, None) is not None
         ]
 
     def weights(self) -> list[str]:

@@ -3,6 +3,11 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
+import clnp
+from clnp.activity import Activity, inputs_of
+from clnp.errors import ArgumentError, DivergedError
 from networks import (
     NETWORKS,
     Concatenating,
@@ -16,11 +21,6 @@ from networks import (
     mlp,
     same_state,
 )
-from torch import Tensor, nn
-
-import clnp
-from clnp.activity import Activity, inputs_of
-from clnp.errors import ArgumentError, DivergedError
 
 
 def reading(model: nn.Module, batches: list[Tensor]) -> dict[str, Tensor]:

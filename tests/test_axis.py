@@ -83,7 +83,9 @@ def test_occupied_stretches_leave_out_stand_ins(layout, counts_input, expected):
     assert occupied(axis, layout, counts_input=counts_input) == expected
 
 
-segments = st.builds(Segment, st.sampled_from(["a", "b", None]), st.integers(1, 3), st.integers(1, 3))
+segments = st.builds(
+    Segment, st.sampled_from(["a", "b", None]), st.integers(1, 3), st.integers(1, 3)
+)
 layouts = st.fixed_dictionaries({"a": st.integers(0, 4), "b": st.integers(0, 4)})
 
 

@@ -47,7 +47,6 @@ LAYERS = [
 ]
 
 
-
 @pytest.mark.parametrize(("layer", "shape"), LAYERS)
 def test_a_layer_runs_on_given_tensors_as_its_class_does(layer, shape):
     x = torch.randn(shape)
@@ -112,7 +111,9 @@ def test_the_real_part_leaves_out_stand_ins():
     assert torch.equal(real_part(x, -1, [(0, 1), (3, 2)]), x[:, [0, 3, 4]])
 
 
-@pytest.mark.parametrize("stretches", [[(0, 2)], [(1, 2)], [(3, 2)], [(0, 1), (2, 1)], [(1, 1), (4, 1)]])
+@pytest.mark.parametrize(
+    "stretches", [[(0, 2)], [(1, 2)], [(3, 2)], [(0, 1), (2, 1)], [(1, 1), (4, 1)]]
+)
 def test_stand_ins_come_back_as_zeros(stretches):
     y = torch.randn(3, 2, 4)
     full = with_stand_ins(y, 5, stretches)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 import torch
-from networks import HEADS, NETWORKS, example, learn, make, train
 from torch import Tensor
 
 from clnp.certificate import Certificate, certify, digest_of
 from clnp.errors import ForgettingError
 from clnp.ledger import Row
+from networks import HEADS, NETWORKS, example, learn, make, train
 
 ROW = Row("a", {"fc1": 3}, {"fc1": None})
 
@@ -84,7 +84,7 @@ def test_a_check_names_task_and_tensor():
     )
     with pytest.raises(ForgettingError, match=expected):
         certificate.check(now)
-    with pytest.raises(ForgettingError, match="fc1.bias"):
+    with pytest.raises(ForgettingError, match=r"fc1\.bias"):
         certificate.check(certify(ROW, {"fc1.weight": torch.ones(3)}))
 
 

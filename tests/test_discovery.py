@@ -202,6 +202,8 @@ def test_in_place_operations_and_nested_containers():
             h += 1
             h -= self.by_name["out"](h)
             h[0] = 0.0
+            h.unsqueeze_(0).transpose_(0, 2)
+            h.transpose_(0, 2).squeeze_(0)
             return h
 
     graph = discover(nn.Sequential(Block(), nn.Linear(12, 2)), VECTORS)
@@ -289,8 +291,13 @@ def test_plain_subclass_is_accepted():
     class MyLinear(nn.Linear):
         pass
 
-    graph = discover(nn.Sequential(MyLinear(12, 6), MyLinear(6, 2)), VECTORS)
-    assert graph.sites["0"].kind == "Linear"
+    def run(m, x):
+        return m.fc(m.first(x) * m.first.factor) if isinstance(m.first, MyLinear) else x
+
+    model = Assembled(run, first=MyLinear(12, 6), fc=MyLinear(6, 2))
+    model.first.factor = 2.0
+    graph = discover(model, VECTORS)
+    assert graph.sites["first"].kind == "Linear"
 
 
 def test_direct_call_of_forward_is_seen():
@@ -356,10 +363,34 @@ def test_model_and_random_numbers_are_untouched():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.gpu
+def test_model_on_the_gpu():
+    def run(m, x):
+        h = m.bn(m.conv(x))[:, :, torch.arange(6, device=x.device)]
+        return m.fc(F.dropout(h, training=m.training).flatten(1))
+
+    model = Assembled(
+        run, conv=nn.Conv2d(3, 4, 3), bn=nn.BatchNorm2d(4), fc=nn.Linear(144, 2)
+    ).cuda()
+    state = torch.cuda.get_rng_state()
+    graph = discover(model, IMAGES.cuda())
+    assert graph.groups == {"conv": 4}
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
 def test_result_is_the_same_every_time():
     model = torchvision.models.squeezenet1_1(weights=None)
     example = torch.randn(1, 3, 64, 64)
     assert discover(model, example) == discover(model, example)
+
+
+def test_example_is_untouched_by_a_forward_that_writes_into_it():
+    model = Assembled(
+        lambda m, x: m.fc(m.first(x.mul_(2))), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
+    )
+    example = VECTORS.clone()
+    discover(model, example)
+    assert torch.equal(example, VECTORS)
 
 
 def test_inspect_prints_the_groups(capsys):
@@ -451,6 +482,16 @@ def test_hard_coded_widths_are_all_reported():
     assert "flatten(1)" in view.remedy
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_hard_coded_width_in_one_mode(training):
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h.view(-1, 8) if m.training == training else h)
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="'view' has a number of neurons")
+
+
 def test_path_that_depends_on_the_width():
     def run(m, x):
         h = m.first(x)
@@ -490,6 +531,21 @@ def test_forward_that_fails():
     assert_only_problem(
         model, VECTORS[:1], where="(model)", found="in training mode on a batch of 2, with KeyError"
     )
+
+
+def test_forward_that_checks_its_width():
+    def run(m, x):
+        h = m.first(x)
+        assert h.shape[1] == 8, "eight or nothing"
+        return m.fc(h)
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    [problem] = caught.value.problems
+    assert "fails with half of the neurons, with AssertionError: eight or noth" in problem.found
+    assert "(test_discovery.py:" in problem.found
+    assert "any number of neurons" in problem.remedy
 
 
 def test_model_that_cannot_be_copied():

@@ -37,11 +37,15 @@ def test_own_random_numbers():
         return torch.rand(1).item(), random.random(), np.random.rand()
 
     model = nn.Linear(1, 1)
+    np.random.seed(7)
+    expected = np.random.rand()
+    np.random.seed(7)
     before = torch.get_rng_state(), random.getstate()
     with own_random_numbers(model):
         first = draw()
     with own_random_numbers(model):
         assert draw() == first
+    assert np.random.rand() == expected
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
 

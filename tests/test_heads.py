@@ -178,9 +178,7 @@ def test_pruning_keeps_the_columns_of_the_survivors():
 def test_a_single_head_has_zero_columns_for_neurons_in_view_that_it_does_not_read():
     head, _ = make_head(shared=True)
     tensors = {"weight": torch.ones(4, 3)}
-    found = head.narrowed(
-        tensors, before={"last": 2}, after={"last": 5}, view={"last": range(5)}
-    )
+    found = head.narrowed(tensors, before={"last": 2}, after={"last": 5}, view={"last": range(5)})
     assert torch.equal(found["weight"], torch.tensor([[0.0, 0.0, 1.0, 1.0, 1.0]]).expand(4, 5))
     own = head.narrowed(tensors, before={"last": 2}, after={"last": 5}, view={"last": range(2, 5)})
     assert torch.equal(own["weight"], tensors["weight"])

@@ -49,7 +49,7 @@ def test_a_claim_of_more_than_is_free_is_refused(ledger, count):
 
 
 def test_an_unknown_task_is_named(ledger):
-    with pytest.raises(TaskError, match="unknown task 'c'. Known: a, b"):
+    with pytest.raises(TaskError, match=r"unknown task 'c'\. Known: a, b"):
         ledger.row("c")
     with pytest.raises(TaskError, match="Known: none yet"):
         Ledger({}).index("c")

@@ -19,6 +19,7 @@ def _with_zeroed_border(h):
     h = h.clone()
     h[:, :, 0] = 0
     h[..., -1] = torch.tensor(1.0)
+    h[h < 0] = 0
     return h
 
 
@@ -47,6 +48,15 @@ FOLLOWED = {
     "in_place_operators": lambda h: h.clone().add_(1).mul_(h).clamp_(min=0),
     "where": lambda h: torch.where(h > 0, h, 0.1 * h),
     "clamp": lambda h: h.clamp(torch.zeros(1), torch.ones(1)),
+    "where_of_numbers": lambda h: torch.where(h > 0, 1.0, -0.5) * h,
+    "other_reductions": lambda h: (
+        h.prod(3).argmax(2)
+        + torch.var_mean(h, (2, 3))[1]
+        + torch.aminmax(h.nansum(2), dim=2).max
+        + h.flatten(2).kthvalue(2, 2).values
+        + h.any(3).all(2)
+        + h.count_nonzero((2, 3))
+    ),
     "masked_fill": lambda h: h.masked_fill(h < 0, 0.0),
     "maximum": lambda h: torch.max(torch.maximum(h, h.roll(1, 2)), -h),
     "constant": lambda h: h * torch.rand(1, 1, 6, 6) + torch.ones(6, 1),

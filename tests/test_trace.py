@@ -1,5 +1,6 @@
 """How layers are followed: where they want their neurons, and what they may read."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -60,6 +61,20 @@ def test_states_of_tensors():
     assert all(event.result.is_meta for event in recorder.events)
     recorder.forget()
     assert recorder.state(out) is Mark.UNSEEN
+
+
+def test_dead_tensors_do_not_lend_their_state():
+    kept = []
+
+    def run(m, x):
+        for _ in range(50):
+            x * 2
+            kept.append(torch.from_numpy(np.ones(6)))  # no operation that a mode can see
+        return m.fc(m.first(x))
+
+    model = Assembled(run, first=nn.Linear(6, 4), fc=nn.Linear(4, 2))
+    recorder, _ = record(model, VECTORS, classifier="fc")
+    assert {recorder.state(tensor) for tensor in kept} == {Mark.UNSEEN}
 
 
 def test_linear_reads_the_last_dimension():

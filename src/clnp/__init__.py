@@ -22,7 +22,6 @@ from .net import ContinualNet
 from .pruning import PruningPlan
 
 __all__ = [
-    "MLP",
     "Activity",
     "ArgumentError",
     "Capacity",
@@ -36,6 +35,7 @@ __all__ = [
     "Graph",
     "GraphError",
     "Ledger",
+    "MLP",
     "NarrowCNN",
     "Problem",
     "PruningError",

@@ -79,6 +79,17 @@ def neurons_by_group(
     return found
 
 
+def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
+    """How many neurons to append to each group that is named."""
+    wanted: dict[str, int] = {}
+    for name, count in extra.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ArgumentError(f"widen {name} by {count!r}: it must be a whole number, 0 or more")
+        group = graph.group_named(name)
+        wanted[group] = wanted.get(group, 0) + count
+    return wanted
+
+
 def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
     """The number of outputs of a task; `own`, the classifier's, unless it is given."""
     if num_outputs is None:

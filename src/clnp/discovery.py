@@ -23,7 +23,7 @@ from .operations import imitate, tensors_in
 from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
 from .trace import Event, Recorder
 from .validation import ROOT, Validation, validate
-from .watching import Moment, Observer, watch
+from .watching import Moment, Observer, failure_of, watch
 
 
 def inspect(model: nn.Module, example_input: Any, *, classifier: str | None = None) -> Graph:
@@ -146,13 +146,13 @@ class _Search:
                 observer.begin(model, given)
             return [watch(model, given, observer=observer, opaque=opaque)]
         except Exception as error:
-            first = (str(error).splitlines() or ["no message"])[0]
-            self._add(
-                ROOT,
-                f"the forward pass fails {when}, with {type(error).__name__}: {first}",
-                "Give an example input that the model accepts, with a batch dimension, and a model "
-                "that copy.deepcopy can copy",
+            remedy = (
+                "Let forward work with any number of neurons: take sizes from tensors and layers"
+                if isinstance(observer, Replay)
+                else "Give an example input that the model accepts, with a batch dimension, and a "
+                "model that copy.deepcopy can copy"
             )
+            self._add(ROOT, f"the forward pass fails {when}, with {failure_of(error)}", remedy)
             return []
 
     def _record(self, inputs: Inputs, *, training: bool) -> bool:

@@ -15,6 +15,7 @@ from .arguments import (
     alpha_by_layer,
     checked_outputs,
     described,
+    extra_by_group,
     first_difference,
     neurons_by_group,
     threshold_by_group,
@@ -284,15 +285,7 @@ class ContinualNet(nn.Module):
     def widen(self, extra: Mapping[str, int]) -> None:
         """Append `extra[g]` free neurons to group g, by name or by the path of a layer in it."""
         self._need_closed("widen")
-        wanted: dict[str, int] = {}
-        for name, count in extra.items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise ArgumentError(
-                    f"widen {name} by {count!r}: it must be a whole number, 0 or more"
-                )
-            group = self.graph.group_named(name)
-            wanted[group] = wanted.get(group, 0) + count
-        self.ledger = self.ledger.widen(wanted)
+        self.ledger = self.ledger.widen(extra_by_group(self.graph, extra))
 
     def subnetwork(self, task: str) -> nn.Module:
         """An ended task as a plain narrow module: same outputs, no trace of clnp."""
@@ -324,7 +317,8 @@ class ContinualNet(nn.Module):
         net._open = task = record.open_task
         net._body.allocate(record.ledger, record.num_outputs)
         if task is not None:
-            with torch.random.fork_rng():
+            device = net._body.head.like.device
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 net._body.open(record.open_free, task.num_outputs)
         checkpoint.fill(net, tensors, path=path)
         net.verify()

@@ -125,9 +125,12 @@ def follow(call: Call) -> Neurons | None:
     """
     shape, neurons = call.subject()
     stand_in = probe(shape, neurons, dtype=call.tensors[0][0].dtype)
-    args, kwargs = (stand_in, *call.args[1:]), dict(call.kwargs)
-    if not call.args:
-        args, kwargs = (), {**kwargs, "input": stand_in}
+    # Indices may lie on any device; only those of the CPU go with a probe.
+    args, kwargs = imitate((call.args[1:], dict(call.kwargs)), torch.Tensor.cpu)
+    if call.args:
+        args = (stand_in, *args)
+    else:
+        kwargs["input"] = stand_in
     try:
         outcome = tensors_in(call.func(*args, **kwargs))
     except (RuntimeError, ValueError, IndexError, TypeError):

@@ -22,7 +22,7 @@ from .layouts import (
     reshape,
     spell,
 )
-from .operations import MARKER, Call, follow, probe
+from .operations import MARKER, Call, follow, imitate, probe
 
 Rule = Callable[[Call], State]
 
@@ -69,7 +69,7 @@ def _unrecognised(call: Call) -> State:
 def _pointwise(call: Call) -> State:
     if call.name == "type" and isinstance(call.result, str):
         return Mark.CONSTANT
-    if call.name == "where" and len(call.tensors) == 1:
+    if call.name == "where" and len(call.args) + len(call.kwargs) == 1:
         return _unrecognised(call)
     return meet(call.groups, call.placed(), num_dims=len(call.shape))
 
@@ -119,7 +119,7 @@ def _move(call: Call) -> State:
 
 
 def _reduce(call: Call) -> State:
-    if len(call.tensors) > 1:  # max(a, b) is not a reduction
+    if call.name in ("max", "min") and len(call.tensors) > 1:  # of two tensors: no reduction
         return _pointwise(call)
     shape, neurons = call.subject()
     found = follow(call)
@@ -221,13 +221,16 @@ def _concatenate(call: Call) -> State:
 
 
 def _setitem(call: Call) -> State:
+    target, index, value = call.args
+    single = not isinstance(value, torch.Tensor) or value.numel() == 1
+    if isinstance(index, torch.Tensor) and index.shape == target.shape and single:
+        return meet(call.groups, call.placed(), num_dims=target.ndim)  # h[h < 0] = 0
     shape, neurons = call.subject()
     try:
-        part = probe(shape, neurons, dtype=torch.float32)[call.args[1]].shape
+        part = probe(shape, neurons, dtype=torch.float32)[imitate(index, torch.Tensor.cpu)].shape
     except (RuntimeError, ValueError, IndexError, TypeError):
         part = torch.Size()
-    value = call.args[2]
-    if MARKER not in part or (isinstance(value, torch.Tensor) and value.numel() > 1):
+    if MARKER not in part or not single:
         raise Refusal(
             "an assignment writes single neurons, or values for each of them, into a tensor",
             "Build the tensor with operations that treat all neurons alike, such as torch.where",
@@ -291,7 +294,7 @@ RULES: dict[str, Rule] = _table(
         _reduce,
         "sum mean prod amax amin max min argmax argmin norm vector_norm linalg_vector_norm "
         "linalg_norm var std var_mean std_mean logsumexp median nanmedian nanmean nansum all any "
-        "count_nonzero aminmax mode kthvalue quantile",
+        "count_nonzero aminmax mode kthvalue",
     ),
     along=(_along, " ".join(_ALONG)),
     spatial=(

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +125,18 @@ def watch(
                 del module.__dict__["forward"]
             else:
                 module.__dict__["forward"] = own
+
+
+def failure_of(error: Exception) -> str:
+    """What went wrong, and in which line of the model's code."""
+    first = (str(error).splitlines() or ["no message"])[0]
+    frames = [
+        f"{Path(frame.filename).name}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_TORCH, "<", str(Path(__file__).parent)))
+    ]
+    at = f" ({frames[-1]})" if frames else ""
+    return f"{type(error).__name__}: {first}{at}"
 
 
 def _source() -> str:

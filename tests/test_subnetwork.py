@@ -1,0 +1,121 @@
+import pytest
+import torch
+from torch import nn
+
+import clnp
+from clnp.errors import TaskError
+from networks import (
+    HEADS,
+    NETWORKS,
+    copied_state,
+    example,
+    first,
+    learn,
+    make,
+    num_parameters,
+    same_state,
+    train,
+)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_subnetwork_is_plain_narrow_and_gives_the_same_outputs(name, head):
+    network, _ = NETWORKS[name]
+    net, x = make(name, head=head), example(name)
+    before = {task: learn(net, task, x) for task in "ab"}
+    net.begin_task("c")
+    for task, outputs in before.items():
+        plain = net.subnetwork(task)
+        assert torch.equal(plain(x), outputs)
+        assert not any("clnp" in type(m).__module__ for m in plain.modules() if m is not plain)
+        assert type(plain) is network or name == "mlp"
+        assert num_parameters(plain) < num_parameters(network())
+        assert plain.state_dict().keys() == network().state_dict().keys()
+        assert not any(module.training for module in plain.modules())
+        assert all(parameter.requires_grad for parameter in plain.parameters())
+
+
+def test_a_subnetwork_has_the_widths_of_the_ledger():
+    net, x = make("conv"), example("conv")
+    net.begin_task("a")
+    net.end_task(first({"conv1": 2, "conv2": 3, "fc1": 4}))
+    plain = net.subnetwork("a")
+    assert plain.conv1.weight.shape == (2, 3, 3, 3)
+    assert plain.conv2.weight.shape == (3, 2, 3, 3)
+    assert plain.bn2.num_features == 3
+    assert plain.fc1.weight.shape == (4, 27)
+    assert plain.fc2.weight.shape == (4, 4)
+    assert (plain.conv2.in_channels, plain.conv2.out_channels) == (2, 3)
+    assert torch.equal(plain(x), net(x, task="a"))
+
+
+def test_the_last_layer_of_a_single_heads_subnetwork_has_only_the_tasks_own_neurons():
+    net, x = make(head="single"), example("mlp")
+    net.begin_task("a")
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    net.begin_task("b")
+    net.end_task(first({"fc1": 1, "fc2": 3}))
+    plain = net.subnetwork("b")
+    assert plain.fc2.weight.shape == (3, 4)
+    assert plain.fc3.weight.shape == (4, 3)
+    assert torch.equal(plain(x), net(x, task="b"))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_task_without_neurons_has_a_subnetwork_with_the_same_outputs(head):
+    for name in NETWORKS:
+        net, x = make(name, head=head), example(name)
+        net.begin_task("a")
+        net.end_task(dict.fromkeys(net.graph.groups, ()))
+        plain = net.subnetwork("a")
+        assert torch.equal(plain(x), net(x, task="a"))
+
+
+def test_a_subnetwork_can_be_trained_and_shares_nothing_with_the_network():
+    net, x = make("conv"), example("conv")
+    before = learn(net, "a", x)
+    state = copied_state(net)
+    plain = net.subnetwork("a")
+    start = copied_state(plain)
+    train(plain, x)
+    assert not torch.equal(plain.fc1.weight, start["fc1.weight"])
+    assert not torch.equal(plain.bn1.running_mean, start["bn1.running_mean"])
+    assert same_state(net.state_dict(), state)
+    assert torch.equal(net(x, task="a"), before)
+    net.verify()
+
+
+def test_a_subnetwork_of_a_subclassed_layer_is_of_the_plain_class():
+    class Special(nn.Linear):
+        pass
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Special(6, 5), nn.ReLU(), nn.Linear(5, 4))
+    x = example("mlp")
+    net = clnp.ContinualNet(model, x)
+    assert isinstance(net.model[0], Special)
+    before = learn(net, "a", x)
+    plain = net.subnetwork("a")
+    assert type(plain[0]) is nn.Linear
+    assert torch.equal(plain(x), before)
+
+
+def test_a_subnetwork_keeps_dtype_and_constants():
+    net, x = make("shifted").double(), example("shifted").double()
+    learn(net, "a", x)
+    plain = net.subnetwork("a")
+    assert {p.dtype for p in plain.parameters()} == {torch.float64}
+    assert torch.equal(plain.mean, net.model.mean)
+    assert plain.mean is not net.model.mean
+    assert torch.equal(plain(x), net(x, task="a"))
+
+
+def test_an_unknown_or_open_task_has_no_subnetwork():
+    net, x = make(), example("mlp")
+    learn(net, "first", x)
+    net.begin_task("b")
+    with pytest.raises(TaskError, match=r"unknown task 'firsd'; did you mean 'first'\?"):
+        net.subnetwork("firsd")
+    with pytest.raises(TaskError, match="unknown task 'b'"):
+        net.subnetwork("b")
