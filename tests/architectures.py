@@ -75,7 +75,7 @@ class Choices:
         if self.norm == "none":
             return nn.Identity()
         affine = self.norm == "affine"
-        return NORMS[dims](num_neurons, affine=affine, momentum=self.momentum)
+        return NORMS[dims](num_neurons, eps=1e-3, affine=affine, momentum=self.momentum)
 
 
 class Spelling:

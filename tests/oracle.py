@@ -34,6 +34,8 @@ class DenseNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(size))
         self.frozen = torch.zeros(size, dtype=torch.bool)
         self.num_batches = 0
+        self.at_a_kink = False
+        """Whether a free channel was constant, and so 0 but for rounding, where ReLU has a kink."""
 
     def forward(self, x: Tensor) -> Tensor:
         others = [dim for dim in range(x.ndim) if dim != 1]
@@ -41,6 +43,9 @@ class DenseNorm(nn.Module):
         if self.training:
             batch_mean, batch_variance = x.mean(others), x.var(others, unbiased=False)
             count = x.numel() // x.shape[1]
+            shift = 0.0 if self.bias is None else self.bias
+            at_zero = (batch_variance < 1e-12) & (abs(shift) < 1e-6) & ~self.frozen
+            self.at_a_kink |= bool(at_zero.any())
             self.num_batches += 1
             momentum = 1 / self.num_batches if self.momentum is None else self.momentum
             self.running_mean = self._moved(mean, batch_mean, momentum)

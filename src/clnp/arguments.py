@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numpy import ndarray
 from torch import Tensor, nn
 
-from .errors import ArgumentError, PruningError, unknown_name
+from .errors import ArgumentError, CapacityError, PruningError, unknown_name
 from .graph import Graph
 
 
@@ -102,6 +102,17 @@ def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
             'give the model a larger classifier, or use head="multi"'
         )
     return num_outputs
+
+
+def check_room(task: str, free: Mapping[str, int]) -> None:
+    """Raise a `CapacityError` unless one of the groups, all that a single head reads, has room."""
+    if not any(free.values()):
+        raise CapacityError(
+            f"no neuron of {' and '.join(free)} is free, and a single head reads only the neurons "
+            f"that a task adds there: task {task!r} does not fit. Widen it, "
+            f"net.widen({{{next(iter(free))!r}: ...}}), or learn the earlier tasks with a larger "
+            "margin, which leaves more of it free"
+        )
 
 
 def described(model: nn.Module, graph: Graph) -> dict[str, str]:

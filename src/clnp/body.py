@@ -291,5 +291,5 @@ class Body:
 def eagerly(function: Callable[[], Result]) -> Result:
     """What the function returns, run outside of the graph when the network is being compiled."""
     if torch.compiler.is_compiling():
-        function = torch.compiler.disable(function)
+        function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return function()

@@ -13,6 +13,7 @@ from . import checkpoint
 from .activity import Activity
 from .arguments import (
     alpha_by_layer,
+    check_room,
     checked_outputs,
     described,
     extra_by_group,
@@ -26,7 +27,6 @@ from .certificate import Certificate, certify
 from .discovery import discover
 from .errors import (
     ArgumentError,
-    CapacityError,
     CheckpointError,
     DivergedError,
     GraphError,
@@ -128,15 +128,8 @@ class ContinualNet(nn.Module):
         own = self._body.head.most_outputs
         num_outputs = checked_outputs(num_outputs, own=own, single=self.head == "single")
         free = self.ledger.free()
-        groups = self._body.head_groups
-        if self.head == "single" and not any(free[group] for group in groups):
-            names = " and ".join(groups)
-            raise CapacityError(
-                f"no neuron of {names} is free, and a single head reads only the neurons that a "
-                f"task adds there: task {name!r} does not fit. Widen it, "
-                f"net.widen({{{groups[0]!r}: ...}}), or learn the earlier tasks with a larger "
-                "margin, which leaves more of it free"
-            )
+        if self.head == "single":
+            check_room(name, {group: free[group] for group in self._body.head_groups})
         if initial is not None:
             if self.tasks:
                 raise TaskError(
