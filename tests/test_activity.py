@@ -99,11 +99,23 @@ def test_activity_is_found_in_each_part_of_a_concatenation():
     torch.testing.assert_close(found["both"], expected["fc"][:6], rtol=1e-12, atol=1e-15)
 
 
-def test_activity_counts_in_float64_whatever_the_network_is():
-    net = make().to(torch.bfloat16)
-    net.begin_task("a")
-    found = net.measure_activity([example("mlp").bfloat16()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_activity_counts_in_float64_whatever_the_network_is(dtype):
+    model, x = mlp().to(dtype), example("mlp", num=300).to(dtype)
+    found = begun(model, x).measure_activity([x])
+    h1 = F.relu(model.fc1(x)).detach()
     assert {values.dtype for values in found.values()} == {torch.float64}
+    torch.testing.assert_close(found["fc1"], h1.double().mean(0), rtol=1e-12, atol=0)
+
+
+def test_a_group_without_free_neurons_takes_one_place_in_a_concatenation():
+    net, x = make("concatenating").double(), example("concatenating").double()
+    net.begin_task("a")
+    net.prune({"left": [], "both": [0]})
+    found = net.measure_activity([x])
+    right = F.relu(F.linear(x, net.model.right.weight_free, net.model.right.bias_free))
+    assert found.num_free() == {"left": 0, "right": 4, "both": 1}
+    torch.testing.assert_close(found["right"], right.mean(0).detach(), rtol=1e-12, atol=0)
 
 
 def test_batches_count_by_their_size():

@@ -8,13 +8,15 @@ from torch import nn
 import clnp
 from clnp.arguments import (
     alpha_by_layer,
+    check_room,
     checked_outputs,
     described,
+    extra_by_group,
     first_difference,
     neurons_by_group,
     threshold_by_group,
 )
-from clnp.errors import ArgumentError, PruningError
+from clnp.errors import ArgumentError, CapacityError, PruningError
 from clnp.graph import Graph
 from networks import ConvNet, Residual, example
 
@@ -160,6 +162,26 @@ def test_neurons_of_an_unknown_group_are_refused(graph):
 def test_neurons_without_groups_are_no_plan(graph):
     with pytest.raises(PruningError, match="a list is no plan; give one of plan_pruning, or the"):
         neurons_by_group(graph, [0, 1], AVAILABLE)
+
+
+def test_extra_neurons_of_a_group_add_up_over_the_layers_that_name_it(graph):
+    assert extra_by_group(graph, {"bn1": 2, "conv1": 1, "fc1": 0}) == {"conv1": 3, "fc1": 0}
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, None])
+def test_a_number_of_extra_neurons_that_makes_no_sense_is_refused(graph, count):
+    expected = f"widen fc1 by {count!r}: it must be a whole number, 0 or more"
+    with pytest.raises(ArgumentError, match=expected):
+        extra_by_group(graph, {"fc1": count})
+    with pytest.raises(ArgumentError, match="unknown group 'fc2'; did you mean 'fc1'"):
+        extra_by_group(graph, {"fc2": 1})
+
+
+def test_there_is_room_where_one_group_has_a_free_neuron():
+    check_room("c", {"left": 0, "right": 1})
+    expected = r"no neuron of left and right is free.* task 'c' does not fit.*net.widen\(\{'left'"
+    with pytest.raises(CapacityError, match=expected):
+        check_room("c", {"left": 0, "right": 0})
 
 
 def test_outputs_are_the_classifiers_own_unless_given():

@@ -469,6 +469,12 @@ def test_a_checkpoint_of_other_tasks_does_not_reach_a_network_in_memory(saved):
     net.verify()
 
 
+def test_every_loaded_tensor_has_memory_of_its_own(saved):
+    path, _ = saved
+    for tensor in load(path).state_dict().values():
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
 def test_loaded_weights_share_no_memory_with_one_another(saved):
     path, _ = saved
     one, two = load(path), load(path)

@@ -376,7 +376,7 @@ def test_scores_are_taken_without_gradients_in_evaluation_mode():
     net.train()
 
     def score(predict: Callable[[Tensor], Tensor]) -> float:
-        outputs = predict(x)
+        outputs = predict(x.clone().requires_grad_())
         assert not outputs.requires_grad
         assert torch.equal(predict(x), outputs)
         return 1.0

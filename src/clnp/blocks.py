@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .axis import STAND_IN, Index
-from .surgery import CONVOLUTIONS, NORMS, is_depthwise
+from .graph import Site
+from .surgery import CONVOLUTIONS, NORMS, is_depthwise, rebuilt
 
 Tensors = dict[str, Tensor]
 Stretches = list[tuple[int, int]] | None
@@ -50,6 +51,30 @@ class Stage:
         self.free: dict[str, int] = dict.fromkeys(groups, 0)
         self.showing: object = None
         self.with_grad = False
+
+
+class Staged(nn.Module):
+    """What layers and head have in common: they run on what is shown, and know the stage."""
+
+    site: Site
+    stage: Stage
+    _shown: Tensors
+    _carry: Tensor | None
+
+    def show(self, tensors: Tensors) -> None:
+        """Run on these tensors in the plain pass, and a layer in the frozen pass too."""
+        self._shown = tensors
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.stage.showing = None
+        return nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.stage.showing = None
+        nn.Module._load_from_state_dict(self, *args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuilt, type(self).__bases__, self.__dict__
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from .axis import View, num_entries, occupied, positions
-from .blocks import Pass, Stage, Tensors, carry, complete, dead_weight, place, run, select
+from .blocks import Pass, Stage, Staged, Tensors, carry, complete, dead_weight, place, run, select
 from .graph import Site
-from .surgery import plain_layer, rebuilt
+from .surgery import plain_layer
 
 
-class Head(nn.Module):
+class Head(Staged):
     """Put in front of the classifier's class: the outputs of every task."""
 
-    site: Site
-    stage: Stage
     shared: bool
     weight_reuse: nn.Parameter | None
     weight_free: nn.Parameter | None
@@ -41,8 +39,6 @@ class Head(nn.Module):
         self.has_bias = layer.bias is not None
         self.most_outputs = self.num_outputs = int(layer.weight.shape[0])
         self.kernel = tuple(layer.weight.shape[2:])
-        self._shown: Tensors = {}
-        self._carry: Tensor | None = None
         for block in ("weight_reuse", "weight_free", "bias_free"):
             self.register_parameter(block, None)
         if self.has_bias:
@@ -191,10 +187,6 @@ class Head(nn.Module):
         columns = positions(self.site.columns, stored, wanted, stand_in=True)
         return {**tensors, "weight": select(tensors["weight"], 1, columns)}
 
-    def show(self, tensors: Tensors) -> None:
-        """Run on these tensors in the plain pass."""
-        self._shown = tensors
-
     def _bias(self) -> Tensor | None:
         if not self.has_bias:
             return None
@@ -212,17 +204,6 @@ class Head(nn.Module):
         self._free_real = occupied(self.site.columns, self.stage.free)
         self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
         self._carry = None
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.stage.showing = None
-        return nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        self.stage.showing = None
-        nn.Module._load_from_state_dict(self, *args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return rebuilt, type(self).__mro__[1:3], self.__dict__
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter | None:

@@ -16,6 +16,7 @@ from .blocks import (
     Pass,
     Slot,
     Stage,
+    Staged,
     Tensors,
     carry,
     complete,
@@ -28,14 +29,12 @@ from .blocks import (
     with_stand_ins,
 )
 from .graph import Site
-from .surgery import NORMS, is_depthwise, plain_layer, rebuilt
+from .surgery import NORMS, is_depthwise, plain_layer
 
 
-class PrefixLayer(nn.Module):
+class PrefixLayer(Staged):
     """Put in front of a layer class: the same layer, on a prefix of its neurons."""
 
-    site: Site
-    stage: Stage
     weight_reuse: nn.Parameter | None
     weight_free: nn.Parameter | None
     slots: tuple[Slot, ...]
@@ -47,8 +46,6 @@ class PrefixLayer(nn.Module):
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""
         self.site, self.stage, self.slots = site, stage, slots_of(layer)
-        self._shown: Tensors = {}
-        self._carry: Tensor | None = None
         self.kernel: tuple[int, ...] = ()
         for slot in self.slots:
             tensor = getattr(layer, slot.name)
@@ -258,10 +255,6 @@ class PrefixLayer(nn.Module):
             narrow[slot.name] = select(tensor, 1, columns) if slot.has_columns else tensor
         return narrow
 
-    def show(self, tensors: Tensors) -> None:
-        """Run on these tensors in the plain and in the frozen pass."""
-        self._shown = tensors
-
     def lay_out(self) -> None:
         """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
         free, frozen = self.stage.free, self.stage.frozen
@@ -294,14 +287,3 @@ class PrefixLayer(nn.Module):
 
     def _has_free(self, name: str) -> bool:
         return self._block(f"{name}_free") is not None
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.stage.showing = None
-        return nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        self.stage.showing = None
-        nn.Module._load_from_state_dict(self, *args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return rebuilt, type(self).__mro__[1:3], self.__dict__
