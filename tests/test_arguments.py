@@ -102,6 +102,21 @@ def test_a_threshold_for_no_group_is_refused(graph, name):
         threshold_by_group(graph, {name: 0.0}, otherwise=-1)
 
 
+def test_a_layer_that_acts_on_two_groups_names_neither():
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = nn.Linear(6, 3), nn.Linear(6, 2)
+            self.norm, self.fc = nn.BatchNorm1d(5), nn.Linear(5, 4)
+
+        def forward(self, x):
+            return self.fc(self.norm(torch.cat([self.left(x), self.right(x)], 1)).relu())
+
+    joined = clnp.ContinualNet(Joined(), torch.randn(4, 6)).graph
+    with pytest.raises(ArgumentError, match=r"unknown group 'norm'\. Known: left, right"):
+        threshold_by_group(joined, {"norm": 0.0}, otherwise=-1)
+
+
 @pytest.mark.parametrize("value", [math.nan, False, None, "0"])
 def test_a_threshold_that_is_no_number_is_refused(graph, value):
     with pytest.raises(ArgumentError, match=f"threshold is {value!r}; it must be a number"):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import clnp
 import clnp.net
+from clnp.blocks import Pass
 from clnp.errors import (
     ArgumentError,
     CapacityError,
@@ -1024,6 +1025,24 @@ def test_a_copy_is_the_same_and_goes_its_own_way(name, head, how):
     assert net.open_task == "b"
     train(net, x)
     other.verify()
+
+
+def test_a_network_can_be_copied_after_an_interrupted_pass():
+    net = make()
+    before = learn(net, "a", X)
+    net.begin_task("b")
+
+    def interrupt(layer: nn.Module, *_: object) -> None:
+        if layer.stage.running is Pass.FREE:
+            raise KeyboardInterrupt
+
+    hook = net.model.fc2.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net(X)
+    hook.remove()
+    other = copy.deepcopy(net)
+    assert torch.equal(other(X), net(X))
+    assert torch.equal(other(X, task="a"), before)
 
 
 def test_a_model_with_a_tuple_or_named_inputs_runs():

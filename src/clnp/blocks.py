@@ -74,7 +74,8 @@ class Staged(nn.Module):
         nn.Module._load_from_state_dict(self, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuilt, type(self).__bases__, self.__dict__
+        # A pass that was interrupted leaves a carry, which is part of a graph and cannot be copied.
+        return rebuilt, type(self).__bases__, {**self.__dict__, "_carry": None}
 
 
 @dataclass(frozen=True)
