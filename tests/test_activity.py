@@ -228,8 +228,9 @@ def test_an_empty_batch_is_refused(batch):
 def test_no_batch_at_all_is_refused():
     net = make()
     net.begin_task("a")
-    with pytest.raises(ArgumentError, match="no batch was given: mean activity needs data"):
-        net.measure_activity([])
+    for batches in ([], [torch.zeros(0, 6)]):
+        with pytest.raises(ArgumentError, match="no sample was given: mean activity needs data"):
+            net.measure_activity(batches)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -179,8 +179,18 @@ def test_neurons_without_groups_are_no_plan(graph):
         neurons_by_group(graph, [0, 1], AVAILABLE)
 
 
-def test_extra_neurons_of_a_group_add_up_over_the_layers_that_name_it(graph):
-    assert extra_by_group(graph, {"bn1": 2, "conv1": 1, "fc1": 0}) == {"conv1": 3, "fc1": 0}
+def test_a_group_is_widened_through_any_layer_in_it(graph):
+    assert extra_by_group(graph, {"bn1": 2, "fc1": 0}) == {"conv1": 2, "fc1": 0}
+
+
+def test_a_group_may_go_by_one_name_only(graph):
+    twice = pytest.raises(ArgumentError, match="bn1 and conv1 are the same group; name it once")
+    with twice:
+        extra_by_group(graph, {"conv1": 1, "bn1": 2})
+    with twice:
+        threshold_by_group(graph, {"conv1": 0.1, "bn1": 0.2}, otherwise=-1.0)
+    with twice:
+        neurons_by_group(graph, {"conv1": [0], "bn1": [1]}, {"conv1": 6, "conv2": 5, "fc1": 7})
 
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, None])

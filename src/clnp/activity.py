@@ -112,16 +112,14 @@ def measure(
     """The mean activity of the neurons that `readers` read, while `run` goes through `batches`."""
     meters = [_Meter(layer.site, layer, stage) for layer in readers]
     hooks = [meter.layer.register_forward_pre_hook(meter) for meter in meters]
-    num_batches = 0
     try:
         for batch in batches:
             run(batch)
-            num_batches += 1
     finally:
         for hook in hooks:
             hook.remove()
-    if num_batches == 0:
-        raise ArgumentError("no batch was given: mean activity needs data")
+    if not any(meter.num_places[Pass.FREE] for meter in meters):
+        raise ArgumentError("no sample was given: mean activity needs data")
     found: dict[Pass, dict[str, Tensor]] = {}
     for running, layout in ((Pass.FREE, stage.free), (Pass.FROZEN, stage.frozen)):
         found[running] = {g: torch.zeros(n, dtype=torch.float64) for g, n in layout.items()}

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from numpy import ndarray
 from torch import Tensor, nn
 
 from .errors import ArgumentError, CapacityError, PruningError, unknown_name
 from .graph import Graph
+
+Value = TypeVar("Value")
 
 
 def alpha_by_layer(graph: Graph, alpha: float | Mapping[str, float]) -> dict[str, float]:
@@ -41,8 +44,19 @@ def threshold_by_group(
     if not isinstance(thresholds, Mapping):
         return dict.fromkeys(graph.groups, _threshold("threshold", thresholds))
     found = dict.fromkeys(graph.groups, otherwise)
-    for name, value in thresholds.items():
-        found[graph.group_named(name)] = _threshold(f"threshold of {name}", value)
+    for group, (name, value) in _named_once(graph, thresholds).items():
+        found[group] = _threshold(f"threshold of {name}", value)
+    return found
+
+
+def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[str, Value]]:
+    """The name that was given and its value, by group; a group may go by one name only."""
+    found: dict[str, tuple[str, Value]] = {}
+    for name, value in values.items():
+        group = graph.group_named(name)
+        if group in found:
+            raise ArgumentError(f"{name} and {found[group][0]} are the same group; name it once")
+        found[group] = (name, value)
     return found
 
 
@@ -62,8 +76,7 @@ def neurons_by_group(
             'keep of each group, such as {"fc1": [0, 5]}'
         )
     found: dict[str, Sequence[int]] = {group: range(count) for group, count in available.items()}
-    for name, values in neurons.items():
-        group = graph.group_named(name)
+    for group, (name, values) in _named_once(graph, neurons).items():
         listed = values.tolist() if isinstance(values, Tensor | ndarray) else list(values)
         for value in listed:
             if isinstance(value, bool) or not isinstance(value, int):
@@ -82,11 +95,10 @@ def neurons_by_group(
 def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
     """How many neurons to append to each group that is named."""
     wanted: dict[str, int] = {}
-    for name, count in extra.items():
+    for group, (name, count) in _named_once(graph, extra).items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ArgumentError(f"widen {name} by {count!r}: it must be a whole number, 0 or more")
-        group = graph.group_named(name)
-        wanted[group] = wanted.get(group, 0) + count
+        wanted[group] = count
     return wanted
 
 

@@ -228,7 +228,7 @@ class ContinualNet(nn.Module):
         task = self._need_open("prune")
         keep, reused = self._resolve(plan)
         self._body.restrict(keep)
-        self._open = replace(task, reused=reused)
+        self._open = replace(task, reused=reused or task.reused)
 
     def recalibrate(self, batches: Iterable[Any]) -> None:
         """Set the statistics of the task's BatchNorm channels to their means over `batches`."""
