@@ -366,6 +366,21 @@ def test_an_abandoned_task_leaves_no_trace(family, data, head):
 
 @few
 @given(architecture=architectures(), head=heads)
+def test_initial_weights_are_copied(architecture, head):
+    torch.manual_seed(0)
+    model = architecture.make()
+    before = copy.deepcopy(model.state_dict())
+    net = clnp.ContinualNet(model, architecture.inputs(2), head=head)
+    net.begin_task("a", initial=model)
+    x = architecture.inputs(3)
+    assert torch.equal(net.eval()(x), copy.deepcopy(model).eval()(x))
+    train(net, architecture, "momentum")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+@few
+@given(architecture=architectures(), head=heads)
 def test_what_is_frozen_is_no_parameter(architecture, head):
     torch.manual_seed(0)
     net = made(architecture, head)
