@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import TypeVar
 
 from numpy import ndarray
 from torch import Tensor, nn
 
+from .activity import Activity
 from .errors import ArgumentError, CapacityError, PruningError, unknown_name
 from .graph import Graph
 
@@ -30,7 +32,7 @@ def alpha_by_layer(graph: Graph, alpha: float | Mapping[str, float]) -> dict[str
 
 
 def _strength(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ArgumentError(f"{what} is {value!r}; it must be a finite number")
     if value < 0:
         raise ArgumentError(f"{what} is {value}; it must be 0 or more")
@@ -61,7 +63,7 @@ def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[st
 
 
 def _threshold(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         raise ArgumentError(f"{what} is {value!r}; it must be a number")
     return float(value)
 
@@ -70,25 +72,27 @@ def neurons_by_group(
     graph: Graph, neurons: Mapping[str, Iterable[int] | Tensor], available: Mapping[str, int]
 ) -> dict[str, Sequence[int]]:
     """The neurons to keep of each group, in order; all of them where it is not named."""
-    if not isinstance(neurons, Mapping):
+    if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
         raise PruningError(
             f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
             'keep of each group, such as {"fc1": [0, 5]}'
         )
     found: dict[str, Sequence[int]] = {group: range(count) for group, count in available.items()}
     for group, (name, values) in _named_once(graph, neurons).items():
+        if not isinstance(values, Iterable):
+            raise PruningError(f"{name}: give the neurons to keep as a list, not {values!r}")
         listed = values.tolist() if isinstance(values, Tensor | ndarray) else list(values)
         for value in listed:
-            if isinstance(value, bool) or not isinstance(value, int):
+            if isinstance(value, bool) or not isinstance(value, Integral):
                 raise PruningError(f"{name}: {value!r} is not the number of a neuron")
-            if not 0 <= value < available[group]:
+            if not 0 <= int(value) < available[group]:
                 raise PruningError(
                     f"{name}: there is no free neuron {value}; the open task has "
                     f"{available[group]}, numbered from 0"
                 )
         if len(set(listed)) != len(listed):
             raise PruningError(f"{name}: a neuron is named twice")
-        found[group] = sorted(listed)
+        found[group] = sorted(map(int, listed))
     return found
 
 
@@ -96,9 +100,9 @@ def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
     """How many neurons to append to each group that is named."""
     wanted: dict[str, int] = {}
     for group, (name, count) in _named_once(graph, extra).items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
             raise ArgumentError(f"widen {name} by {count!r}: it must be a whole number, 0 or more")
-        wanted[group] = count
+        wanted[group] = int(count)
     return wanted
 
 
@@ -106,14 +110,15 @@ def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
     """The number of outputs of a task; `own`, the classifier's, unless it is given."""
     if num_outputs is None:
         return own
-    if isinstance(num_outputs, bool) or not isinstance(num_outputs, int) or num_outputs < 1:
+    whole = isinstance(num_outputs, Integral) and not isinstance(num_outputs, bool)
+    if not whole or int(num_outputs) < 1:
         raise ArgumentError(f"num_outputs is {num_outputs!r}; it must be a whole number, 1 or more")
-    if single and num_outputs > own:
+    if single and int(num_outputs) > own:
         raise ArgumentError(
             f"num_outputs is {num_outputs}, and the single head has {own} for all tasks; "
             'give the model a larger classifier, or use head="multi"'
         )
-    return num_outputs
+    return int(num_outputs)
 
 
 def check_room(task: str, free: Mapping[str, int]) -> None:
@@ -127,19 +132,24 @@ def check_room(task: str, free: Mapping[str, int]) -> None:
         )
 
 
-def described(model: nn.Module, graph: Graph) -> dict[str, str]:
-    """Class and settings of each layer in one line, to tell whether another model is like it."""
-    layers = {path: model.get_submodule(path) for path in graph.sites}
-    return {path: f"{type(layer).__name__}({layer.extra_repr()})" for path, layer in layers.items()}
+def described(model: nn.Module) -> dict[str, str]:
+    """Class and settings of each module in one line, to tell whether another model is like it.
+
+    What drops out may do so at another rate: that is a matter of training.
+    """
+    return {
+        path or "(model)": type(module).__name__
+        if "drop" in type(module).__name__.lower()
+        else f"{type(module).__name__}({module.extra_repr()})"
+        for path, module in model.named_modules()
+    }
 
 
-def first_difference(model: nn.Module, graph: Graph, expected: Mapping[str, str]) -> str | None:
+def first_difference(model: nn.Module, expected: Mapping[str, str]) -> str | None:
     """Where `model` is not like the one that `expected` describes, in one sentence."""
-    for path, wanted in expected.items():
-        try:
-            found = described(model, Graph(graph.groups, {path: graph.sites[path]}, path))[path]
-        except AttributeError:
-            found = "nothing"
-        if found != wanted:
-            return f"{path} is {found}, expected {wanted}"
+    found = described(model)
+    for path in (*expected, *found):
+        here, there = found.get(path, "nothing"), expected.get(path, "nothing")
+        if here != there:
+            return f"{path} is {here}, expected {there}"
     return None

@@ -12,7 +12,7 @@ neurons give to its free ones (the *carry*), and a *free* pass on the free neuro
 carry is added. Ended tasks, and everything that is not being trained, take one *plain* pass.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .axis import STAND_IN, Index
+from .errors import TaskError
 from .graph import Site
 from .surgery import CONVOLUTIONS, NORMS, is_depthwise, rebuilt
 
@@ -31,8 +32,12 @@ Stretches = list[tuple[int, int]] | None
 
 
 class Pass(Enum):
-    """Which neurons the layers run on: those shown, the frozen ones, or the free ones."""
+    """Which neurons the layers run on: those shown, the frozen ones, or the free ones.
 
+    IDLE is between passes, when no layer may run.
+    """
+
+    IDLE = "idle"
     PLAIN = "plain"
     FROZEN = "frozen"
     FREE = "free"
@@ -42,15 +47,26 @@ class Stage:
     """What the layers of one network run on at the moment; one object, known to all of them.
 
     `frozen` and `free` count the neurons of each group that are claimed and that the open task
-    trains. `showing` names what the layers have laid out for the plain and frozen passes.
+    trains. `showing` names what the layers have laid out for the plain and frozen passes. It is
+    `sealed` once a task has ended, and what is frozen may no longer change.
     """
 
     def __init__(self, groups: Iterable[str]) -> None:
-        self.running = Pass.PLAIN
+        self.running = Pass.IDLE
         self.frozen: dict[str, int] = dict.fromkeys(groups, 0)
         self.free: dict[str, int] = dict.fromkeys(groups, 0)
         self.showing: object = None
         self.with_grad = False
+        self.sealed = False
+
+    def check_conversion(self, like: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
+        """Raise a `TaskError` if `fn` would change the dtype of what ended tasks read."""
+        here, there = like.dtype, fn(like.new_empty(0)).dtype
+        if self.sealed and here != there:
+            raise TaskError(
+                f"the network has ended tasks in {here}; in {there} their outputs would change. "
+                "Convert it before a task ends, or convert net.subnetwork(task)"
+            )
 
 
 class Staged(nn.Module):
@@ -65,9 +81,31 @@ class Staged(nn.Module):
         """Run on these tensors in the plain pass, and a layer in the frozen pass too."""
         self._shown = tensors
 
+    def forget_carry(self) -> None:
+        """Drop what a pass that did not come to its end may have left."""
+        self._carry = None
+
+    def running(self) -> Pass:
+        """The pass that is under way; a layer that runs outside of one is an error."""
+        if self.stage.running is Pass.IDLE:
+            raise TaskError(
+                f"{self.site.path} runs outside of a forward pass of its network. Call the "
+                "network, net(x) or net(x, task=...), not net.model; gradient checkpointing, "
+                "which runs layers again in the backward pass, is not possible"
+            )
+        return self.stage.running
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        stored = {name: tensor for name, tensor in self._buffers.items() if tensor is not None}
+        frozen = [name for name in stored if not name.endswith("_free")]
+        for name in frozen:
+            self.stage.check_conversion(stored[name], fn)
         self.stage.showing = None
-        return nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
+        nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
+        for name in frozen:
+            # Another memory format would make ended tasks round otherwise.
+            self._buffers[name] = self._buffers[name].contiguous()  # type: ignore[union-attr]
+        return self
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.stage.showing = None
@@ -179,6 +217,11 @@ def complete(
     num_rows: int,
 ) -> Tensor:
     """The layer's free rows: what the free neurons `x` give to them, and what was carried."""
+    if "reuse" in free and carried is None:
+        raise TaskError(
+            f"{layer.site.path} did not run when the frozen neurons did: from the second task on, "
+            "forward runs twice in a step and must take the same path both times"
+        )
     if "weight" not in free:
         if carried is not None:
             return carried

@@ -3,6 +3,7 @@
 `ContinualNet` decides what may happen; the body does it.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 from .activity import Activity, inputs_of, measure
 from .axis import View, groups_of
 from .blocks import Pass, Stage, Tensors
-from .errors import ArgumentError
+from .errors import ArgumentError, TaskError
 from .graph import Graph
 from .heads import Head
 from .layers import PrefixLayer
 from .ledger import Ledger
+from .operations import tensors_in
 from .surgery import NORMS, in_front_of, with_layers
 
 Widths = Mapping[str, int]
@@ -47,7 +49,7 @@ class Body:
                 made.set_up(layer, site, self.stage)
                 self.layers[path] = made
         self.model = with_layers(model, {**self.layers, graph.classifier: self.head})
-        self._modules = list(self.model.modules())
+        self._lock = threading.RLock()
         # With a single head, what only the head reads is never read by a later task.
         self._head_only = {
             group
@@ -92,6 +94,7 @@ class Body:
         if claim:
             frozen, free = self.stage.frozen, self.stage.free
             self.stage.frozen = {group: frozen[group] + free[group] for group in frozen}
+            self.stage.sealed = True
         self.stage.free = dict.fromkeys(self.stage.free, 0)
         self.stage.showing = None
         for path, layer in self.layers.items():
@@ -101,6 +104,7 @@ class Body:
     def allocate(self, ledger: Ledger, num_outputs: Sequence[int]) -> None:
         """Make room for all ended tasks of the ledger, to be loaded into."""
         self.stage.frozen = ledger.claimed()
+        self.stage.sealed = bool(ledger.rows)
         for layer in self.layers.values():
             layer.allocate()
         for index, (task, count) in enumerate(zip(ledger.tasks, num_outputs, strict=True)):
@@ -155,13 +159,15 @@ class Body:
 
         Never compiled: a graph that is compiled anew, for other tasks' widths, rounds otherwise.
         """
-        self.show_task(index, before, after)
-        return self.run_shown(args, kwargs)
+        with self._lock:
+            self.show_task(index, before, after)
+            return self.run_shown(args, kwargs)
 
     def show_task(self, index: int, before: Widths, after: Widths) -> None:
         """Lay out the ended task number `index` for the plain pass."""
         if self.stage.showing != index:
-            self._show(self.narrow(index, before, after), index)
+            with torch.inference_mode(False):  # What is shown outlives the caller's mode.
+                self._show(self.narrow(index, before, after), index)
 
     def show_candidate(self, keep: View) -> None:
         """Lay out the open task for the plain pass, as it would be with only the neurons `keep`."""
@@ -178,10 +184,11 @@ class Body:
     def _show_frozen(self) -> None:
         frozen = self.stage.frozen
         view = self._view(frozen, frozen)
-        narrow = {
-            path: layer.narrowed(layer.frozen(), frozen, view, stand_in=True)
-            for path, layer in self.layers.items()
-        }
+        with torch.inference_mode(False):
+            narrow = {
+                path: layer.narrowed(layer.frozen(), frozen, view, stand_in=True)
+                for path, layer in self.layers.items()
+            }
         self._show(narrow, "frozen")
 
     def _show(self, tensors: Mapping[str, Tensors], what: object) -> None:
@@ -193,30 +200,41 @@ class Body:
     def run_shown(self, args: Inputs, kwargs: Named) -> Any:
         """The outputs of what is shown, in evaluation mode whatever the model's mode is."""
         with self.evaluating():
-            return self.model(*args, **kwargs)
+            self.stage.running = Pass.PLAIN
+            try:
+                return self.model(*args, **kwargs)
+            finally:
+                self.stage.running = Pass.IDLE
 
     def run_open(self, args: Inputs, kwargs: Named) -> Any:
         """The outputs of the open task: a frozen pass if anything is frozen, then a free one."""
+        if torch.compiler.is_compiling():  # A lock cannot be part of a graph.
+            return self._run_open(args, kwargs)
+        with self._lock:
+            return self._run_open(args, kwargs)
+
+    def _run_open(self, args: Inputs, kwargs: Named) -> Any:
         stage = self.stage
         try:
             if any(stage.frozen.values()):
                 if stage.showing != "frozen":
                     eagerly(self._show_frozen)
+                for part in self.parts.values():
+                    part.forget_carry()
                 stage.with_grad = torch.is_grad_enabled()
-                values = (*args, *kwargs.values())
-                wanted = any(isinstance(v, Tensor) and v.requires_grad for v in values)
+                wanted = any(tensor.requires_grad for tensor in tensors_in((args, kwargs)))
                 stage.running = Pass.FROZEN
                 with torch.set_grad_enabled(stage.with_grad and wanted):
                     self.model(*args, **kwargs)
             stage.running = Pass.FREE
             return self.model(*args, **kwargs)
         finally:
-            stage.running = Pass.PLAIN
+            stage.running = Pass.IDLE
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Evaluation mode for every module; their own modes come back at the end."""
-        training = [module for module in self._modules if module.training]
+        training = [module for module in self.model.modules() if module.training]
         for module in training:
             module.training = False
         try:
@@ -227,13 +245,16 @@ class Body:
 
     def measure(self, batches: Iterable[Any]) -> Activity:
         """The mean activity of all neurons over the batches, in evaluation mode."""
+        _check_batches(batches)
         readers = [layer for layer in self.layers.values() if layer.site.mixes]
         with torch.no_grad(), self.evaluating():
             return measure([*readers, self.head], self.stage, run=self._run_batch, batches=batches)
 
     def recalibrate(self, batches: Iterable[Any]) -> None:
         """Average the statistics of the free channels of BatchNorm anew, all else in evaluation."""
+        _check_batches(batches)
         norms = [layer for layer in self.layers.values() if isinstance(layer, NORMS)]
+        before = [{name: block.clone() for name, block in norm.free().items()} for norm in norms]
         num_batches = 0
         with torch.no_grad(), self.evaluating():
             for norm in norms:
@@ -242,6 +263,11 @@ class Body:
                 for batch in batches:
                     num_batches += 1
                     self._run_batch(batch)
+            except BaseException:
+                for norm, blocks in zip(norms, before, strict=True):
+                    for name, block in norm.free().items():
+                        block.copy_(blocks[name])
+                raise
             finally:
                 for norm in norms:
                     norm.training, norm.num_averaged = False, None
@@ -251,14 +277,20 @@ class Body:
     def score(self, score: Callable[[Callable[..., Any]], float], keep: View) -> float:
         """What `score` says of the open task with only the neurons `keep`."""
         self.show_candidate(keep)
+        over = False
 
         def predict(*args: Any, **kwargs: Any) -> Any:
+            if over:
+                raise TaskError("predict is for the call of score that it was handed to")
             if self.stage.showing is not keep:  # `score` may have run an ended task in between.
                 self.show_candidate(keep)
             return self.run_shown(args, kwargs)
 
-        with torch.no_grad():
-            return score(predict)
+        try:
+            with torch.no_grad():
+                return score(predict)
+        finally:
+            over = True
 
     def _run_batch(self, batch: Any) -> None:
         args, kwargs = inputs_of(batch, self.head.like.device)
@@ -269,16 +301,24 @@ class Body:
         stage = self.stage
         parts = list(self.parts.values())
         free, frozen, num_outputs = stage.free, stage.frozen, self.head.num_outputs
+        sealed = stage.sealed
         stored = [(dict(part._parameters), dict(part._buffers)) for part in parts]
 
         def restore() -> None:
             stage.free, stage.frozen, stage.showing = free, frozen, None
+            stage.sealed = sealed
             self.head.num_outputs = num_outputs
             for part, (parameters, buffers) in zip(parts, stored, strict=True):
                 part._parameters, part._buffers = dict(parameters), dict(buffers)
                 part.lay_out()
 
         return restore
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
 
     def _view(self, before: Widths, after: Widths) -> dict[str, range]:
         """The neurons that a task computes which claimed `before[g]` to `after[g]`."""
@@ -293,3 +333,11 @@ def eagerly(function: Callable[[], Result]) -> Result:
     if torch.compiler.is_compiling():
         function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return function()
+
+
+def _check_batches(batches: object) -> None:
+    if isinstance(batches, Tensor) or not hasattr(batches, "__iter__"):
+        raise ArgumentError(
+            f"a {type(batches).__name__} is not batches; give an iterable of them, such as a "
+            "DataLoader, or x.split(256)"
+        )

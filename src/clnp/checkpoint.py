@@ -5,6 +5,7 @@ of every tensor) and the manifest's own SHA-256. Nothing in it can execute code.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -36,7 +38,7 @@ class Record:
 
     graph: Graph
     head: str
-    layers: Mapping[str, str]
+    modules: Mapping[str, str]
     ledger: Ledger
     certificates: tuple[Certificate, ...]
     num_outputs: tuple[int, ...]
@@ -51,7 +53,7 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
         {
             "graph": _graph_to_json(record.graph),
             "head": record.head,
-            "layers": dict(record.layers),
+            "modules": dict(record.modules),
             "ledger": record.ledger.to_json(),
             "certificates": [certificate.to_json() for certificate in record.certificates],
             "num_outputs": list(record.num_outputs),
@@ -66,12 +68,26 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
         "manifest": manifest,
         "sha256": hashlib.sha256(manifest.encode()).hexdigest(),
     }
-    replace_file(Path(path), save_tensors(stored, metadata))
+    replace_file(Path(path).expanduser(), save_tensors(stored, metadata))
+
+
+def identity(record: Record) -> Tensor:
+    """Ledger, open task and certificates as bytes: what two networks with equal tensors share."""
+    known = {
+        "ledger": record.ledger.to_json(),
+        "open": [record.open_task and record.open_task.name, dict(record.open_free)],
+        "digests": [certificate.digest for certificate in record.certificates],
+    }
+    text = json.dumps(known, sort_keys=True).encode()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write `data` to `path` through a temporary file beside it that is renamed when complete."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    if not path.parent.is_dir():
+        missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        raise OSError(missing, os.strerror(missing), str(path.parent))
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".clnp-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -90,7 +106,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def read(path: str | PathLike[str]) -> tuple[Record, dict[str, Tensor]]:
     """The record and the tensors at `path`, on the CPU, every byte of them checked."""
     try:
-        data = Path(path).read_bytes()
+        data = Path(path).expanduser().read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
     except OSError as error:

@@ -48,13 +48,14 @@ class Head(Staged):
         self.lay_out()
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.stage.running is Pass.PLAIN:
+        running = self.running()
+        if running is Pass.PLAIN:
             return run(self, x, self._shown)
-        if self.stage.running is Pass.FROZEN:
+        if running is Pass.FROZEN:
             with torch.set_grad_enabled(self.stage.with_grad):
                 self._carry = carry(self, x, stretches=self._frozen_real, free=self._free())
             if self._carry is not None:
-                return self._carry.detach()
+                return self._carry.detach().clone()  # Forward may go on in place.
             return run(self, x, dead_weight(self, x, num_rows=self.num_outputs, kernel=self.kernel))
         carried, self._carry = self._carry, None
         return complete(
@@ -68,14 +69,16 @@ class Head(Staged):
 
     @property
     def weight(self) -> Tensor:
-        """The trained block while there is one, else an empty tensor: for its dtype and device."""
+        """The block that the open task trains, or an empty tensor, never what is frozen."""
         blocks = (self.weight_free, self.weight_reuse, self.like)
         return next(block for block in blocks if block is not None)
 
     @property
     def bias(self) -> Tensor | None:
         """As `weight`; None for a classifier without bias."""
-        return self._bias() if self.has_bias else None
+        if self.bias_free is not None:
+            return self.bias_free
+        return self.like.clone() if self.has_bias else None
 
     def open(self, num_outputs: int, initial: nn.Module | None) -> None:
         """Make the tensors of a new task as the classifier's class does, or as `initial` does."""
@@ -93,18 +96,21 @@ class Head(Staged):
         own = {group: range(frozen[group], sizes[group]) for group in sizes}
         weight = source.weight.detach()[:num_outputs]
         reuse = select(weight, 1, positions(columns, sizes, old, wants_input=False))
-        self.weight_reuse = _parameter(reuse)
-        self.weight_free = _parameter(select(weight, 1, positions(columns, sizes, own)))
+        self.weight_reuse = self._parameter(reuse)
+        self.weight_free = self._parameter(select(weight, 1, positions(columns, sizes, own)))
         if self.has_bias:
             learnt = self.bias_frozen.numel() if self.shared else 0
-            self.bias_free = _parameter(source.bias.detach()[learnt:num_outputs])
+            self.bias_free = self._parameter(source.bias.detach()[learnt:num_outputs])
         self.lay_out()
 
     def restrict(self, keep: View) -> None:
         """Keep only some of the open task's neurons: `keep[g]` of the free ones of each group."""
         if self.weight_free is not None:
             columns = positions(self.site.columns, self.stage.free, keep)
-            self.weight_free = _parameter(select(self.weight_free.detach(), 1, columns))
+            self.weight_free = self._parameter(select(self.weight_free.detach(), 1, columns))
+        for block in ("weight_reuse", "bias_free"):
+            if getattr(self, block) is not None:
+                setattr(self, block, self._parameter(getattr(self, block).detach()))
 
     def extended(self, keep: View) -> Tensors:
         """The open task's tensors once it has claimed its neurons `keep`, in one piece."""
@@ -205,8 +211,8 @@ class Head(Staged):
         self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
         self._carry = None
 
-
-def _parameter(tensor: Tensor) -> nn.Parameter | None:
-    if not tensor.numel():
-        return None
-    return nn.Parameter(tensor.clone(memory_format=torch.contiguous_format))
+    def _parameter(self, tensor: Tensor) -> nn.Parameter | None:
+        if not tensor.numel():
+            return None
+        made = tensor.to(self.like.device, self.like.dtype)
+        return nn.Parameter(made.clone(memory_format=torch.contiguous_format))

@@ -63,7 +63,7 @@ class PrefixLayer(Staged):
         self.lay_out()
 
     def forward(self, x: Tensor) -> Tensor:
-        running = self.stage.running
+        running = self.running()
         if running is Pass.FREE:
             return self._mix(x) if self.site.mixes else self._act(x)
         if running is Pass.FROZEN and self.site.mixes:
@@ -117,20 +117,37 @@ class PrefixLayer(Staged):
 
     @property
     def weight(self) -> Tensor | None:
-        """The trained block while there is one, else the frozen one: for its dtype and device."""
-        return (
-            self._block("weight_free") if self._has_free("weight") else self._block("weight_frozen")
-        )
+        """The block that the open task trains; without one an empty tensor, never what is frozen.
+
+        Code that asks a layer for its dtype or device, or initialises it, finds what it may change.
+        """
+        return self._own("weight")
 
     @property
     def bias(self) -> Tensor | None:
         """As `weight`; None for a layer without bias."""
-        return self._block("bias_free") if self._has_free("bias") else self._block("bias_frozen")
+        return self._own("bias")
 
     @property
     def running_mean(self) -> Tensor | None:
         """As `weight`; None for a layer without running statistics."""
-        return self._block("running_mean_frozen")
+        return self._own("running_mean")
+
+    @property
+    def running_var(self) -> Tensor | None:
+        """As `weight`; None for a layer without running statistics."""
+        return self._own("running_var")
+
+    def reset_running_stats(self) -> None:
+        """Forget the statistics of the open task's channels, those that may change."""
+        for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches", 0)):
+            block = self._block(f"{name}_free")
+            if block is not None:
+                block.fill_(value)
+
+    def _own(self, name: str) -> Tensor | None:
+        block, frozen = self._block(f"{name}_free"), self._block(f"{name}_frozen")
+        return block if block is not None or frozen is None else frozen[:0].clone()
 
     def frozen(self) -> Tensors:
         """The frozen tensors by name."""
@@ -275,7 +292,8 @@ class PrefixLayer(Staged):
         if not tensor.numel():
             setattr(self, block, None)
             return
-        made = tensor.clone(memory_format=torch.contiguous_format)
+        like = self._need(f"{slot.name}_frozen")
+        made = tensor.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format)
         setattr(self, block, nn.Parameter(made) if slot.trained else made)
 
     def _block(self, name: str) -> Tensor | None:
@@ -284,6 +302,3 @@ class PrefixLayer(Staged):
     def _need(self, name: str) -> Tensor:
         tensor: Tensor = getattr(self, name)
         return tensor
-
-    def _has_free(self, name: str) -> bool:
-        return self._block(f"{name}_free") is not None

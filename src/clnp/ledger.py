@@ -87,7 +87,9 @@ class Ledger:
                     f"{task} claims {count} neurons of {group}, {free[group]} are free"
                 )
         widths = {g: width + counts.get(g, 0) for g, width in self.claimed().items()}
-        known = {g: (reused or {}).get(g) for g in self.sizes}
+        # Where nothing was frozen before, nothing can be reused.
+        owned = self.claimed()
+        known = {g: (reused or {}).get(g) if owned[g] else 0 for g in self.sizes}
         return replace(self, rows=(*self.rows, Row(task, widths, known)))
 
     def widen(self, extra: Mapping[str, int]) -> "Ledger":

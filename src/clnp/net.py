@@ -1,6 +1,5 @@
 """`ContinualNet`: one network of fixed size that learns task after task and forgets nothing."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -76,7 +75,7 @@ class ContinualNet(nn.Module):
         self.ledger = Ledger(dict(graph.groups))
         self._body = Body(model, graph, shared_head=head == "single")
         self.model = self._body.model
-        self._described = described(model, graph)
+        self._described = described(model)
         self._open: OpenTask | None = None
         self._certificates: tuple[Certificate, ...] = ()
         self.train(model.training)
@@ -121,8 +120,8 @@ class ContinualNet(nn.Module):
         say) instead of random ones.
         """
         self._need_closed("begin_task")
-        if not isinstance(name, str) or not name:
-            raise ArgumentError(f"the name of a task is {name!r}; it must be a non-empty string")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise ArgumentError(f"the name of a task is {name!r}; it must be a line of text")
         if name in self.tasks:
             raise TaskError(f"task {name!r} has ended already; give the new task another name")
         own = self._body.head.most_outputs
@@ -135,7 +134,7 @@ class ContinualNet(nn.Module):
                 raise TaskError(
                     "initial weights are for the first task; later ones start in what is free"
                 )
-            difference = first_difference(initial, self.graph, self._described)
+            difference = first_difference(initial, self._described)
             if difference is None and self.ledger.sizes != self.graph.groups:
                 difference = "the network has been widened"
             if difference is not None or num_outputs > own:
@@ -206,6 +205,8 @@ class ContinualNet(nn.Module):
             raise PruningError(
                 "this activity does not belong to the open task as it is now; measure it again"
             )
+        if score is not None and not callable(score):
+            raise ArgumentError(f"score is {score!r}; it must be a function of predict")
         explicit = None
         if thresholds is not None:
             explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
@@ -301,7 +302,7 @@ class ContinualNet(nn.Module):
         It is on the device of `model`, which is copied and stays as it is.
         """
         record, tensors = checkpoint.read(path)
-        difference = first_difference(model, record.graph, record.layers)
+        difference = first_difference(model, record.modules)
         if difference is not None:
             raise CheckpointError(f"{path} was made from another model: {difference}")
         net = cls.__new__(cls)
@@ -319,13 +320,7 @@ class ContinualNet(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """What a state dict must agree on to be loaded: ledger, open task, certificates."""
-        record = {
-            "ledger": self.ledger.to_json(),
-            "open": [self.open_task, self._body.stage.free],
-            "digests": [certificate.digest for certificate in self._certificates],
-        }
-        text = json.dumps(record, sort_keys=True).encode()
-        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        return checkpoint.identity(self._record())
 
     def set_extra_state(self, state: Tensor) -> None:
         """Refuse the state dict of a network that has learnt something else."""
@@ -335,13 +330,20 @@ class ContinualNet(nn.Module):
                 "frozen weights. Use net.save(path) and ContinualNet.load(path, model)"
             )
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        """Load a state dict of this network; one that cannot prove to be of it is refused."""
+        if self.tasks and "_extra_state" not in state_dict:
+            raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
+        return super().load_state_dict(state_dict, *args, **options)
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> "ContinualNet":
+        """Refused once a task has ended: it would leave nothing of it."""
+        if self.tasks:
+            raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
+        return super().to_empty(device=device, recurse=recurse)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ContinualNet":
-        like = self._body.head.like
-        if self.tasks and fn(like).dtype != like.dtype:
-            raise TaskError(
-                f"the network has ended tasks in {like.dtype}; in {fn(like).dtype} their outputs "
-                "would change. Convert it before a task ends, or convert net.subnetwork(task)"
-            )
+        self._body.stage.check_conversion(self._body.head.like, fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -356,7 +358,7 @@ class ContinualNet(nn.Module):
         return checkpoint.Record(
             graph=self.graph,
             head=self.head,
-            layers=self._described,
+            modules=self._described,
             ledger=self.ledger,
             certificates=self._certificates,
             num_outputs=self._body.head.outputs(len(self.tasks)),

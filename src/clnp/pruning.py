@@ -9,6 +9,7 @@ first one that holds.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 from .activity import Activity
 from .errors import ArgumentError, PruningError
@@ -90,7 +91,7 @@ def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, 
 
 def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, int]:
     """How many neurons of earlier tasks are active above the threshold, for each group."""
-    return {g: int((values > thresholds[g]).sum()) for g, values in activity.owned.items()}
+    return {g: int((values > max(thresholds[g], 0)).sum()) for g, values in activity.owned.items()}
 
 
 def plan(
@@ -108,8 +109,10 @@ def plan(
     curve: tuple[CurvePoint, ...] = ()
     score = None
     if thresholds is not None:
-        if margin is not None or best is not None:
-            raise ArgumentError("thresholds are used as they are; leave margin and best out")
+        if margin is not None or best is not None or per_layer:
+            raise ArgumentError(
+                "thresholds are used as they are; leave margin, best and per_layer out"
+            )
         if evaluate is not None:
             keep = survivors(activity, thresholds)
             score = checked_score(evaluate(keep))
@@ -117,8 +120,8 @@ def plan(
     else:
         if evaluate is None or margin is None:
             raise ArgumentError("plan_pruning needs score and margin, or thresholds")
-        if not margin >= 0:
-            raise ArgumentError(f"margin is {margin}; it must be 0 or more")
+        if not isinstance(margin, Real) or not margin >= 0:
+            raise ArgumentError(f"margin is {margin!r}; it must be a number, 0 or more")
         if resolution is not None and resolution < 1:
             raise ArgumentError(f"resolution is {resolution}; it must be 1 or more, or None")
         search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
