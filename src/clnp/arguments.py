@@ -110,8 +110,11 @@ def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
     """The number of outputs of a task; `own`, the classifier's, unless it is given."""
     if num_outputs is None:
         return own
-    whole = isinstance(num_outputs, Integral) and not isinstance(num_outputs, bool)
-    if not whole or int(num_outputs) < 1:
+    if (
+        isinstance(num_outputs, bool)
+        or not isinstance(num_outputs, Integral)
+        or int(num_outputs) < 1
+    ):
         raise ArgumentError(f"num_outputs is {num_outputs!r}; it must be a whole number, 1 or more")
     if single and int(num_outputs) > own:
         raise ArgumentError(
