@@ -307,3 +307,18 @@ def test_every_group_of_every_network_is_measured(name):
     assert found.num_free() == net.ledger.free()
     assert {group: len(values) for group, values in found.owned.items()} == net.ledger.claimed()
     assert all(bool((values >= 0).all()) for values in found.values())
+
+
+def test_batches_may_be_made_with_an_ended_task():
+    net, x = make(), example("mlp")
+    learn(net, "a", x)
+    net.begin_task("b")
+
+    def batches():
+        for batch in x.split(4):
+            net(batch, task="a")
+            yield batch
+
+    found, expected = net.measure_activity(batches()), net.measure_activity(x.split(4))
+    assert all(torch.equal(found[group], expected[group]) for group in expected)
+    assert all(torch.equal(found.owned[g], values) for g, values in expected.owned.items())

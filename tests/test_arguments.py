@@ -228,15 +228,19 @@ def test_a_single_head_has_no_more_outputs_than_the_classifier():
         checked_outputs(5, own=4, single=True)
 
 
-def test_layers_are_described_by_class_and_settings(graph):
-    found = described(ConvNet(), graph)
-    assert list(found) == list(graph.sites)
+def test_modules_are_described_by_class_and_settings():
+    found = described(ConvNet())
+    assert list(found) == ["(model)", "conv1", "bn1", "conv2", "bn2", "fc1", "dropout", "fc2"]
+    assert found["(model)"] == "ConvNet()"
+    assert found["dropout"] == "Dropout"
     assert found["fc2"] == "Linear(in_features=7, out_features=4, bias=True)"
     assert found["conv2"].startswith("Conv2d(6, 5, kernel_size=(3, 3)")
 
 
-def test_a_model_like_the_described_one_has_no_difference(graph):
-    assert first_difference(ConvNet().double(), graph, described(ConvNet(), graph)) is None
+def test_a_model_like_the_described_one_has_no_difference():
+    model = ConvNet().double()
+    model.dropout.p = 0.1
+    assert first_difference(model, described(ConvNet())) is None
 
 
 @pytest.mark.parametrize(
@@ -245,14 +249,17 @@ def test_a_model_like_the_described_one_has_no_difference(graph):
         ("fc1", nn.Linear(45, 8), "fc1 is Linear(in_features=45, out_features=8, bias=True), exp"),
         ("fc1", nn.Identity(), "fc1 is Identity(), expected Linear(in_features=45, out_features=7"),
         ("bn1", nn.BatchNorm2d(6, eps=0.1), "bn1 is BatchNorm2d(6, eps=0.1"),
+        ("dropout", nn.Tanh(), "dropout is Tanh(), expected Dropout"),
+        ("more", nn.ReLU(), "more is ReLU(), expected nothing"),
     ],
 )
-def test_the_first_difference_is_named(graph, path, layer, expected):
+def test_the_first_difference_is_named(path, layer, expected):
     model = ConvNet()
     setattr(model, path, layer)
-    assert first_difference(model, graph, described(ConvNet(), graph)).startswith(expected)
+    assert first_difference(model, described(ConvNet())).startswith(expected)
 
 
-def test_a_missing_layer_is_a_difference(graph):
-    found = first_difference(Residual(), graph, described(ConvNet(), graph))
-    assert found.startswith("conv1 is nothing, expected Conv2d(3, 6")
+def test_a_missing_module_is_a_difference():
+    found = first_difference(nn.Sequential(), described(nn.Sequential(nn.Linear(2, 3))))
+    assert found.startswith("0 is nothing, expected Linear(in_features=2")
+    assert first_difference(Residual(), described(ConvNet())).startswith("(model) is Residual()")

@@ -19,6 +19,8 @@ from clnp.blocks import (
     slots_of,
     with_stand_ins,
 )
+from clnp.errors import TaskError
+from clnp.graph import Site
 
 
 def trained_norm(kind: type[nn.Module], channels: int, **settings: object) -> nn.Module:
@@ -93,7 +95,7 @@ def test_slots_are_the_tensors_with_a_row_for_each_neuron(layer, expected):
 
 def test_a_stage_begins_with_nothing():
     stage = Stage(["a", "b"])
-    assert stage.running is Pass.PLAIN
+    assert stage.running is Pass.IDLE
     assert stage.frozen == stage.free == {"a": 0, "b": 0}
     assert stage.showing is None
 
@@ -169,11 +171,18 @@ def test_stand_ins_reach_neither_carry_nor_complete():
     x = torch.randn(4, 4)
     dirty = torch.cat([torch.full((4, 1), torch.nan), x], 1)
     blocks = {"reuse": layer.weight[:, :4], "weight": layer.weight[:, 1:]}
-    for found in (
-        carry(layer, dirty, stretches=[(1, 4)], free=blocks),
-        complete(layer, dirty, stretches=[(1, 4)], free=blocks, carried=None, num_rows=3),
-    ):
-        assert bool(found.isfinite().all())
+    carried = carry(layer, dirty, stretches=[(1, 4)], free=blocks)
+    assert bool(carried.isfinite().all())
+    y = complete(layer, dirty, stretches=[(1, 4)], free=blocks, carried=carried, num_rows=3)
+    assert bool(y.isfinite().all())
+
+
+def test_a_layer_that_carried_nothing_cannot_be_completed():
+    layer = nn.Linear(5, 3)
+    layer.site = Site("a.b", "Linear", (), ())
+    blocks = {"reuse": layer.weight[:, :2], "weight": layer.weight[:, 2:]}
+    with pytest.raises(TaskError, match=r"a\.b did not run when the frozen neurons did: from the"):
+        complete(layer, torch.ones(4, 3), stretches=None, free=blocks, carried=None, num_rows=3)
 
 
 def test_selecting_everything_copies_nothing():

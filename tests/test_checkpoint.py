@@ -345,7 +345,7 @@ def test_a_directory_is_refused(tmp_path):
         (clnp.MLP(6, (8, 5), 4), r"fc1 is Linear\(in_features=6, out_features=8"),
         (clnp.MLP(6, (7, 5), 3), r"fc3 is Linear\(in_features=5, out_features=3"),
         (clnp.MLP(6, (7,), 4), r"fc2 is Linear\(in_features=7, out_features=4"),
-        (Residual(), r"fc1 is nothing, expected Linear\(in_features=6, out_features=7, bias=True"),
+        (Residual(), r"\(model\) is Residual\(\), expected MLP\(\)"),
     ],
 )
 def test_another_model_is_refused(saved, model, expected):
@@ -438,11 +438,13 @@ def test_a_file_has_the_permissions_that_the_umask_gives(tmp_path, umask):
 
 def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
     net = make()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as caught:
         net.save(tmp_path / "missing" / "net")
+    assert caught.value.filename == str(tmp_path / "missing")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(NotADirectoryError) as caught:
         net.save(tmp_path / "file" / "net")
+    assert caught.value.filename == str(tmp_path / "file")
     with pytest.raises(OSError, match="directory"):
         net.save(tmp_path)
     assert os.listdir(tmp_path) == ["file"]
@@ -496,3 +498,73 @@ def test_outputs_of_each_task_come_back(tmp_path):
     for task, num_outputs in (("a", 2), ("b", 4), ("c", 3)):
         assert loaded(x, task=task).shape == (8, num_outputs)
         assert torch.equal(loaded(x, task=task), net(x, task=task))
+
+
+class Activated(nn.Module):
+    """A dense network with an activation of its own and dropout."""
+
+    def __init__(self, activation: nn.Module, dropout: nn.Module) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 5), nn.Linear(5, 4)
+        self.activation, self.dropout = activation, dropout
+
+    def forward(self, x):
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))
+
+
+def test_a_model_that_computes_something_else_is_refused(tmp_path):
+    x = example("mlp")
+    net = clnp.ContinualNet(Activated(nn.ReLU(), nn.Dropout(0.5)), x)
+    before = learn(net, "a", x)
+    net.save(tmp_path / "net")
+    for activation, expected in (
+        (nn.Tanh(), r"activation is Tanh\(\), expected ReLU\(\)"),
+        (nn.Sequential(nn.ReLU()), r"activation is Sequential\(\), expected ReLU\(\)"),
+    ):
+        with pytest.raises(CheckpointError, match=f"net was made from another model: {expected}"):
+            clnp.ContinualNet.load(tmp_path / "net", Activated(activation, nn.Dropout(0.5)))
+    for rate in (0.0, 0.5, 0.9):
+        model = Activated(nn.ReLU(), nn.Dropout(rate))
+        loaded = clnp.ContinualNet.load(tmp_path / "net", model)
+        assert torch.equal(loaded(x, task="a"), before)
+        assert loaded.model.dropout.p == rate
+
+
+def test_a_slope_is_part_of_the_model(tmp_path):
+    net = clnp.ContinualNet(Activated(nn.LeakyReLU(0.1), nn.Dropout()), example("mlp"))
+    net.save(tmp_path / "net")
+    with pytest.raises(CheckpointError, match=r"activation is LeakyReLU\(negative_slope=0.2"):
+        clnp.ContinualNet.load(tmp_path / "net", Activated(nn.LeakyReLU(0.2), nn.Dropout()))
+
+
+def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make().save("~/net")
+    assert os.listdir(tmp_path) == ["net"]
+    assert load("~/net").tasks == ()
+    assert load(Path("~/net")).tasks == ()
+
+
+def test_a_file_may_have_a_long_name(tmp_path):
+    path = tmp_path / ("n" * 250)
+    make().save(path)
+    make().save(path)
+    assert os.listdir(tmp_path) == [path.name]
+    load(path)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["mlp", "conv", "depthwise"])
+def test_an_open_task_pruned_to_nothing_comes_back(tmp_path, name, head):
+    network, _ = NETWORKS[name]
+    net, x = make(name, head=head), example(name)
+    for ended in (False, True):
+        if ended:
+            learn(net, "a", x)
+        net.begin_task("b")
+        net.prune(dict.fromkeys(net.graph.groups, ()))
+        net.save(tmp_path / "net")
+        loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+        assert same_state(loaded.state_dict(), net.state_dict())
+        assert torch.equal(loaded.eval()(x), net.eval()(x))
+        net.abandon_task()

@@ -16,6 +16,7 @@ from clnp.axis import Segment, groups_of, num_entries
 from clnp.discovery import discover, inspect
 from clnp.errors import ArgumentError, GraphError
 from clnp.graph import Graph
+from clnp.validation import takes_task
 
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 VECTORS = torch.randn(2, 12, generator=torch.Generator().manual_seed(0))
@@ -269,7 +270,6 @@ def test_constants_are_the_buffers_that_forward_reads():
     model.inner.register_buffer("mean", torch.zeros(12))
     model.inner.register_buffer("unused", torch.zeros(12))
     model.register_buffer("scale", torch.ones(()))
-    model.plain = torch.ones(12)
     assert discover(model, VECTORS).constants == ("inner.mean", "scale")
 
 
@@ -305,13 +305,6 @@ def test_direct_call_of_forward_is_seen():
         lambda m, x: m.fc.forward(m.first.forward(x)), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
     )
     assert list(discover(model, VECTORS).sites) == ["first", "fc"]
-
-
-def test_stochastic_evaluation_is_not_compared():
-    model = Assembled(
-        lambda m, x: m.fc(F.dropout(m.first(x))), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
-    )
-    assert discover(model, VECTORS).groups == {"first": 6}
 
 
 def test_outputs_may_be_anything_behind_the_classifier():
@@ -384,13 +377,50 @@ def test_result_is_the_same_every_time():
     assert discover(model, example) == discover(model, example)
 
 
-def test_example_is_untouched_by_a_forward_that_writes_into_it():
-    model = Assembled(
-        lambda m, x: m.fc(m.first(x.mul_(2))), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
-    )
+def _subtract(x):
+    x -= 1
+    return x
+
+
+WRITES = {
+    "mul": lambda x: x.mul_(0.1),
+    "sub": _subtract,
+    "relu": nn.ReLU(inplace=True),
+    "view": lambda x: (x[0].add_(1), x)[1],
+    "shape": lambda x: x.unsqueeze_(0)[0],
+    "out": lambda x: torch.neg(x, out=x),
+}
+
+
+@pytest.mark.parametrize("only", [None, False, True], ids=["always", "evaluation", "training"])
+@pytest.mark.parametrize("name", WRITES)
+def test_forward_that_writes_into_its_input(name, only):
+    def run(m, x):
+        return m.fc(m.first(WRITES[name](x) if only in (None, m.training) else x))
+
+    model = Assembled(run, first=nn.Linear(12, 6), fc=nn.Linear(6, 2))
     example = VECTORS.clone()
-    discover(model, example)
+    assert_only_problem(model, example, where="(model)", found="writes into the network's input")
     assert torch.equal(example, VECTORS)
+
+
+def test_input_that_is_written_names_operation_and_line():
+    model = Assembled(
+        lambda m, x: m.fc(m.first(x.mul_(0.1))), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
+    )
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    [problem] = caught.value.problems
+    assert problem.found.startswith("'mul' writes into the network's input")
+    assert "(test_discovery.py:" in problem.found
+    assert "write x = x * 0.1" in problem.remedy
+
+
+def test_copies_of_the_input_may_be_written():
+    model = Assembled(
+        lambda m, x: m.fc(m.first(x.clone().mul_(0.1))), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
+    )
+    assert discover(model, VECTORS).groups == {"first": 6}
 
 
 def test_inspect_prints_the_groups(capsys):
@@ -476,8 +506,8 @@ def test_hard_coded_widths_are_all_reported():
     with pytest.raises(GraphError) as caught:
         discover(model, VECTORS)
     view, reshape = caught.value.problems
-    assert "'view' has a number of neurons built in: with half of them it gives" in view.found
-    assert "'reshape' has a number of neurons built in: with half of them it fails" in reshape.found
+    assert "'view' has a number of neurons built in: with fewer it gives" in view.found
+    assert "'reshape' has a number of neurons built in: with fewer it fails" in reshape.found
     assert "test_discovery.py:" in view.found
     assert "flatten(1)" in view.remedy
 
@@ -499,7 +529,55 @@ def test_path_that_depends_on_the_width():
 
     model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
     assert_only_problem(
-        model, VECTORS, where="(model)", found="another path when layers are narrower: 'tanh' runs"
+        model, VECTORS, where="(model)", found="another path with fewer neurons: 'tanh' runs where"
+    )
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_path_that_depends_on_a_small_width(least):
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h.relu() if h.shape[1] > least else h.tanh())
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS, where="(model)", found="another path with fewer neurons: 'tanh' runs where"
+    )
+
+
+def test_factor_that_depends_on_a_small_width():
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h * min(h.shape[1], 2))
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="with fewer neurons the outputs dif")
+
+
+def test_path_that_ends_earlier_in_training():
+    def run(m, x):
+        h = m.first(x)
+        y = m.fc(h)
+        return y * 2 if m.training and h.shape[1] > 6 else y
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="it ends where 'mul' ran")
+
+
+def test_path_changes_between_layers_of_one_kind():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, h):
+            if h.shape[1] > 6:
+                return self.other(self.one(h))
+            return self.one(self.other(h))
+
+    model = nn.Sequential(nn.Linear(12, 8), Two(), nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS, where="1.other", found="Linear '1.other' runs where Linear '1.one' ran"
     )
 
 
@@ -543,9 +621,52 @@ def test_forward_that_checks_its_width():
     with pytest.raises(GraphError) as caught:
         discover(model, VECTORS)
     [problem] = caught.value.problems
-    assert "fails with half of the neurons, with AssertionError: eight or noth" in problem.found
+    assert "fails with fewer neurons, with AssertionError: eight or nothing" in problem.found
     assert "(test_discovery.py:" in problem.found
-    assert "any number of neurons" in problem.remedy
+    assert problem.remedy.endswith("any number of neurons: take sizes from tensors alone")
+
+
+SIZES_OF_LAYERS = {
+    "in_features": lambda m, h: h.view(-1, m.fc.in_features),
+    "out_channels": lambda m, h: h.view(-1, m.conv.out_channels * 36),
+    "in_channels": lambda m, h: h.view(-1, m.depthwise.in_channels, 36).flatten(1),
+    "num_features": lambda m, h: h.view(-1, m.norm.num_features, 36).flatten(1),
+    "num_parameters": lambda m, h: h.view(-1, m.act.num_parameters, 36).flatten(1),
+}
+
+
+@pytest.mark.parametrize("name", SIZES_OF_LAYERS)
+def test_size_that_is_taken_from_a_layer(name):
+    # The layers of a network keep the sizes of the user's own, whatever a task has of them.
+    def run(m, x):
+        return m.fc(SIZES_OF_LAYERS[name](m, m.act(m.norm(m.depthwise(m.conv(x))))))
+
+    model = Assembled(
+        run, conv=nn.Conv2d(3, 8, 3), depthwise=nn.Conv2d(8, 8, 1, groups=8),
+        norm=nn.BatchNorm2d(8), act=nn.PReLU(8), fc=nn.Linear(288, 2),
+    )  # fmt: skip
+    with pytest.raises(GraphError) as caught:
+        discover(model, IMAGES)
+    [problem] = caught.value.problems
+    assert "'view' has a number of neurons built in" in problem.found
+    assert "not from numbers or from layers" in problem.remedy
+
+
+def test_size_of_a_layer_that_reads_the_input_is_fixed():
+    def run(m, x):
+        return m.fc(m.first(x.view(-1, m.first.in_features)))
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert discover(model, VECTORS).groups == {"first": 8}
+
+
+def test_factor_that_is_taken_from_a_layer():
+    # A network would compute with the full size, its exported subnetworks with their own.
+    def run(m, x):
+        return m.fc(m.first(x) * m.fc.in_features**-0.5)
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="a factor that depends on their num")
 
 
 def test_model_that_cannot_be_copied():
@@ -554,14 +675,53 @@ def test_model_that_cannot_be_copied():
             raise TypeError("no copies")
 
     model = nn.Sequential(nn.Linear(12, 8), Uncopied(8, 2))
-    assert_only_problem(model, VECTORS, where="(model)", found="TypeError: no copies")
+    assert_only_problem(
+        model,
+        VECTORS,
+        where="(model)",
+        found="copy.deepcopy cannot copy the model, with TypeError: no copies",
+    )
+
+
+def test_argument_named_task():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.fc = nn.Linear(12, 8), nn.Linear(8, 2)
+
+        def forward(self, x, task=None):
+            return self.fc(self.first(x))
+
+    assert_only_problem(Net(), VECTORS, where="(model)", found="forward has an argument 'task'")
+    model = Assembled(
+        lambda m, x, **rest: m.fc(m.first(x)), first=nn.Linear(12, 8), fc=nn.Linear(8, 2)
+    )
+    assert_only_problem(
+        model, {"x": VECTORS, "task": 1}, where="(model)", found="forward has an argument 'task'"
+    )
+    starred = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 2))
+    starred.forward = lambda x, *task: nn.Sequential.forward(starred, x)
+    assert not takes_task(starred)
 
 
 def test_nothing_to_prune():
     only = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     assert_only_problem(only, VECTORS, where="(model)", found="only '1' runs")
+    assert_only_problem(
+        nn.Linear(12, 2), VECTORS, where="(model)", found="only '(model)' runs, so there are no"
+    )
     none = nn.Sequential(nn.Flatten(), nn.ReLU())
     assert_only_problem(none, VECTORS, where="(model)", found="no Linear layer or convolution runs")
+
+
+def test_refused_layers_may_be_those_that_are_missing():
+    model = nn.Sequential(nn.LSTM(12, 8), nn.Identity())
+    assert_only_problem(model, VECTORS, where="0", found="LSTM is recurrent")
+    model = Assembled(
+        lambda m, x: m.fc(m.norm(m.grouped(x)).flatten(1)),
+        grouped=nn.Conv2d(3, 6, 3, groups=3), norm=nn.BatchNorm2d(6), fc=nn.Linear(216, 2),
+    )  # fmt: skip
+    assert_only_problem(model, IMAGES, where="grouped", found="Conv2d is a grouped convolution")
 
 
 def test_layer_that_is_called_twice():

@@ -47,7 +47,7 @@ def test_a_graph_error_lists_all_problems():
     error = GraphError(iter([one, two]))
     assert error.problems == (one, two)
     assert str(error) == (
-        "this model cannot learn by pruning yet, 2 problems:\n"
+        "this model cannot be used as it is, 2 problems:\n"
         "  - a: bad. Fix it\n"
         "  - b.c: worse. Leave it"
     )

@@ -1,15 +1,19 @@
-"""What people do with any module: dtypes, autocast, compile, devices, copies, modes."""
+"""What people do with any module: dtypes, autocast, compile, devices, copies, modes, threads."""
 
 import copy
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import update_bn
 
 import clnp
+from networks import HEADS, example, first, half, learn, make, train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 NETWORKS = {
@@ -197,3 +201,242 @@ def test_the_layers_are_still_the_user_s_own_classes():
     assert isinstance(net.model[0], Fancy)
     assert net.model[0].norm() == 4
     assert type(model[0]) is Fancy
+
+
+def kaiming(module):
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def xavier(module):
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            module.bias.data.fill_(0)
+
+
+def reset(module):
+    if hasattr(module, "reset_parameters"):
+        module.reset_parameters()
+
+
+@pytest.mark.parametrize("init", [kaiming, xavier, reset])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["mlp", "conv", "depthwise"])
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_initialising_all_layers_reaches_the_open_task_only(name, head, init):
+    net, x = make(name, head=head), example(name)
+    net.apply(init)
+    ended = {}
+    for task in "ab":
+        ended[task] = learn(net, task, x)
+        net.apply(init)
+        net.begin_task(f"{task}, then nothing")
+        net.apply(init)
+        net.abandon_task()
+    net.begin_task("c")
+    layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    before = [layer.weight.detach().clone() for layer in layers]
+    net.apply(init)
+    for layer, weight in zip(layers, before, strict=True):
+        assert weight.numel() > 0
+        assert layer.weight.requires_grad
+        assert not torch.equal(layer.weight, weight)
+        if layer.bias is not None and init is not reset:
+            assert layer.bias.count_nonzero() == 0
+    for task, outputs in ended.items():
+        assert torch.equal(net(x, task=task), outputs)
+    net.verify()
+    train(net, x)
+    net.end_task()
+    net.verify()
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_initialising_a_full_network_reaches_the_head_that_trains():
+    net, x = make(), example("mlp")
+    net.begin_task("a")
+    net.end_task(first({"fc1": 7, "fc2": 4}))
+    ended = net(x, task="a")
+    net.apply(kaiming)
+    net.begin_task("b")
+    reuse = net.model.fc2.weight_reuse.detach().clone()  # fc2 reads frozen neurons only.
+    net.apply(kaiming)
+    assert net.model.fc1.weight.numel() == 0
+    assert not torch.equal(net.model.fc2.weight_reuse, reuse)
+    net.end_task()
+    net.begin_task("c")
+    reuse = net.model.fc3.weight_reuse.detach().clone()
+    net.apply(kaiming)
+    assert not torch.equal(net.model.fc3.weight_reuse, reuse)
+    assert torch.equal(net(x, task="a"), ended)
+    net.verify()
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["conv", "depthwise"])
+def test_no_tensor_of_a_layer_shares_memory_with_what_is_frozen(name, head):
+    net, x = make(name, head=head), example(name)
+
+    def check():
+        held = {
+            tensor.untyped_storage().data_ptr()
+            for name, tensor in net.named_buffers()
+            if tensor.numel() and not name.endswith("_free")
+        }
+        for module in net.modules():
+            for attribute in ("weight", "bias", "running_mean", "running_var"):
+                tensor = getattr(module, attribute, None)
+                assert tensor is None or tensor.untyped_storage().data_ptr() not in held
+
+    for task in "ab":
+        check()
+        learn(net, task, x)
+        check()
+        net.begin_task(f"{task}, then nothing")
+        check()
+        net.abandon_task()
+    net.begin_task("c")
+    net.end_task()
+    check()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_update_bn_changes_the_statistics_of_the_open_task_only(head, tmp_path):
+    net, x = make("conv", head=head), example("conv")
+    ended = learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    other = copy.deepcopy(net)
+    batches = [x[:4] + 1, x[4:]]
+    with torch.random.fork_rng():
+        update_bn(batches, net)
+    other.recalibrate(batches)
+    assert net.model.bn1.momentum == 0.1
+    for norm, like in ((net.model.bn1, other.model.bn1), (net.model.bn2, other.model.bn2)):
+        torch.testing.assert_close(norm.running_mean_free, like.running_mean_free)
+        torch.testing.assert_close(norm.running_var_free, like.running_var_free)
+    assert torch.equal(net(x, task="a"), ended)
+    net.save(tmp_path / "net")
+    clnp.ContinualNet.load(tmp_path / "net", type(net.model)())
+    net.end_task()
+    net.verify()
+
+
+def test_another_memory_format_keeps_the_bits_of_ended_tasks():
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 16, 16)
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU()
+    )
+    model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5)])
+    net = clnp.ContinualNet(model, x)
+    net.begin_task("a")
+    net(x).sum().backward()
+    net.end_task({"0": range(40), "3": range(48)})
+    before = {task: net(x, task=task) for task in net.tasks}
+    for change in (
+        lambda: net.to(memory_format=torch.channels_last),
+        lambda: net.model.to(memory_format=torch.channels_last),
+        lambda: net.begin_task("b"),
+        lambda: net.to(memory_format=torch.channels_last),
+    ):
+        change()
+        assert all(torch.equal(net(x, task=task), y) for task, y in before.items())
+    net(x).sum().backward()
+    net.end_task()
+    assert all(tensor.is_contiguous() for tensor in net.buffers())
+    assert torch.equal(net.subnetwork("b")(x), net(x, task="b"))
+    net.verify()
+
+
+@pytest.fixture
+def busy_threads():
+    """Threads that take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_threads_may_ask_different_tasks_while_another_trains(name, busy_threads):
+    net, x = make(name), example(name)
+    ended = {task: learn(net, task, x) for task in "ab"}
+    net.begin_task("c")
+    alone = copy.deepcopy(net)
+
+    def work(net):
+        torch.manual_seed(0)  # The one thread that draws random numbers.
+        train(net, x, steps=20)
+        net.eval()
+        activity = net.measure_activity([x, x])
+        assert not any(module.training for module in net.modules())
+        plan = net.plan_pruning(activity, lambda predict: float(predict(x)[0, 0]), margin=9.0)
+        net.prune(plan)
+        net.recalibrate([x, x])
+        assert not any(module.training for module in net.modules())
+        train(net, x, steps=20)
+        net.eval()
+        net.end_task(recalibrate=[x])
+        return net(x, task="c")
+
+    def ask(task):
+        answers = 0
+        while not trained.done() or answers < 20:
+            with torch.no_grad():
+                assert torch.equal(net(x, task=task), ended[task])
+            answers += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        trained = pool.submit(work, net)
+        for asked in [pool.submit(ask, task) for task in "aba"]:
+            asked.result()
+        assert torch.equal(trained.result(), work(alone))
+    assert alone.certificates == net.certificates
+    net.verify()
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_a_copy_does_not_wait_for_the_network_that_it_was_made_from(how):
+    net, x = make(), example("mlp")
+    ended = learn(net, "a", x)
+    with net._body.lock, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: how(net)(x, task="a"))
+        assert torch.equal(asked.result(timeout=60), ended)
+
+
+def test_a_module_that_was_put_in_later_is_in_evaluation_mode_for_ended_tasks():
+    net, x = make("conv"), example("conv")
+    ended = learn(net, "a", x)
+    net.model.dropout = nn.Dropout(0.9)
+    net.train()
+    assert torch.equal(net(x, task="a"), ended)
+    assert net.model.dropout.training
+    net.begin_task("b")
+    net.measure_activity([x])
+    assert net.model.dropout.training
+
+
+def test_gradients_after_inference_mode():
+    net, x = make(), example("mlp")
+    with torch.inference_mode():
+        net.begin_task("a")
+    train(net, x)
+    with torch.inference_mode():
+        net.prune(half(net))
+    train(net, x)
+    with torch.inference_mode():
+        net.end_task()
+        ended = net(x, task="a").clone()
+    net.begin_task("b")
+    with torch.inference_mode():
+        net(x)
+    for run in (lambda x: net(x, task="a"), net):
+        given = x.clone().requires_grad_()
+        run(given).sum().backward()
+        assert given.grad.abs().sum() > 0
+    train(net, x)
+    assert torch.equal(net(x, task="a"), ended)

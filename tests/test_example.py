@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from clnp.errors import ArgumentError
-from clnp.example import batch_size, inputs_of, own_random_numbers, two_of
+from clnp.example import batch_size, inputs_of, own_random_numbers, random_state, seed, two_of
 
 X = torch.rand(1, 3)
 
@@ -56,3 +56,20 @@ def test_random_numbers_are_restored_after_an_error():
         raise KeyError(torch.rand(1), random.random())
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: torch.rand(1), random.random, np.random.rand, lambda: np.random.normal()]
+)
+def test_random_state_tells_whether_numbers_were_drawn(draw):
+    model = nn.Linear(1, 1)
+    with own_random_numbers(model):
+        before = random_state(model)
+        model(torch.ones(1, 1))
+        assert random_state(model) == before
+        draw()
+        assert random_state(model) != before
+        seed(model, 3)
+        number = torch.rand(1)
+        seed(model, 3)
+        assert torch.equal(torch.rand(1), number)

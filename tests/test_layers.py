@@ -297,10 +297,10 @@ def test_stand_ins_pass_through_a_depthwise_convolution_in_its_output_shape():
     assert torch.equal(layer(torch.ones(2, 1, 7, 7)), torch.zeros(2, 1, 3, 3))
 
 
-def test_weight_and_bias_are_those_that_train_and_else_the_frozen_ones():
+def test_weight_and_bias_are_those_that_train_and_else_empty():
     layer, stage = dense()
-    assert layer.weight is layer.weight_frozen
-    assert layer.bias is layer.bias_frozen
+    assert layer.weight.shape == (0, 2)
+    assert layer.bias.shape == (0,)
     open_task(layer, stage, **{"in": 4, "out": 5})
     assert layer.weight is layer.weight_free
     assert layer.bias is layer.bias_free
@@ -309,7 +309,50 @@ def test_weight_and_bias_are_those_that_train_and_else_the_frozen_ones():
     assert plain.running_mean is None
     statistics, _ = norm(affine=False)
     assert statistics.weight is None
-    assert statistics.running_mean is statistics.running_mean_frozen
+    assert statistics.running_mean.shape == statistics.running_var.shape == (0,)
+
+
+def test_the_weight_of_a_layer_that_reads_frozen_neurons_only_is_what_it_reuses():
+    layer, stage = dense()
+    layer.site = Site("fc", "Linear", ROWS, COLUMNS[:1])
+    stage.frozen = {"in": 4, "out": 2}
+    layer.allocate()
+    open_task(layer, stage, **{"in": 0, "out": 3})
+    assert layer.weight_free is None
+    assert layer.weight is layer.weight_reuse
+
+
+def test_no_name_of_a_layer_leads_to_what_is_frozen():
+    for layer, stage in (dense(), norm(), norm(nn.BatchNorm2d, affine=False)):
+        for free in (2, 3, 0, 0):
+            open_task(layer, stage, **dict.fromkeys(stage.frozen, free))
+            held = {tensor.data_ptr() for tensor in layer.frozen().values() if tensor.numel()}
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                found = getattr(layer, name)
+                assert found is None or found.data_ptr() not in held
+            claim(layer, stage)
+            assert all(
+                getattr(layer, slot.name).numel() == 0 and layer.frozen()[slot.name].numel() > 0
+                for slot in layer.slots
+            )
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_resetting_statistics_reaches_those_of_the_open_task_only(momentum):
+    layer, stage = norm(momentum=momentum)
+    stage.running = Pass.FREE
+    open_task(layer, stage, out=2)
+    layer(torch.randn(8, 2))
+    claim(layer, stage)
+    before = {name: tensor.clone() for name, tensor in layer.frozen().items()}
+    layer.reset_running_stats()
+    open_task(layer, stage, out=3)
+    layer(torch.randn(8, 3) + 5)
+    layer.reset_running_stats()
+    assert torch.equal(layer.running_mean, torch.zeros(3))
+    assert torch.equal(layer.running_var, torch.ones(3))
+    assert int(layer.num_batches_free) == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.frozen().items())
 
 
 def test_moving_or_loading_a_layer_forgets_what_is_shown():

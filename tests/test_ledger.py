@@ -39,7 +39,14 @@ def test_a_claim_gives_a_new_ledger():
     new = old.claim("a", {"fc1": 20})
     assert old.tasks == ()
     assert new.free() == {"fc1": 0}
-    assert new.row("a").reused == {"fc1": None}
+    assert new.row("a").reused == {"fc1": 0}
+
+
+def test_nothing_is_reused_where_nothing_was_frozen():
+    ledger = Ledger({"fc1": 4, "fc2": 4}).claim("a", {"fc1": 2}, {"fc1": 3, "fc2": 3})
+    assert ledger.row("a").reused == {"fc1": 0, "fc2": 0}
+    assert ledger.claim("b", {"fc2": 1}).row("b").reused == {"fc1": None, "fc2": 0}
+    assert ledger.claim("b", {}, {"fc1": 1, "fc2": 1}).row("b").reused == {"fc1": 1, "fc2": 0}
 
 
 @pytest.mark.parametrize("count", [-1, 5])

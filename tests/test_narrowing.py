@@ -8,7 +8,7 @@ from assembled import Assembled
 from clnp.axis import Segment
 from clnp.discovery import discover
 from clnp.layouts import Mark, Neurons
-from clnp.narrowing import Plan, Replay, agrees, halved, narrow
+from clnp.narrowing import Plan, Replay, agrees, halved, narrow, single
 from clnp.trace import Event
 from clnp.watching import Moment
 
@@ -31,6 +31,7 @@ def plan_of(model, example):
 
 def test_halved():
     assert halved({"a": 1, "b": 2, "c": 7}) == {"a": 1, "b": 1, "c": 3}
+    assert single({"a": 1, "b": 2, "c": 7}) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_narrow_holds_the_first_neurons():
@@ -47,6 +48,25 @@ def test_narrow_holds_the_first_neurons():
     assert torch.equal(small[6].weight, model[6].weight[:, :3])
     assert torch.equal(small[6].bias, model[6].bias)
     assert all(map(torch.equal, before, model.parameters()))
+
+
+SIZES = {
+    0: ("in_channels", "out_channels"), 1: ("num_features",), 2: ("num_parameters",),
+    3: ("in_channels", "out_channels"), 5: ("in_features", "out_features"),
+}  # fmt: skip
+
+
+def test_narrow_layers_give_the_full_sizes_unless_told_otherwise():
+    model = small_net()
+    plan = plan_of(model, IMAGES)
+    small, own = narrow(model, plan), narrow(model, plan, own_sizes=True)
+    for number, names in SIZES.items():
+        for name in names:
+            assert getattr(small[number], name) == getattr(model[number], name)
+    assert (own[0].in_channels, own[0].out_channels, own[1].num_features) == (3, 2, 2)
+    assert (own[2].num_parameters, own[5].in_features, own[5].out_features) == (2, 8, 3)
+    assert own[3].groups == small[3].groups == 2
+    assert torch.equal(small.eval()(IMAGES), own.eval()(IMAGES))
 
 
 def test_layers_that_were_not_followed_keep_their_width():
@@ -86,6 +106,13 @@ def test_mixing_is_noticed(mix, dtype):
     assert not agrees(mixed, ((IMAGES,), {}), plan=plan)
 
 
+def test_random_numbers_are_no_excuse():
+    layers = {"conv": nn.Conv2d(3, 8, 1), "fc": nn.Linear(8, 2)}
+    plan = plan_of(Assembled(lambda m, x: m.fc(m.conv(x).mean((2, 3))), **layers), IMAGES)
+    noisy = Assembled(lambda m, x: m.fc(m.conv(x).mean((2, 3)) + torch.randn(1)), **layers)
+    assert not agrees(noisy, ((IMAGES,), {}), plan=plan)
+
+
 def moment(func, *args):
     return Moment(func.__name__, "", "", func, args, {})
 
@@ -111,8 +138,43 @@ def test_replay_goes_on_after_a_problem():
     assert replay.on_operation(moment(torch.exp, narrow_input)).shape == (2, 2)
     flatten, reshape, path = [problem.found for problem in replay.problems]
     assert (
-        "'flatten' has a number of neurons built in: with half of them it gives the shape (4,)"
-        in flatten
+        "'flatten' has a number of neurons built in: with fewer it gives the shape (4,)" in flatten
     )
-    assert "'reshape' has a number of neurons built in: with half of them it fails" in reshape
+    assert "'reshape' has a number of neurons built in: with fewer it fails" in reshape
     assert "'exp' runs where 'tanh' ran" in path
+
+
+def layer_event(path, name="Linear"):
+    return Event(
+        name, path, torch.empty(2, 4, device="meta"), Mark.INPUT, torch.device("cpu"), True
+    )
+
+
+def test_another_path_is_told_with_the_paths_of_both():
+    replay = Replay([layer_event("blocks.0")], {}, followed=["blocks.0", "blocks.1"])
+    run = Moment("Linear", "blocks.1", "", lambda: torch.ones(2, 4), (), {}, is_layer=True)
+    replay.on_layer(run, nn.Linear(4, 4))
+    [problem] = replay.problems
+    assert problem.where == "blocks.1"
+    assert "path with fewer neurons: Linear 'blocks.1' runs where Linear 'blocks.0' ran" in str(
+        problem
+    )
+    replay = Replay([layer_event("")], {}, followed=[])
+    replay.on_operation(Moment("tanh", "act", "", lambda: torch.ones(1), (), {}))
+    assert "'tanh' in 'act' runs where Linear '(model)' ran" in str(replay.problems[0])
+    replay = Replay([], {}, followed=[])
+    replay.on_operation(moment(torch.tanh, torch.ones(1)))
+    assert "'tanh' runs where nothing ran" in str(replay.problems[0])
+
+
+def test_end_before_that_of_the_full_model():
+    replay = Replay([layer_event("fc"), layer_event("norm", "BatchNorm1d")], {}, followed=["fc"])
+    run = Moment("Linear", "fc", "", lambda: torch.ones(2, 4), (), {}, is_layer=True)
+    replay.on_layer(run, nn.Linear(4, 4))
+    replay.finish()
+    [problem] = replay.problems
+    assert problem.where == "norm"
+    assert "it ends where BatchNorm1d 'norm' ran" in problem.found
+    replay.on_layer(run, nn.Linear(4, 4))
+    replay.finish()
+    assert len(replay.problems) == 2  # the path that is lost is told once

@@ -3,9 +3,11 @@ import math
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import clnp
@@ -157,11 +159,12 @@ def test_a_task_of_a_single_head_reads_only_what_it_adds():
     assert "fc3.bias_free" not in shapes(net)
 
 
-@pytest.mark.parametrize("name", ["", None, 3])
-def test_a_task_needs_a_name(name):
+@pytest.mark.parametrize("name", ["", None, 3, "two\nlines", "tab\t", "\x1b[31mred"])
+def test_a_task_needs_a_name_of_one_line(name):
     net = make()
-    with pytest.raises(ArgumentError, match=f"the name of a task is {name!r}; it must be a non-em"):
+    with pytest.raises(ArgumentError) as caught:
         net.begin_task(name)
+    assert str(caught.value) == f"the name of a task is {name!r}; it must be a line of text"
     assert net.open_task is None
 
 
@@ -299,7 +302,7 @@ def test_initial_weights_of_another_model_are_refused():
     net = make()
     with pytest.raises(ArgumentError, match=r"initial is not like the model: fc1 is Linear\(in_f"):
         net.begin_task("a", initial=clnp.MLP(6, (8, 5), 4))
-    with pytest.raises(ArgumentError, match="initial is not like the model: fc1 is nothing"):
+    with pytest.raises(ArgumentError, match=r"not like the model: \(model\) is Concatenating"):
         net.begin_task("a", initial=Concatenating())
     with pytest.raises(ArgumentError, match="initial is not like the model: too few outputs"):
         net.begin_task("a", 5, initial=mlp())
@@ -417,7 +420,7 @@ def test_explicit_neurons_are_kept_and_unnamed_groups_keep_all():
         net.end_task({"fc1": neurons})
         assert net.ledger.claimed() == {"fc1": 2, "fc2": 5}
         assert torch.equal(net.model.fc1.weight_frozen, weight[[0, 6]])
-        assert net.ledger.row("a").reused == {"fc1": None, "fc2": None}
+        assert net.ledger.row("a").reused == {"fc1": 0, "fc2": 0}
 
 
 def test_interference_is_zero_and_what_is_frozen_stays():
@@ -755,13 +758,13 @@ def test_capacity_counts_new_reused_and_free_neurons():
     net.widen({"fc2": 5})
     capacity = net.capacity()
     assert (capacity.of("a", "fc1").new, capacity.of("a", "fc1").free) == (3, 4)
-    assert capacity.of("a", "fc1").reused is None
+    assert capacity.of("a", "fc1").reused == 0
     assert (capacity.of("b", "fc2").new, capacity.of("b", "fc2").reused) == (3, 2)
     assert capacity.free == {"fc1": 0, "fc2": 5}
     assert str(capacity).splitlines() == [
         "group  neurons      a      b      free",
-        "fc1          7  3 + ?  4 + 3   0 (0 %)",
-        "fc2         10  2 + ?  3 + 2  5 (50 %)",
+        "fc1          7  3 + 0  4 + 2   0 (0 %)",
+        "fc2         10  2 + 0  3 + 2  5 (50 %)",
         "(each task: new + reused neurons)",
     ]
 
@@ -1097,3 +1100,336 @@ def test_the_second_task_trains_less_than_the_first():
     net.end_task(half(net))
     net.begin_task("b")
     assert num_parameters(net) < num
+
+
+def test_a_model_cannot_be_converted_or_wiped_behind_the_network():
+    net, x = make("conv"), example("conv")
+    before = learn(net, "a", x)
+    state = copied_state(net)
+    for convert in (net.model.half, net.model.double, lambda: net.model.fc1.to(torch.bfloat16)):
+        with pytest.raises(TaskError, match=r"has ended tasks in torch\.float32; in torch\."):
+            convert()
+    with pytest.raises(TaskError, match=r"to_empty would wipe the ended tasks; use net.to\(device"):
+        net.to_empty(device="cpu")
+    assert same_state(net.state_dict(), state)
+    assert torch.equal(net(x, task="a"), before)
+
+
+def test_a_network_without_ended_tasks_may_be_converted_and_wiped():
+    net = make("conv")
+    net.begin_task("a")
+    net.model.half()
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float16}
+    assert net.to_empty(device="cpu") is net
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_dict_that_does_not_say_what_it_is_of_is_refused(strict):
+    net = make()
+    learn(net, "a", X)
+    state = copied_state(net)
+    given = {name: 2 * tensor for name, tensor in state.items() if name != "_extra_state"}
+    for other in (given, {}):
+        with pytest.raises(TaskError, match="does not say which tasks it is of; nothing was l"):
+            net.load_state_dict(other, strict=strict)
+    assert same_state(net.state_dict(), state)
+    net.load_state_dict(state, strict=strict)
+
+
+def test_a_model_runs_through_its_network_only():
+    net = make()
+    expected = r"fc1 runs outside of a forward pass of its network\. Call the network, net\(x\) or"
+    with pytest.raises(TaskError, match=expected):
+        net.model(X)
+    net.begin_task("a")
+    for run in (net.model, net.model.fc1):
+        with pytest.raises(TaskError, match=expected):
+            run(X)
+    net.end_task()
+    net(X, task="a")
+    with pytest.raises(TaskError, match=expected):
+        net.model(X)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_layer_that_runs_again_in_the_backward_pass_is_an_error(reentrant):
+    net = make()
+    learn(net, "a", X)
+    net.begin_task("b")
+    layer = net.model.fc2
+    kept = layer.forward
+
+    def again(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(kept, x, use_reentrant=reentrant)
+
+    layer.forward = again
+    outputs = net(X)
+    with pytest.raises(TaskError, match=r"fc2 runs outside of .* gradient checkpointing"):
+        outputs.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("skipped", "expected"),
+    [
+        (Pass.FROZEN, "fc2 did not run when the frozen neurons did: from the second task on, for"),
+        (Pass.FREE, "fc2 ran only when the frozen neurons did: from the second task on, forward"),
+    ],
+)
+def test_forward_takes_the_same_path_in_both_passes(skipped, expected):
+    net = make()
+    before = learn(net, "a", X)
+    net.begin_task("b")
+    layer, stage = net.model.fc2, net._body.stage
+    net.eval()
+    outputs = net(X)
+    kept = layer.forward
+    layer.forward = lambda x: (
+        x.new_zeros(8, 3 if skipped is Pass.FROZEN else 2) if stage.running is skipped else kept(x)
+    )
+    with pytest.raises(TaskError, match=expected):
+        net(X)
+    layer.forward = kept
+    assert torch.equal(net(X), outputs)
+    assert torch.equal(net(X, task="a"), before)
+
+
+def test_what_an_interrupted_pass_carried_is_not_used():
+    net = make()
+    learn(net, "a", X)
+    net.begin_task("b")
+    net.eval()
+
+    def interrupt(layer: nn.Module, *_: object) -> None:
+        if layer.stage.running is Pass.FREE:
+            raise KeyboardInterrupt
+
+    hook = net.model.fc1.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net(X)
+    hook.remove()
+    layer, stage, kept = net.model.fc2, net._body.stage, net.model.fc2.forward
+    assert layer._carry is not None
+    layer.forward = lambda x: x.new_zeros(8, 3) if stage.running is Pass.FROZEN else kept(x)
+    with pytest.raises(TaskError, match="fc2 did not run when the frozen neurons did"):
+        net(X)
+
+
+class Scaled(nn.Module):
+    """A network that goes on in place with what the classifier gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 7), nn.Linear(7, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc2(torch.tanh(self.fc1(x)))
+        y /= 0.1
+        return y
+
+
+@pytest.mark.parametrize(("head", "kept"), [("multi", 3), ("multi", 7), ("single", 3)])
+def test_forward_may_go_on_in_place_after_the_classifier(head, kept):
+    x = X.double()
+    net = clnp.ContinualNet(Scaled().double(), x, head=head).eval()
+    net.begin_task("a")
+    net.end_task(first({"fc1": kept}))
+    net.begin_task("b")
+    outputs = net(x)
+    outputs.square().sum().backward()
+    found = torch.cat([block.grad for path, block in net._body.weights() if path == "fc2"], 1)
+    net.end_task()
+    torch.testing.assert_close(net(x, task="b"), outputs, rtol=1e-12, atol=1e-12)
+    dense = net.subnetwork("b")
+    dense(x).square().sum().backward()
+    torch.testing.assert_close(found, dense.fc2.weight.grad[:, -found.shape[1] :])
+
+
+class Nested(nn.Module):
+    """A network whose input lies in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(6, 7), nn.Linear(7, 5), nn.Linear(5, 4)
+
+    def forward(self, batch: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
+        x, shift = batch["x"]
+        return self.fc3(torch.tanh(self.fc2(torch.tanh(self.fc1(x + shift)))))
+
+
+def test_gradients_reach_an_input_in_a_structure_through_the_frozen_neurons():
+    def batch(x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"x": (x, torch.zeros_like(x))}
+
+    torch.manual_seed(0)
+    net = clnp.ContinualNet(Nested().double(), (batch(X.double()),))
+    net.begin_task("a")
+    net.end_task(first({"fc1": 4, "fc2": 2}))
+    net.begin_task("b")
+    found, expected = X.double().requires_grad_(), X.double().requires_grad_()
+    net(batch(found)).square().sum().backward()
+    net.end_task()
+    net.subnetwork("b")(batch(expected)).square().sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_initial_weights_take_the_dtype_of_the_network():
+    model = mlp().double()
+    for network in (clnp.ContinualNet(mlp(), X), clnp.ContinualNet(mlp(), X).bfloat16()):
+        dtype = network._body.head.like.dtype
+        network.begin_task("a", initial=model)
+        assert {parameter.dtype for parameter in network.parameters()} == {dtype}
+        assert torch.equal(network.model.fc1.weight_free, model.fc1.weight.to(dtype))
+        network(X.to(dtype)).sum().backward()
+        network.end_task()
+        assert network(X.to(dtype), task="a").dtype == dtype
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_recalibration_that_fails_half_way_changes_nothing(momentum):
+    model = ConvNet()
+    model.bn1.momentum = momentum
+    net, x = clnp.ContinualNet(model, example("conv")), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    state, modes = copied_state(net), [module.training for module in net.modules()]
+
+    def batches():
+        yield x
+        yield x + 1
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        net.recalibrate(batches())
+    assert same_state(net.state_dict(), state)
+    assert [module.training for module in net.modules()] == modes
+    train(net, x)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["conv", "depthwise"])
+def test_pruning_makes_every_parameter_anew(name, head):
+    net, x = make(name, head=head), example(name)
+    learn(net, "a", x)
+    net.begin_task("b", 4)
+    before = list(net.parameters())
+    addresses = {parameter.data_ptr() for parameter in before}
+    net.prune({})  # Even where all of it is kept.
+    assert not {id(p) for p in net.parameters()} & {id(p) for p in before}
+    assert not {p.data_ptr() for p in net.parameters()} & addresses
+    assert len(list(net.parameters())) == len(before)
+
+
+def test_numbers_of_numpy_are_numbers():
+    net = make()
+    net.widen({"fc1": np.int64(2)})
+    net.begin_task("a", np.int32(3))
+    assert net(X).shape == (8, 3)
+    assert net.l1_penalty(np.float32(0.5)) == net.l1_penalty({"fc1": 0.5, "fc2": 0.5, "fc3": 0.5})
+    net.end_task({"fc1": np.array([0, 2]), "fc2": [np.int64(1)]})
+    assert net.ledger.claimed() == {"fc1": 2, "fc2": 1}
+    net.begin_task("b")
+    found = net.measure_activity([X])
+    assert net.plan_pruning(found, thresholds=np.float32(0)).thresholds["fc1"] == 0.0
+    assert net.plan_pruning(found, thresholds={"fc1": np.int64(1)}).thresholds["fc1"] == 1.0
+    plan = net.plan_pruning(
+        found, lambda _: np.float64(1), margin=np.float32(0.5), resolution=np.int64(3)
+    )
+    assert plan.num_evaluations == 2
+    net.end_task(plan)
+
+
+MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception], str]] = {
+    "a number of neurons": (
+        lambda net: net.end_task({"fc1": 3}),
+        PruningError,
+        "fc1: give the neurons to keep as a list, not 3",
+    ),
+    "an activity as plan": (
+        lambda net: net.end_task(net.measure_activity([X])),
+        PruningError,
+        "a Activity is no plan; give one of plan_pruning, or the neurons",
+    ),
+    "a list as plan": (
+        lambda net: net.prune([1, 2]),
+        PruningError,
+        "a list is no plan; give one of plan_pruning",
+    ),
+    "a number as score": (
+        lambda net: net.plan_pruning(net.measure_activity([X]), 0.9, margin=1),
+        ArgumentError,
+        "score is 0.9; it must be a function of predict",
+    ),
+    "text as margin": (
+        lambda net: net.plan_pruning(net.measure_activity([X]), lambda _: 1.0, margin="1"),
+        ArgumentError,
+        "margin is '1'; it must be a number, 0 or more",
+    ),
+    "a dictionary as activity": (
+        lambda net: net.plan_pruning({"fc1": X}, thresholds=0.0),
+        PruningError,
+        "this activity does not belong to the open task",
+    ),
+    "a tensor as batches": (
+        lambda net: net.measure_activity(X),
+        ArgumentError,
+        "a Tensor is not batches; give an iterable of them, such as a DataLoader",
+    ),
+    "a number as batches": (
+        lambda net: net.measure_activity(3),
+        ArgumentError,
+        "a int is not batches",
+    ),
+    "a dictionary as batches": (
+        lambda net: net.measure_activity({"x": X}),
+        ArgumentError,
+        "a dict is not batches",
+    ),
+    "a tensor to recalibrate on": (
+        lambda net: net.recalibrate(X),
+        ArgumentError,
+        "a Tensor is not batches",
+    ),
+    "a tensor to end on": (
+        lambda net: net.end_task(recalibrate=X),
+        ArgumentError,
+        "a Tensor is not batches",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_and_changes_nothing(mistake):
+    call, error, expected = MISTAKES[mistake]
+    net = make()
+    net.begin_task("a")
+    state = copied_state(net)
+    with pytest.raises(error, match=expected):
+        call(net)
+    assert net.open_task == "a"
+    assert same_state(net.state_dict(), state)
+
+
+def test_widening_by_a_number_asks_for_the_group():
+    with pytest.raises(ArgumentError, match=r'widen by 3: name the groups, such as \{"fc1": 10\}'):
+        make().widen(3)
+
+
+def test_predict_is_of_no_use_after_score_has_returned():
+    net = make()
+    net.begin_task("a")
+    handed = []
+
+    def score(predict: Callable[[Tensor], Tensor]) -> float:
+        handed.append(predict)
+        if len(handed) > 1:
+            with pytest.raises(TaskError, match="predict is for the call of score that it was"):
+                handed[0](X)
+        return float(predict(X).shape[1])
+
+    net.plan_pruning(net.measure_activity([X]), score, margin=0.0)
+    assert len(handed) > 1
+    with pytest.raises(TaskError, match="predict is for the call of score that it was handed to"):
+        handed[-1](X)
+    assert net(X).shape == (8, 4)

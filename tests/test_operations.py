@@ -45,6 +45,8 @@ def names_of(run):
         ("invert", [lambda: ~X.bool()]),
         ("and", [lambda: X.bool() & True]),
         ("index", [lambda: range(3)[X[0, 0].long()]]),
+        ("and", [lambda: (X > 0).__iand__(X > 1)]),
+        ("rand", [lambda: torch.rand(2)]),
     ],
 )
 def test_operation_name(name, spellings):
@@ -57,6 +59,14 @@ def test_writing_an_attribute_has_a_name_of_its_own():
         X.clone().data = X
 
     assert names_of(run)[-1] == "set data"
+
+
+def test_classes_hold_no_tensors():
+    @dataclass
+    class Pair:
+        one: torch.Tensor
+
+    assert tensors_in([Pair, Pair(X)])[0] is X
 
 
 def test_reading_the_form_is_metadata():

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
-from architectures import FAMILIES, Architecture, architectures, keeps
+from architectures import FAMILIES, Architecture, Choices, architectures, keeps, mlp
 
 EXAMPLES = max(5, settings.default.max_examples // 6)
 few = settings(max_examples=EXAMPLES)
@@ -281,6 +281,19 @@ def test_saving_and_loading_changes_nothing(family, data, head):
     assert net.end_task(keep) == loaded.end_task(keep)
     witness.note(net)
     witness.check(loaded)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_a_task_pruned_to_nothing_can_be_saved_and_loaded(momentum, tmp_path):
+    choices = Choices(norm="affine", momentum=momentum)
+    architecture = mlp((4, 3), choices, num_inputs=2, num_outputs=2)
+    net = made(architecture, "multi")
+    net.begin_task("open")
+    net.prune({"fc0": []})  # norm0 has no channel now, and fc1 has rows that read nothing.
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", architecture.make())
+    x = architecture.inputs(3)
+    assert torch.equal(loaded.eval()(x), net.eval()(x))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

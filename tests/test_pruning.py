@@ -43,6 +43,13 @@ def test_survivors_are_above_the_threshold_of_their_group():
     assert survivors(found, {"a": KEEP_ALL, "b": math.inf}) == {"a": (0, 1, 2), "b": ()}
 
 
+def test_neurons_that_do_not_fire_are_never_reused():
+    found = activity(a=[1.0])
+    found.owned = {"a": torch.tensor([0.0, 0.5, 0.0])}
+    for threshold in (KEEP_ALL, -math.inf, 0.0):
+        assert num_reused(found, {"a": threshold}) == {"a": 1}
+
+
 def test_reused_neurons_are_the_owned_ones_above_the_threshold():
     found = Activity({"a": torch.zeros(1)}, {"a": torch.tensor([0.5, 1.0, 2.0])})
     assert num_reused(found, {"a": 0.5}) == {"a": 2}
@@ -207,10 +214,12 @@ def test_a_resolution_of_one_looks_at_the_top_and_at_the_bottom():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"margin": -0.1}, "margin is -0.1; it must be 0 or more"),
-        ({"margin": math.nan}, "margin is nan; it must be 0 or more"),
+        ({"margin": -0.1}, "margin is -0.1; it must be a number, 0 or more"),
+        ({"margin": math.nan}, "margin is nan; it must be a number, 0 or more"),
+        ({"margin": "1"}, "margin is '1'; it must be a number, 0 or more"),
         ({"margin": None}, "plan_pruning needs score and margin, or thresholds"),
         ({"resolution": 0}, "resolution is 0; it must be 1 or more, or None"),
+        ({"resolution": "5"}, "resolution is '5'; it must be 1 or more, or None"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, expected):
@@ -333,10 +342,10 @@ def test_a_given_threshold_is_scored_once_if_a_score_is_given(net):
     assert str(made) == "keep fc1 5 of 7, fc2 4 of 5, score 3, 1 evaluations"
 
 
-@pytest.mark.parametrize("options", [{"margin": 1.0}, {"best": 1.0}])
+@pytest.mark.parametrize("options", [{"margin": 1.0}, {"best": 1.0}, {"per_layer": True}])
 def test_given_thresholds_and_a_margin_do_not_go_together(net, options):
     found = net.measure_activity([X])
-    with pytest.raises(ArgumentError, match="thresholds are used as they are; leave margin and"):
+    with pytest.raises(ArgumentError, match="leave margin, best and per_layer out"):
         net.plan_pruning(found, thresholds=0.0, **options)
 
 

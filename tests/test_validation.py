@@ -159,6 +159,44 @@ def test_parameter_of_a_module_with_layers():
     assert validate(Net()).layers == ("first", "fc")
 
 
+def test_tensors_as_plain_attributes():
+    class Act(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self._slope = torch.tensor(0.1)
+            self.later = None
+            self.names = ["a", "b"]
+
+        def forward(self, x):
+            return torch.maximum(x, x * self._slope)
+
+    model = nn.Sequential(nn.Linear(8, 8), Act(), nn.Linear(8, 2))
+    model.table = {"scales": [torch.ones(8)]}
+    model[2].mask = torch.ones(2)
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    table, slope, mask = caught.value.problems
+    assert [problem.where for problem in (table, slope, mask)] == ["(model)", "1", "2"]
+    assert table.found.startswith("Sequential holds tensors in 'table', a plain dict, which would")
+    assert slope.found == (
+        "Act holds the tensor '_slope' as a plain attribute, which would be neither moved, saved "
+        "nor certified"
+    )
+    assert slope.remedy == "Use self.register_buffer('_slope', ...)"
+    assert "Linear holds the tensor 'mask'" in mask.found
+    assert validate(model).layers == ("0", "2")
+
+
+def test_a_list_of_parameters_is_no_tensor_of_its_own():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    model.trained = list(model.parameters())
+    assert validate(model).problems == ()
+    model.register_buffer("scale", torch.ones(1))
+    model.also = [model.scale]
+    [problem] = validate(model).problems
+    assert "tensors in 'also'" in problem.found
+
+
 def test_lazy_layers_are_not_run():
     model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, 2))
     with pytest.raises(GraphError) as caught:

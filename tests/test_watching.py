@@ -39,6 +39,8 @@ def test_layers_are_seen_from_outside_and_operations_with_their_module():
     assert notes.seen == [("", "tanh"), *once, *once, ("", "mul")]
     assert notes.source.startswith("test_watching.py:")
     assert not out.requires_grad
+    inputs = ((torch.ones(1, 4),), {})
+    assert watch(model, inputs, observer=notes, opaque=["inner.0"], with_grad=True).requires_grad
 
 
 def test_model_is_left_as_it_was():

@@ -78,6 +78,8 @@ class _Meter:
 
     def __call__(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         x, stage = args[0], self.stage
+        if stage.running is Pass.PLAIN:
+            return  # Batches may be made with the help of an ended task.
         if stage.running is Pass.FROZEN and getattr(layer, "shared", False):
             return  # A single head does not read the neurons of earlier tasks.
         dim = neuron_dim(layer) % x.ndim

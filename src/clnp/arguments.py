@@ -98,6 +98,8 @@ def neurons_by_group(
 
 def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
     """How many neurons to append to each group that is named."""
+    if not isinstance(extra, Mapping):
+        raise ArgumentError(f'widen by {extra!r}: name the groups, such as {{"fc1": 10}}')
     wanted: dict[str, int] = {}
     for group, (name, count) in _named_once(graph, extra).items():
         if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:

@@ -30,6 +30,11 @@ from .surgery import CONVOLUTIONS, NORMS, is_depthwise, rebuilt
 Tensors = dict[str, Tensor]
 Stretches = list[tuple[int, int]] | None
 
+ONE_PATH = (
+    "{} {} when the frozen neurons did: from the second task on, forward runs twice in a step and "
+    "must take the same path both times"
+)
+
 
 class Pass(Enum):
     """Which neurons the layers run on: those shown, the frozen ones, or the free ones.
@@ -84,6 +89,11 @@ class Staged(nn.Module):
     def forget_carry(self) -> None:
         """Drop what a pass that did not come to its end may have left."""
         self._carry = None
+
+    def check_carry(self) -> None:
+        """Raise a `TaskError` if what was carried has not been used in the free pass."""
+        if self._carry is not None:
+            raise TaskError(ONE_PATH.format(self.site.path, "ran only"))
 
     def running(self) -> Pass:
         """The pass that is under way; a layer that runs outside of one is an error."""
@@ -218,10 +228,7 @@ def complete(
 ) -> Tensor:
     """The layer's free rows: what the free neurons `x` give to them, and what was carried."""
     if "reuse" in free and carried is None:
-        raise TaskError(
-            f"{layer.site.path} did not run when the frozen neurons did: from the second task on, "
-            "forward runs twice in a step and must take the same path both times"
-        )
+        raise TaskError(ONE_PATH.format(layer.site.path, "did not run"))
     if "weight" not in free:
         if carried is not None:
             return carried

@@ -6,7 +6,8 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,20 @@ Widths = Mapping[str, int]
 Inputs = tuple[Any, ...]
 Named = Mapping[str, Any]
 Result = TypeVar("Result")
+Given = ParamSpec("Given")
+
+
+def alone(
+    method: Callable[Concatenate["Body", Given], Result],
+) -> Callable[Concatenate["Body", Given], Result]:
+    """A method that no other thread may run beside, and whose tensors outlive inference mode."""
+
+    @wraps(method)
+    def run(body: "Body", /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with body.lock, torch.inference_mode(False):
+            return method(body, *args, **kwargs)
+
+    return run
 
 
 class Body:
@@ -49,7 +64,7 @@ class Body:
                 made.set_up(layer, site, self.stage)
                 self.layers[path] = made
         self.model = with_layers(model, {**self.layers, graph.classifier: self.head})
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         # With a single head, what only the head reads is never read by a later task.
         self._head_only = {
             group
@@ -67,6 +82,7 @@ class Body:
         """The groups that the classifier reads."""
         return groups_of(self.head.site.columns)
 
+    @alone
     def open(self, free: Widths, num_outputs: int, *, initial: nn.Module | None = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""
         self.stage.free = dict(free)
@@ -76,6 +92,7 @@ class Body:
         source = initial.get_submodule(self.graph.classifier) if initial is not None else None
         self.head.open(num_outputs, source)
 
+    @alone
     def restrict(self, keep: View) -> None:
         """Keep of the open task's neurons only `keep[g]`, in new Parameters."""
         for layer in self.layers.values():
@@ -85,6 +102,7 @@ class Body:
         for part in self.parts.values():
             part.lay_out()
 
+    @alone
     def close(self, *, claim: bool, index: int) -> None:
         """End the open task, number `index`: claim its neurons, or drop them."""
         layers = {
@@ -117,7 +135,7 @@ class Body:
             f"{path}.{name}": tensor
             for path, part in self.parts.items()
             for name, tensor in (*part.named_parameters(), *part.named_buffers())
-            if name.endswith(("_free", "_reuse"))
+            if name.endswith(("_free", "_reuse")) and tensor.is_floating_point()
         }
 
     def weights(self) -> list[tuple[str, Tensor]]:
@@ -159,7 +177,7 @@ class Body:
 
         Never compiled: a graph that is compiled anew, for other tasks' widths, rounds otherwise.
         """
-        with self._lock:
+        with self.lock:
             self.show_task(index, before, after)
             return self.run_shown(args, kwargs)
 
@@ -210,7 +228,7 @@ class Body:
         """The outputs of the open task: a frozen pass if anything is frozen, then a free one."""
         if torch.compiler.is_compiling():  # A lock cannot be part of a graph.
             return self._run_open(args, kwargs)
-        with self._lock:
+        with self.lock:
             return self._run_open(args, kwargs)
 
     def _run_open(self, args: Inputs, kwargs: Named) -> Any:
@@ -227,21 +245,28 @@ class Body:
                 with torch.set_grad_enabled(stage.with_grad and wanted):
                     self.model(*args, **kwargs)
             stage.running = Pass.FREE
-            return self.model(*args, **kwargs)
+            outputs = self.model(*args, **kwargs)
         finally:
             stage.running = Pass.IDLE
+        for part in self.parts.values():
+            part.check_carry()
+        return outputs
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode for every module; their own modes come back at the end."""
-        training = [module for module in self.model.modules() if module.training]
-        for module in training:
-            module.training = False
-        try:
-            yield
-        finally:
+        """Evaluation mode for every module; their own modes come back at the end.
+
+        No other thread runs a task meanwhile: it would find, or bring back, the wrong modes.
+        """
+        with self.lock:
+            training = [module for module in self.model.modules() if module.training]
             for module in training:
-                module.training = True
+                module.training = False
+            try:
+                yield
+            finally:
+                for module in training:
+                    module.training = True
 
     def measure(self, batches: Iterable[Any]) -> Activity:
         """The mean activity of all neurons over the batches, in evaluation mode."""
@@ -276,15 +301,15 @@ class Body:
 
     def score(self, score: Callable[[Callable[..., Any]], float], keep: View) -> float:
         """What `score` says of the open task with only the neurons `keep`."""
-        self.show_candidate(keep)
         over = False
 
         def predict(*args: Any, **kwargs: Any) -> Any:
             if over:
                 raise TaskError("predict is for the call of score that it was handed to")
-            if self.stage.showing is not keep:  # `score` may have run an ended task in between.
-                self.show_candidate(keep)
-            return self.run_shown(args, kwargs)
+            with self.lock:
+                if self.stage.showing is not keep:  # An ended task may have run in between.
+                    self.show_candidate(keep)
+                return self.run_shown(args, kwargs)
 
         try:
             with torch.no_grad():
@@ -305,20 +330,21 @@ class Body:
         stored = [(dict(part._parameters), dict(part._buffers)) for part in parts]
 
         def restore() -> None:
-            stage.free, stage.frozen, stage.showing = free, frozen, None
-            stage.sealed = sealed
-            self.head.num_outputs = num_outputs
-            for part, (parameters, buffers) in zip(parts, stored, strict=True):
-                part._parameters, part._buffers = dict(parameters), dict(buffers)
-                part.lay_out()
+            with self.lock:
+                stage.free, stage.frozen, stage.showing = free, frozen, None
+                stage.sealed = sealed
+                self.head.num_outputs = num_outputs
+                for part, (parameters, buffers) in zip(parts, stored, strict=True):
+                    part._parameters, part._buffers = dict(parameters), dict(buffers)
+                    part.lay_out()
 
         return restore
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {name: value for name, value in vars(self).items() if name != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
+        self.__dict__.update(state, lock=threading.RLock())
 
     def _view(self, before: Widths, after: Widths) -> dict[str, range]:
         """The neurons that a task computes which claimed `before[g]` to `after[g]`."""
@@ -336,7 +362,7 @@ def eagerly(function: Callable[[], Result]) -> Result:
 
 
 def _check_batches(batches: object) -> None:
-    if isinstance(batches, Tensor) or not hasattr(batches, "__iter__"):
+    if isinstance(batches, Tensor | Mapping | str) or not hasattr(batches, "__iter__"):
         raise ArgumentError(
             f"a {type(batches).__name__} is not batches; give an iterable of them, such as a "
             "DataLoader, or x.split(256)"

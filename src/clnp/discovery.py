@@ -14,15 +14,16 @@ import torch
 from torch import nn
 
 from .axis import Axis, Segment, groups_of
+from .conduct import Checkpointed, differences
 from .errors import ArgumentError, GraphError, Problem, unknown_name
 from .example import Inputs, batch_size, inputs_of, own_random_numbers, two_of
 from .graph import Graph, Site, describe
 from .layouts import Groups, Mark, Neurons, spell
-from .narrowing import Plan, Replay, agrees, halved, narrow
+from .narrowing import Plan, Replay, agrees, halved, narrow, single
 from .operations import imitate, tensors_in
 from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
 from .trace import Event, Recorder
-from .validation import ROOT, Validation, validate
+from .validation import ROOT, Validation, takes_task, validate
 from .watching import Moment, Observer, failure_of, watch
 
 
@@ -51,6 +52,12 @@ def discover(model: nn.Module, example: Any, *, classifier: str | None = None) -
             "or convolution that makes the outputs"
         )
     search = _Search(model, validation, classifier=classifier, problems=list(validation.problems))
+    if takes_task(model) or "task" in inputs[1]:
+        search.add(
+            ROOT,
+            "forward has an argument 'task', and net(x, task=...) says which task is to answer",
+            "Give the argument another name",
+        )
     if validation.runnable:
         # What PyTorch warns of, it warns of again when the user runs the model.
         with own_random_numbers(model), warnings.catch_warnings(action="ignore"):
@@ -93,8 +100,16 @@ class _Search:
 
     def run(self, inputs: Inputs) -> None:
         """Watch the model in evaluation and in training mode, at full width and narrower."""
+        try:
+            model = copy.deepcopy(self.model).eval()
+        except Exception as error:
+            found = f"copy.deepcopy cannot copy the model, with {failure_of(error)}"
+            self.add(ROOT, found, "Hold nothing in the model that cannot be copied")
+            return
         calls = _Calls()
-        if not self._watch(calls, inputs, when="on the example input"):
+        remedy = "Give an example input that the model accepts, with a batch dimension"
+        when = "on the example input"
+        if not self._watch(calls, inputs, model=model, when=when, remedy=remedy):
             return
         self._choose_classifier(calls.paths)
         if self.classifier is None:
@@ -106,16 +121,22 @@ class _Search:
                 return
         self._check_calls()
         self._check_columns()
+        self._check_conduct(inputs)
+        sizes = self._sizes()
+        half, one = halved(sizes), single(sizes)
         for training in (False, True):
-            self._replay(inputs, training=training)
-        if not self.problems and not agrees(self.model, inputs, plan=self._plan(training=False)):
-            self._add(
-                ROOT,
-                "with half of the neurons the outputs differ from those of the full model that "
-                "reads only these: something in forward mixes neurons in a way that was not "
-                "recognised, such as a factor that depends on their number",
-                "Let neurons meet only through the weights of Linear layers and convolutions",
-            )
+            self._replay(inputs, half, training=training)
+        if not self.problems and one != half:
+            self._replay(inputs, one, training=False)
+        for kept in (half, one):
+            if not self.problems and not agrees(self.model, inputs, plan=self._plan(kept)):
+                self.add(
+                    ROOT,
+                    "with fewer neurons the outputs differ from those of the full model that "
+                    "reads only these: something in forward mixes neurons in a way that was not "
+                    "recognised, such as a factor that depends on their number",
+                    "Let neurons meet only through the weights of Linear layers and convolutions",
+                )
 
     def graph(self) -> Graph:
         """What was found."""
@@ -133,26 +154,30 @@ class _Search:
         return Graph(self._sizes(), sites, self.classifier, tuple(constants))
 
     def _watch(
-        self, observer: Observer, inputs: Inputs, *, when: str, model: nn.Module | None = None
+        self,
+        observer: Observer,
+        inputs: Inputs,
+        *,
+        model: nn.Module,
+        when: str,
+        remedy: str,
+        with_grad: bool = False,
     ) -> list[Any]:
         """A list of what the model returns; an empty one if it fails, which is a problem."""
-        opaque = {*self.validation.layers, *self.validation.refused}
         try:
-            if model is None:
-                model = copy.deepcopy(self.model).eval()
             # Some forward passes write into their inputs: each gets its own.
             given = imitate(inputs, torch.clone)
             if isinstance(observer, Recorder):
                 observer.begin(model, given)
-            return [watch(model, given, observer=observer, opaque=opaque)]
-        except Exception as error:
-            remedy = (
-                "Let forward work with any number of neurons: take sizes from tensors and layers"
-                if isinstance(observer, Replay)
-                else "Give an example input that the model accepts, with a batch dimension, and a "
-                "model that copy.deepcopy can copy"
+            watched = watch(
+                model, given, observer=observer, opaque=self._opaque, with_grad=with_grad
             )
-            self._add(ROOT, f"the forward pass fails {when}, with {failure_of(error)}", remedy)
+            return [watched]
+        except Exception as error:
+            # What was found before may well be the reason.
+            known = observer.problems if isinstance(observer, Replay) else self.problems * with_grad
+            if not known:
+                self.add(ROOT, f"the forward pass fails {when}, with {failure_of(error)}", remedy)
             return []
 
     def _record(self, inputs: Inputs, *, training: bool) -> bool:
@@ -168,14 +193,15 @@ class _Search:
         buffers = self._buffer_versions(model)
         mode = "training" if training else "evaluation"
         when = f"in {mode} mode on a batch of {batch_size(inputs)}"
-        for outputs in self._watch(recorder, inputs, when=when, model=model):
+        remedy = "Give an example input that the model accepts in both modes"
+        for outputs in self._watch(recorder, inputs, model=model, when=when, remedy=remedy):
             self.passes[training] = recorder
             self._check_outputs(recorder, outputs)
             recorder.forget()
         self.problems.extend(recorder.problems)
         for name, version in self._buffer_versions(model).items():
             if buffers.get(name) != version:
-                self._add(
+                self.add(
                     name.rpartition(".")[0],
                     f"forward changes the buffer {name!r} in {mode} mode, which an ended task "
                     "would read",
@@ -183,19 +209,24 @@ class _Search:
                 )
         return training in self.passes
 
-    def _replay(self, inputs: Inputs, *, training: bool) -> None:
-        """Run the narrow model along what the full one did."""
-        plan = self._plan(training=training)
+    def _replay(self, inputs: Inputs, kept: Mapping[str, int], *, training: bool) -> None:
+        """Run the model with the kept neurons along what the full one did."""
+        plan = self._plan(kept, training=training)
         events = [self._present(event) for event in self.passes[training].events]
         replay = Replay(events, plan.kept, followed=plan.paths)
         small = narrow(self.model, plan).train(training)
-        self._watch(replay, inputs, when="with half of the neurons", model=small)
+        remedy = "Let forward work with any number of neurons: take sizes from tensors alone"
+        if self._watch(replay, inputs, model=small, when="with fewer neurons", remedy=remedy):
+            replay.finish()
         self.problems.extend(replay.problems)
 
-    def _plan(self, *, training: bool) -> Plan:
-        sizes = self._sizes()
+    def _plan(self, kept: Mapping[str, int], *, training: bool = False) -> Plan:
         rows, columns = (self._resolved(axes) for axes in self._axes(training=training))
-        return Plan(sizes, halved(sizes), rows=rows, columns=columns)
+        return Plan(self._sizes(), kept, rows=rows, columns=columns)
+
+    @property
+    def _opaque(self) -> set[str]:
+        return {*self.validation.layers, *self.validation.refused}
 
     def _axes(self, *, training: bool) -> tuple[dict[str, Axis], dict[str, Axis]]:
         recorder = self.passes[training]
@@ -220,7 +251,8 @@ class _Search:
                         sizes[segment.group] = segment.size
         return {group: sizes[group] for group in self.groups.names()}
 
-    def _add(self, path: str, found: str, remedy: str) -> None:
+    def add(self, path: str, found: str, remedy: str) -> None:
+        """Note a problem of the module at the path."""
         self.problems.append(Problem(path or ROOT, found, remedy))
 
     def _kind(self, path: str) -> str:
@@ -233,26 +265,44 @@ class _Search:
         if self.classifier is None and mixing:
             last = [path for path in paths if path in mixing][-1]
             self.classifier = last
-        if len(mixing) < 2:
-            ran = f"only {mixing[0]!r} runs" if mixing else "no Linear layer or convolution runs"
-            self._add(
+        # Layers that were refused may be the ones that are missing.
+        if len(mixing) < 2 and not self.validation.refused:
+            ran = (
+                f"only {mixing[0] or ROOT!r} runs"
+                if mixing
+                else "no Linear layer or convolution runs"
+            )
+            self.add(
                 ROOT,
                 f"{ran}, so there are no hidden neurons to prune",
                 "A model needs a hidden Linear layer or convolution, and a classifier",
             )
 
+    def _check_conduct(self, inputs: Inputs) -> None:
+        """Forward draws nothing in evaluation mode, and layers run in the forward pass alone."""
+        plan = self._plan(self._sizes())
+        self.problems.extend(differences(self.model, inputs, plan=plan, opaque=self._opaque))
+        model = copy.deepcopy(self.model).train()
+        for path in self.validation.layers:
+            model.get_submodule(path).requires_grad_()
+        observer = Checkpointed()
+        when = "in training mode with gradients"
+        remedy = "Change no tensor in place that a gradient needs"
+        self._watch(observer, inputs, model=model, when=when, remedy=remedy, with_grad=True)
+        self.problems.extend(observer.problems())
+
     def _check_outputs(self, recorder: Recorder, outputs: Any) -> None:
         states = [recorder.state(tensor) for tensor in tensors_in(outputs)]
         for state in states:
             if isinstance(state, Neurons):
-                self._add(
+                self.add(
                     ROOT,
                     f"forward returns hidden neurons ({spell(self.groups.resolve(state.axis))}), "
                     f"beside or instead of what the classifier {self.classifier!r} computes",
                     "Return outputs of the classifier only, or name another layer as classifier=",
                 )
         if not any(isinstance(s, Neurons) or s in (Mark.OUTPUTS, Mark.UNKNOWN) for s in states):
-            self._add(
+            self.add(
                 ROOT,
                 f"what forward returns does not come from the classifier {self.classifier!r}",
                 "Return tensors computed by the classifier, in tuples, lists, dicts or dataclasses",
@@ -265,20 +315,20 @@ class _Search:
         for path in self.validation.layers:
             evaluated, trained = (count.get(path, 0) for count in counts)
             if max(evaluated, trained) > 1:
-                self._add(
+                self.add(
                     path,
                     f"{self._kind(path)} is called {max(evaluated, trained)} times in one forward "
                     "pass, so its weights are shared between these uses",
                     "Give each use a layer of its own",
                 )
             elif evaluated == 0 and trained:
-                self._add(
+                self.add(
                     path,
                     f"{self._kind(path)} runs in training mode only",
                     "Remove it, for example an auxiliary classifier, from the model",
                 )
             elif evaluated == 0 and path not in borrowed:
-                self._add(
+                self.add(
                     path,
                     f"{self._kind(path)} never runs on this example, so its neurons cannot be told",
                     "Remove it, or give an example input that reaches it",
@@ -289,14 +339,14 @@ class _Search:
         evaluated, trained = self.passes[False].columns, self.passes[True].columns
         assert self.classifier is not None
         if self._sizes() and not groups_of(evaluated.get(self.classifier, (Segment("", 1),))):
-            self._add(
+            self.add(
                 self.classifier,
                 f"the classifier ({self._kind(self.classifier)}) reads no hidden neurons",
                 "Name another layer as classifier=, one that reads what the others compute",
             )
         for path in self.passes[False].num_calls:
             if path not in evaluated and not self.problems:
-                self._add(
+                self.add(
                     path,
                     f"{self._kind(path)} reads a tensor that could not be followed",
                     "Compute it with plain PyTorch operations on the network's input",
@@ -305,7 +355,7 @@ class _Search:
             if path in trained:
                 one, other = (self.groups.resolve(axes[path]) for axes in (evaluated, trained))
                 if one != other:
-                    self._add(
+                    self.add(
                         path,
                         f"{self._kind(path)} reads {spell(one)} in evaluation mode and "
                         f"{spell(other)} in training mode",
@@ -314,9 +364,8 @@ class _Search:
 
     def _buffer_versions(self, model: nn.Module) -> dict[str, tuple[int, int]]:
         """Identity and version of every buffer outside the layers, by dotted path."""
-        followed = {*self.validation.layers, *self.validation.refused}
         return {
             name: (id(buffer), buffer._version)
             for name, buffer in model.named_buffers()
-            if name.rpartition(".")[0] not in followed
+            if name.rpartition(".")[0] not in self._opaque
         }

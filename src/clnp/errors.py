@@ -33,14 +33,14 @@ class Problem:
 
 
 class GraphError(ClnpError, ValueError):
-    """The model holds something that cannot be sliced by neuron; `problems` lists all of it."""
+    """The model, or its example, cannot be handled as it is; `problems` lists every reason."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         num = len(self.problems)
         title = "1 problem" if num == 1 else f"{num} problems"
         lines = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"this model cannot learn by pruning yet, {title}:{lines}")
+        super().__init__(f"this model cannot be used as it is, {title}:{lines}")
 
     def __reduce__(self) -> tuple[type["GraphError"], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)

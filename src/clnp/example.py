@@ -64,9 +64,20 @@ def own_random_numbers(model: nn.Module) -> Iterator[None]:
 
 def seed(model: nn.Module, number: int) -> None:
     """Seed the generators of the CPU and of the model's devices, and no others."""
-    torch.default_generator.manual_seed(number)
-    for index in _cuda_devices(model):
-        torch.cuda.default_generators[index].manual_seed(number)
+    for generator in _generators(model):
+        generator.manual_seed(number)
+
+
+def random_state(model: nn.Module) -> tuple[Any, ...]:
+    """Where the generators of Python, NumPy, the CPU and the model's devices are, to compare."""
+    arrays: Any = np.random.get_state()
+    states = [generator.get_state().numpy().tobytes() for generator in _generators(model)]
+    return random.getstate(), arrays[1].tobytes(), arrays[2:], *states
+
+
+def _generators(model: nn.Module) -> list[torch.Generator]:
+    devices = _cuda_devices(model)
+    return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
 
 
 def _cuda_devices(model: nn.Module) -> list[int]:

@@ -70,8 +70,10 @@ class Head(Staged):
     @property
     def weight(self) -> Tensor:
         """The block that the open task trains, or an empty tensor, never what is frozen."""
-        blocks = (self.weight_free, self.weight_reuse, self.like)
-        return next(block for block in blocks if block is not None)
+        for block in (self.weight_free, self.weight_reuse):
+            if block is not None:
+                return block
+        return self.like.new_empty(0, 1, *self.kernel)
 
     @property
     def bias(self) -> Tensor | None:
@@ -88,7 +90,7 @@ class Head(Staged):
         sizes = {group: frozen[group] + free[group] for group in free}
         source: Any = initial
         if source is None:
-            num_inputs = num_entries(self.site.columns, sizes)
+            num_inputs = max(num_entries(self.site.columns, sizes), 1)
             source = plain_layer(self, num_outputs=num_outputs, num_inputs=num_inputs)
             source.reset_parameters()
         columns = self.site.columns

@@ -39,7 +39,7 @@ class PrefixLayer(Staged):
     weight_free: nn.Parameter | None
     slots: tuple[Slot, ...]
     num_batches_free: Tensor | None
-    """Batches in the running statistics of the open task, for BatchNorm with `momentum=None`."""
+    """Batches in the running statistics of the open task; counted while `momentum` is None."""
     num_averaged: int | None = None
     """While BatchNorm is recalibrated: how many batches its statistics average over so far."""
 
@@ -146,8 +146,14 @@ class PrefixLayer(Staged):
                 block.fill_(value)
 
     def _own(self, name: str) -> Tensor | None:
-        block, frozen = self._block(f"{name}_free"), self._block(f"{name}_frozen")
-        return block if block is not None or frozen is None else frozen[:0].clone()
+        for block in (self._block(f"{name}_free"), self._block(f"{name}_reuse")):
+            if block is not None:
+                return block
+        frozen = self._block(f"{name}_frozen")
+        if frozen is None:
+            return None
+        # One input at least, for those who divide by their number.
+        return frozen.new_empty(0, *(max(size, 1) for size in frozen.shape[1:]))
 
     def frozen(self) -> Tensors:
         """The frozen tensors by name."""
@@ -167,7 +173,8 @@ class PrefixLayer(Staged):
         if num_free:
             source = initial
             if source is None:
-                num_inputs = num_entries(self.site.columns, sizes)
+                # None at all where a task is loaded that was pruned to nothing.
+                num_inputs = max(num_entries(self.site.columns, sizes), 1)
                 source = plain_layer(self, num_outputs=num_free, num_inputs=num_inputs)
                 source.reset_parameters()  # type: ignore[operator]
             reuse = positions(
@@ -186,8 +193,10 @@ class PrefixLayer(Staged):
                     self._set(f"{slot.name}_free", select(tensor, 1, own), slot)
                 else:
                     self._set(f"{slot.name}_free", tensor, slot)
-            if isinstance(self, NORMS) and self.momentum is None:
-                self.num_batches_free = torch.zeros((), dtype=torch.int64)
+        if isinstance(self, NORMS):
+            # Whatever the momentum: `update_bn` sets it to None for a while.
+            like = self._need("running_mean_frozen")
+            self.num_batches_free = like.new_zeros((), dtype=torch.int64)
         self.lay_out()
 
     def restrict(self, keep: View) -> None:

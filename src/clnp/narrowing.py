@@ -19,8 +19,14 @@ from .layouts import Mark, Neurons
 from .operations import imitate, tensors_in
 from .surgery import NORMS, is_mixing, plain_layer, with_layers
 from .trace import Event
+from .validation import ROOT
 from .watching import Moment
 
+_SIZES = (
+    "in_features", "out_features", "in_channels", "out_channels", "num_features", "num_parameters",
+)  # fmt: skip
+_OTHER_PATH = "the forward pass takes another path with fewer neurons"
+_STAY = "Let the path depend on the input alone, not on the number of neurons"
 _SLOTS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
@@ -58,8 +64,17 @@ def halved(groups: Mapping[str, int]) -> dict[str, int]:
     return {group: max(1, num // 2) for group, num in groups.items()}
 
 
-def narrow(model: nn.Module, plan: Plan) -> nn.Module:
-    """A copy of the model that has the kept neurons only, with their weights."""
+def single(groups: Mapping[str, int]) -> dict[str, int]:
+    """One neuron of each group."""
+    return dict.fromkeys(groups, 1)
+
+
+def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Module:
+    """A copy of the model that has the kept neurons only, with their weights.
+
+    Its layers still give the full sizes as `in_features` and the like, as the layers of a network
+    do whatever a task has of them; with `own_sizes` their own, as those of a subnetwork do.
+    """
     layers = {}
     for path in plan.paths:
         layer = model.get_submodule(path)
@@ -77,9 +92,18 @@ def narrow(model: nn.Module, plan: Plan) -> nn.Module:
                 getattr(smaller, name).data.copy_(part)
         # Forward may ask a layer for its class and for attributes that a user gave it.
         smaller.__class__ = type(layer)
-        smaller.__dict__.update({k: v for k, v in vars(layer).items() if k not in vars(smaller)})
+        own = {k for k in vars(smaller) if own_sizes or k not in _SIZES}
+        smaller.__dict__.update({k: v for k, v in vars(layer).items() if k not in own})
         layers[path] = smaller
     return with_layers(model, layers)
+
+
+def _spell(what: Event | Moment, *, beside: Event | Moment | None = None) -> str:
+    """The layer with its path, the operation with its module if the one beside it has another."""
+    if what.is_layer:
+        return f"{what.name} {what.path or ROOT!r}"
+    elsewhere = beside is not None and beside.path != what.path
+    return f"'{what.name}' in {what.path or ROOT!r}" if elsewhere else f"'{what.name}'"
 
 
 @dataclass
@@ -112,13 +136,10 @@ class Replay:
         self._number += 1
         if event is None or not event.recurs(moment):
             self._lost = True
-            then = repr(event.name) if event is not None else "nothing"
+            then = "nothing" if event is None else _spell(event, beside=moment)
+            now = _spell(moment, beside=event)
             self.problems.append(
-                moment.problem(
-                    "the forward pass takes another path when layers are narrower: "
-                    f"'{moment.name}' runs where {then} ran",
-                    "Let the path depend on the input alone, not on the number of neurons",
-                )
+                moment.problem(f"{_OTHER_PATH}: {now} runs where {then} ran", _STAY)
             )
             return moment.run()
         if event.state is Mark.UNKNOWN or not known:
@@ -137,11 +158,19 @@ class Replay:
                 return self._expected(event)
         return result
 
+    def finish(self) -> None:
+        """Note what the full model did after the narrow one was at its end."""
+        if not self._lost and self._number < len(self.events):
+            event = self.events[self._number]
+            found = f"{_OTHER_PATH}: it ends where {_spell(event)} ran"
+            self.problems.append(Problem(event.path or ROOT, found, _STAY))
+
     def _refuse(self, moment: Moment, outcome: str) -> None:
         self.problems.append(
             moment.problem(
-                f"'{moment.name}' has a number of neurons built in: with half of them it {outcome}",
-                "Take sizes from the tensor, as flatten(1) and x.shape[1] do, instead of numbers",
+                f"'{moment.name}' has a number of neurons built in: with fewer it {outcome}",
+                "Take sizes from the tensor, as flatten(1) and x.shape[1] do, not from numbers or "
+                "from layers (in_features)",
             )
         )
 
@@ -159,7 +188,8 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
     """Whether the narrow model computes what the full one does that reads no dropped neuron.
 
     The dropped neurons are given large values: if anything but a weight lets them through, it
-    shows. Both models run in evaluation mode, in double precision where they can.
+    shows. Both models run in evaluation mode, in double precision where they can; forward must not
+    draw random numbers there.
     """
     for dtype, tolerance in ((torch.float64, 1e-6), (None, 1e-2)):
         full = copy.deepcopy(model).eval()
@@ -167,23 +197,17 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
         if dtype is not None:
             full = full.to(dtype)
             given = imitate(inputs, lambda t: t.to(torch.float64) if t.is_floating_point() else t)
-        _fill(full, plan)
-        small = narrow(full, plan)
+        fill(full, plan)
+        small = narrow(full, plan, own_sizes=True)
         try:
-            outputs = _outputs(full, given, number=0)
-            narrowed = _outputs(small, given, number=0)
+            outputs, narrowed = outputs_of(full, given), outputs_of(small, given)
         except Exception:
-            if dtype is None:
-                return False
             continue  # something in forward insists on its own precision
-        if _close(outputs, narrowed, tolerance):
-            return True
-        # Random numbers that are drawn in evaluation mode leave nothing to compare.
-        return not _close(outputs, _outputs(full, given, number=1), tolerance)
-    return True
+        return close(outputs, narrowed, tolerance)
+    return False
 
 
-def _fill(model: nn.Module, plan: Plan) -> None:
+def fill(model: nn.Module, plan: Plan) -> None:
     """Random weights throughout, large ones into dropped neurons and none out of them."""
     seed(model, 0)
     for path in plan.paths:
@@ -212,14 +236,15 @@ def _scales(layer: nn.Module) -> list[tuple[str, float, float]]:
     return [("weight", (6 / weight[0].numel()) ** 0.5, 0.0), ("bias", 0.1, 0.0)]
 
 
-def _outputs(model: nn.Module, inputs: Inputs, *, number: int) -> list[torch.Tensor]:
+def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    """The tensors that the model returns, in double precision."""
     args, kwargs = imitate(inputs, torch.clone)
-    seed(model, number)
     with torch.no_grad():
         return [tensor.double() for tensor in tensors_in(model(*args, **kwargs))]
 
 
-def _close(one: list[torch.Tensor], other: list[torch.Tensor], tolerance: float) -> bool:
+def close(one: list[torch.Tensor], other: list[torch.Tensor], tolerance: float) -> bool:
+    """Whether the tensors are the same, up to a tolerance relative to the largest value."""
     if len(one) != len(other):
         return False
     for a, b in zip(one, other, strict=True):

@@ -35,7 +35,7 @@ from .errors import (
 )
 from .graph import Graph
 from .ledger import Capacity, Ledger, OpenTask
-from .pruning import KEEP_ALL, PruningPlan, plan
+from .pruning import KEEP_ALL, PruningPlan, num_kept, plan
 from .subnetwork import subnetwork
 
 Neurons = Mapping[str, Sequence[int]]
@@ -260,8 +260,7 @@ class ContinualNet(nn.Module):
                         f"{name} is NaN or infinite: task {task.name!r} has diverged and cannot "
                         "be frozen. Abandon it, and train again with a lower learning rate"
                     )
-            counts = {group: len(neurons) for group, neurons in keep.items()}
-            self.ledger = ledger.claim(task.name, counts, reused or task.reused)
+            self.ledger = ledger.claim(task.name, num_kept(keep), reused or task.reused)
             body.close(claim=True, index=len(ledger.rows))
             certificate = self._certify(task.name)
         except BaseException:
@@ -335,6 +334,11 @@ class ContinualNet(nn.Module):
         if self.tasks and "_extra_state" not in state_dict:
             raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
         return super().load_state_dict(state_dict, *args, **options)
+
+    def train(self, mode: bool = True) -> "ContinualNet":
+        """As for any module, but not in the middle of another thread's pass."""
+        with self._body.lock:
+            return super().train(mode)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> "ContinualNet":
         """Refused once a task has ended: it would leave nothing of it."""

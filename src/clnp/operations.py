@@ -28,11 +28,12 @@ def operation_name(func: Callable[..., Any]) -> str:
     if name in ("__get__", "__set__", "__delete__"):
         attribute = str(getattr(getattr(func, "__self__", None), "__name__", "attribute"))
         return attribute.strip("_") if name == "__get__" else f"set {attribute}"
-    name = name.strip("_").removeprefix("special_")
+    bare = name.strip("_").removeprefix("special_")
     operators = _OPERATORS.split()
-    if name not in operators and name[:1] in ("r", "i") and name[1:] in operators:
-        return name[1:]
-    return name
+    is_operator = name.startswith("__") and bare not in operators  # torch.rand is no operator
+    if is_operator and bare[:1] in ("r", "i") and bare[1:] in operators:
+        return bare[1:]
+    return bare
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -43,7 +44,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
         return [tensor for item in value.values() for tensor in tensors_in(item)]
     if isinstance(value, (list, tuple, set)):
         return [tensor for item in value for tensor in tensors_in(item)]
-    if hasattr(value, "__dataclass_fields__"):
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         return [t for name in value.__dataclass_fields__ for t in tensors_in(getattr(value, name))]
     return []
 

@@ -9,7 +9,7 @@ first one that holds.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 
 from .activity import Activity
 from .errors import ArgumentError, PruningError
@@ -122,8 +122,8 @@ def plan(
             raise ArgumentError("plan_pruning needs score and margin, or thresholds")
         if not isinstance(margin, Real) or not margin >= 0:
             raise ArgumentError(f"margin is {margin!r}; it must be a number, 0 or more")
-        if resolution is not None and resolution < 1:
-            raise ArgumentError(f"resolution is {resolution}; it must be 1 or more, or None")
+        if resolution is not None and not (isinstance(resolution, Integral) and resolution >= 1):
+            raise ArgumentError(f"resolution is {resolution!r}; it must be 1 or more, or None")
         search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
         thresholds = search.per_layer() if per_layer else search.common()
         score, best, curve = search.score(thresholds), search.best, tuple(search.curve)

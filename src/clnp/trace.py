@@ -13,6 +13,7 @@ from .layouts import Groups, Mark, Neurons, Refusal, State, spell
 from .operations import Call, imitate, tensors_in
 from .rules import FORM_ONLY, interpret
 from .surgery import CONVOLUTIONS, is_mixing
+from .validation import held_tensors
 from .watching import Moment
 
 
@@ -55,16 +56,18 @@ class Recorder:
     _states: dict[int, tuple[torch.Tensor, State]] = field(default_factory=dict)
     _owners: dict[int, str] = field(default_factory=dict)
     _buffers: dict[int, str] = field(default_factory=dict)
+    _inputs: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
 
     def begin(self, model: nn.Module, inputs: Any) -> None:
         """Learn which tensors there are before the pass: input, buffers, weights, constants."""
         for tensor in tensors_in(inputs):
             self._mark(tensor, Mark.INPUT)
+            self._inputs[id(tensor)] = (tensor, tensor._version)
+        for module in model.modules():
+            for tensors in held_tensors(module).values():
+                for tensor in tensors:
+                    self._mark(tensor, Mark.CONSTANT)
         for path, module in model.named_modules():
-            for name, held in vars(module).items():
-                if not name.startswith("_") and isinstance(held, (torch.Tensor, list, tuple, dict)):
-                    for tensor in tensors_in(held):
-                        self._mark(tensor, Mark.CONSTANT)
             for name, buffer in module.named_buffers(prefix=path, recurse=False):
                 self._mark(buffer, Mark.CONSTANT)
                 if path not in self.layers:
@@ -120,6 +123,7 @@ class Recorder:
     def forget(self) -> None:
         """Forget the tensors of the pass, which may be large."""
         self._states.clear()
+        self._inputs.clear()
 
     def _mark(self, tensor: torch.Tensor, state: State) -> None:
         # The tensor is kept alive with its state: Python reuses the ids of the dead.
@@ -130,11 +134,25 @@ class Recorder:
             self._mark(tensor, state)
         if moment.name == "setitem":
             self._mark(moment.args[0], state)
+        self._check_inputs(moment)
         device = next((tensor.device for tensor in tensors_in(result)), None)
         template = imitate(result, _to_meta)
         self.events.append(
             Event(moment.name, moment.path, template, state, device, is_layer=moment.is_layer)
         )
+
+    def _check_inputs(self, moment: Moment) -> None:
+        for tensor, version in list(self._inputs.values()):
+            if tensor._version != version:
+                self._inputs[id(tensor)] = (tensor, tensor._version)
+                self.problems.append(
+                    moment.problem(
+                        f"'{moment.name}' writes into the network's input, which forward reads "
+                        "twice in a training step",
+                        "Make a new tensor: write x = x * 0.1 instead of x *= 0.1 or x.mul_(0.1), "
+                        "and inplace=False",
+                    )
+                )
 
     def _note_constant(self, tensor: torch.Tensor) -> None:
         name = self._buffers.get(id(tensor))

@@ -1,5 +1,6 @@
 """What can be told about a model without running it: the layers it has and what rules them out."""
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,12 +10,14 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from .errors import Problem
+from .operations import tensors_in
 from .surgery import CONVOLUTIONS, NORMS, SUPPORTED, is_depthwise, plain_class
 
 ROOT = "(model)"
 """How messages call the model itself, whose dotted path is empty."""
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ def validate(model: nn.Module) -> Validation:
     problems: list[Problem] = []
     runnable = True
     owners: dict[int, str] = {}
+    parameters = {id(parameter) for parameter in model.parameters()}
     for path, module in model.named_modules():
         if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
             continue
@@ -49,6 +53,10 @@ def validate(model: nn.Module) -> Validation:
             refused.append(path)
         elif isinstance(module, SUPPORTED):
             layers.append(path)
+        for name, tensors in held_tensors(module).items():
+            # A layer that is refused for its weights may keep what it makes of them.
+            if path not in refused and any(id(tensor) not in parameters for tensor in tensors):
+                problems.append(_held_problem(module, where, name))
         for name, parameter in module.named_parameters(recurse=False):
             other = owners.setdefault(id(parameter), where)
             if other != where:
@@ -60,6 +68,38 @@ def validate(model: nn.Module) -> Validation:
                     )
                 )
     return Validation(tuple(layers), tuple(refused), tuple(problems), runnable)
+
+
+def held_tensors(module: nn.Module) -> dict[str, list[torch.Tensor]]:
+    """The tensors that the module holds as plain attributes, or in containers there, by name."""
+    held = {
+        name: tensors_in(value)
+        for name, value in vars(module).items()
+        if name not in _OF_EVERY_MODULE
+        and isinstance(value, (torch.Tensor, list, tuple, dict, set))
+    }
+    return {name: tensors for name, tensors in held.items() if tensors}
+
+
+def takes_task(model: nn.Module) -> bool:
+    """Whether forward has an argument of the name that a network keeps for itself, `task`."""
+    try:
+        argument = inspect.signature(model.forward).parameters.get("task")
+    except (TypeError, ValueError):
+        return False
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return argument is not None and argument.kind in named
+
+
+def _held_problem(module: nn.Module, where: str, name: str) -> Problem:
+    if isinstance(vars(module)[name], torch.Tensor):
+        held = f"the tensor {name!r} as a plain attribute"
+        remedy = f"Use self.register_buffer({name!r}, ...)"
+    else:
+        held = f"tensors in {name!r}, a plain {type(vars(module)[name]).__name__}"
+        remedy = "Use self.register_buffer for each of them"
+    found = f"{_kind(module)} holds {held}, which would be neither moved, saved nor certified"
+    return Problem(where, found, remedy)
 
 
 def _kind(module: nn.Module) -> str:

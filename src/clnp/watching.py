@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from .operations import METADATA, operation_name
 from .validation import ROOT
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def watch(
     *,
     observer: Observer,
     opaque: Collection[str],
+    with_grad: bool = False,
 ) -> Any:
     """What the model returns; layers at the paths `opaque` are watched from outside only.
 
@@ -117,7 +120,7 @@ def watch(
         module.__dict__["forward"] = watcher.wrap(path, module, opaque=path in opaque)
     args, kwargs = inputs
     try:
-        with torch.no_grad(), watcher:
+        with torch.set_grad_enabled(with_grad), watcher:
             return model(*args, **kwargs)
     finally:
         for module, own in wrapped:
@@ -125,6 +128,16 @@ def watch(
                 del module.__dict__["forward"]
             else:
                 module.__dict__["forward"] = own
+
+
+def in_checkpoint() -> bool:
+    """Whether torch.utils.checkpoint called what now runs in the watched pass."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not watch.__code__:
+        if frame.f_code.co_filename == _CHECKPOINT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def failure_of(error: Exception) -> str:
