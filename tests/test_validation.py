@@ -218,7 +218,8 @@ def test_shared_weights():
 
 
 def test_compiled_model():
-    compiled = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)))
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    compiled = torch.compile(model, backend="eager")
     [problem] = validate(compiled).problems
     assert problem.where == "(model)"
     assert "OptimizedModule is a compiled model" in problem.found
