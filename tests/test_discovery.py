@@ -886,3 +886,33 @@ def test_problems_are_listed_once_and_in_the_order_of_the_model():
         discover(model, VECTORS)
     assert [p.where for p in caught.value.problems] == ["(model)", "first", "norm", "unused"]
     assert "4 problems" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "size", [lambda w: w.shape[1], lambda w: w.size(1), lambda w: w.numel() // 2]
+)
+def test_sizes_of_weights_are_not_those_of_a_task(size):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(12, 6)
+            self.b = nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.b(self.a(x).relu().view(-1, size(self.b.weight)))
+
+    with pytest.raises(GraphError, match="uses weights outside their module, 'b'"):
+        discover(Model(), VECTORS)
+
+
+def test_asking_a_weight_for_its_dtype_and_device_is_fine():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(12, 6)
+            self.b = nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.b(self.a(x.to(self.a.weight.dtype).to(self.a.weight.device)).relu())
+
+    assert discover(Model(), VECTORS).groups == {"a": 6}

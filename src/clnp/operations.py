@@ -19,7 +19,9 @@ _METADATA = (
     "set_grad_enabled register_hook retain_grad"
 )
 METADATA = frozenset(_METADATA.split())
-"""Operations that look at a tensor's form only; reading it is always allowed."""
+"""Operations that look at a tensor's form only: allowed, but for the `SIZES` of weights."""
+SIZES = frozenset(["shape", "size", "numel", "nelement", "len"])
+"""What tells the number of neurons when a weight is asked."""
 
 
 def operation_name(func: Callable[..., Any]) -> str:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from .errors import Problem
-from .operations import METADATA, operation_name
+from .operations import METADATA, SIZES, operation_name
 from .validation import ROOT
 
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
@@ -69,7 +69,8 @@ class _Watcher(TorchFunctionMode):
         if self.inside:
             return func(*args, **kwargs)
         name = operation_name(func)
-        if name in METADATA:
+        weight = args[0] if args and isinstance(args[0], nn.Parameter) else None
+        if name in METADATA and (weight is None or name not in SIZES):
             return func(*args, **kwargs)
         # Widths change how many random numbers are drawn; the path that a forward pass takes by
         # them must not change. So every operation starts from a seed of its own.
