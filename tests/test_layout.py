@@ -17,10 +17,10 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 
 
 def read_file_map(text: str) -> list[str]:
-    """The files in the code block of ARCHITECTURE.md that begins with `src/clnp/`, in its order."""
+    """The files in the code block of README.md that begins with `src/clnp/`, in its order."""
     block = re.search(r"^```\w*\nsrc/clnp/\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     if block is None:
-        raise ValueError("ARCHITECTURE.md has no code block that begins with the line src/clnp/")
+        raise ValueError("README.md has no code block that begins with the line src/clnp/")
     return re.findall(r"^ +([\w/]+\.py)\b", block[1], re.MULTILINE)
 
 
@@ -90,13 +90,13 @@ def test_file_map_is_read_in_order():
 
 
 def test_file_map_lists_every_file_once():
-    listed = read_file_map((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    listed = read_file_map((ROOT / "README.md").read_text(encoding="utf-8"))
     assert sorted(listed) == FILES
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_file_imports_only_files_above_it(file):
-    order = read_file_map((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    order = read_file_map((ROOT / "README.md").read_text(encoding="utf-8"))
     above = set(order[: order.index(file)])
     source = (PACKAGE / file).read_text(encoding="utf-8")
     assert imported_files(source, file, FILES) - above == set()
