@@ -2,6 +2,7 @@
 
 from .activity import Activity
 from .certificate import Certificate
+from .config import FineTuning, LearnerConfig
 from .discovery import inspect
 from .errors import (
     ArgumentError,
@@ -16,10 +17,15 @@ from .errors import (
     TaskError,
 )
 from .graph import Graph
+from .learner import Learner, TaskReport
 from .ledger import Capacity, Ledger
 from .models import MLP, NarrowCNN, WideCNN
 from .net import ContinualNet
+from .objective import Objective
+from .openstate import OpenState
 from .pruning import PruningPlan
+from .task import Task
+from .training import Training
 
 __all__ = [
     "Activity",
@@ -31,16 +37,24 @@ __all__ = [
     "ClnpError",
     "ContinualNet",
     "DivergedError",
+    "FineTuning",
     "ForgettingError",
     "Graph",
     "GraphError",
+    "Learner",
+    "LearnerConfig",
     "Ledger",
     "MLP",
     "NarrowCNN",
+    "Objective",
+    "OpenState",
     "Problem",
     "PruningError",
     "PruningPlan",
+    "Task",
     "TaskError",
+    "TaskReport",
+    "Training",
     "WideCNN",
     "inspect",
 ]

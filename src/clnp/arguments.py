@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from .activity import Activity
 from .errors import ArgumentError, CapacityError, PruningError, unknown_name
 from .graph import Graph
+from .pruning import PruningPlan
 
+Neurons = Mapping[str, Iterable[int] | Tensor]
 Value = TypeVar("Value")
 
 
@@ -69,7 +71,7 @@ def _threshold(what: str, value: object) -> float:
 
 
 def neurons_by_group(
-    graph: Graph, neurons: Mapping[str, Iterable[int] | Tensor], available: Mapping[str, int]
+    graph: Graph, neurons: Neurons, available: Mapping[str, int]
 ) -> dict[str, Sequence[int]]:
     """The neurons to keep of each group, in order; all of them where it is not named."""
     if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
@@ -94,6 +96,20 @@ def neurons_by_group(
             raise PruningError(f"{name}: a neuron is named twice")
         found[group] = sorted(map(int, listed))
     return found
+
+
+def kept_by(
+    plan: PruningPlan | Neurons, graph: Graph, *, task: str, free: Mapping[str, int]
+) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
+    """The neurons to keep of each group and how many are reused, where that is known."""
+    if not isinstance(plan, PruningPlan):
+        return neurons_by_group(graph, plan, free), None
+    if plan.task != task or dict(plan.available) != dict(free):
+        raise PruningError(
+            f"this plan was made for task {plan.task!r} when it had other neurons; "
+            f"make one for {task!r} as it is now"
+        )
+    return {group: list(neurons) for group, neurons in plan.keep.items()}, plan.reused
 
 
 def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
@@ -148,6 +164,19 @@ def described(model: nn.Module) -> dict[str, str]:
         else f"{type(module).__name__}({module.extra_repr()})"
         for path, module in model.named_modules()
     }
+
+
+def check_initial(
+    initial: nn.Module, expected: Mapping[str, str], *, fits: bool, widened: bool
+) -> None:
+    """Raise an `ArgumentError` unless `initial` can give a first task all of its weights."""
+    difference = first_difference(initial, expected)
+    if difference is None and widened:
+        difference = "the network has been widened"
+    if difference is None and not fits:
+        difference = "too few outputs"
+    if difference is not None:
+        raise ArgumentError(f"initial is not like the model: {difference}")
 
 
 def first_difference(model: nn.Module, expected: Mapping[str, str]) -> str | None:

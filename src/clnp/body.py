@@ -321,6 +321,31 @@ class Body:
         args, kwargs = inputs_of(batch, self.head.like.device)
         self.run_open(args, kwargs)
 
+    def take(self) -> dict[str, Tensor]:
+        """Copies of all that the open task may change, by name."""
+        with self.lock:
+            return {
+                f"{path}.{name}": tensor.detach().clone()
+                for path, part in self.parts.items()
+                for name, tensor in (*part._parameters.items(), *part._buffers.items())
+                if tensor is not None and name.endswith(("_free", "_reuse"))
+            }
+
+    def put(self, free: Widths, tensors: Mapping[str, Tensor]) -> None:
+        """Make the open task one with `free` neurons and copies of these tensors."""
+        with self.lock, torch.inference_mode(False):
+            self.stage.free = dict(free)
+            for path, part in self.parts.items():
+                for store in (part._parameters, part._buffers):
+                    for name in [n for n in store if n.endswith(("_free", "_reuse"))]:
+                        tensor = tensors.get(f"{path}.{name}")
+                        if tensor is not None:
+                            tensor = tensor.to(self.head.like.device, copy=True)
+                            if store is part._parameters:
+                                tensor = nn.Parameter(tensor)
+                        setattr(part, name, tensor)
+                part.lay_out()
+
     def snapshot(self) -> Callable[[], None]:
         """A function that puts the open task back to where it is now."""
         stage = self.stage

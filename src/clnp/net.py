@@ -12,12 +12,13 @@ from . import checkpoint
 from .activity import Activity
 from .arguments import (
     alpha_by_layer,
+    check_initial,
     check_room,
     checked_outputs,
     described,
     extra_by_group,
     first_difference,
-    neurons_by_group,
+    kept_by,
     threshold_by_group,
 )
 from .axis import has_input
@@ -35,6 +36,7 @@ from .errors import (
 )
 from .graph import Graph
 from .ledger import Capacity, Ledger, OpenTask
+from .openstate import OpenState
 from .pruning import KEEP_ALL, PruningPlan, num_kept, plan
 from .subnetwork import subnetwork
 
@@ -95,6 +97,23 @@ class ContinualNet(nn.Module):
         """What each ended task read when it ended, hashed."""
         return {certificate.task: certificate for certificate in self._certificates}
 
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self._body.head.like.device
+
+    def open_state(self) -> OpenState:
+        """A copy of the open task as it is now, for `set_open_state`."""
+        return OpenState(self._need_open("open_state"), self._body.stage.free, self._body.take())
+
+    def set_open_state(self, state: OpenState) -> None:
+        """Put the open task back to where the copy was taken; its Parameters are new."""
+        task = self._need_open("set_open_state")
+        if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
+            raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
+        self._body.put(state.free, state.tensors)
+        self._open = state.task
+
     def forward(self, *args: Any, task: str | None = None, **kwargs: Any) -> Any:
         """The outputs of an ended task, or of the open one when no task is named.
 
@@ -131,16 +150,9 @@ class ContinualNet(nn.Module):
             check_room(name, {group: free[group] for group in self._body.head_groups})
         if initial is not None:
             if self.tasks:
-                raise TaskError(
-                    "initial weights are for the first task; later ones start in what is free"
-                )
-            difference = first_difference(initial, self._described)
-            if difference is None and self.ledger.sizes != self.graph.groups:
-                difference = "the network has been widened"
-            if difference is not None or num_outputs > own:
-                raise ArgumentError(
-                    f"initial is not like the model: {difference or 'too few outputs'}"
-                )
+                raise TaskError("initial weights are for the first task; others start in free ones")
+            widened = dict(self.ledger.sizes) != dict(self.graph.groups)
+            check_initial(initial, self._described, fits=num_outputs <= own, widened=widened)
         restore = self._body.snapshot()
         try:
             self._body.open(free, num_outputs, initial=initial)
@@ -227,7 +239,7 @@ class ContinualNet(nn.Module):
         Its Parameters are new and smaller: make a new optimizer to fine-tune them.
         """
         task = self._need_open("prune")
-        keep, reused = self._resolve(plan)
+        keep, reused = kept_by(plan, self.graph, task=task.name, free=self._body.stage.free)
         self._body.restrict(keep)
         self._open = replace(task, reused=reused or task.reused)
 
@@ -250,7 +262,8 @@ class ContinualNet(nn.Module):
         body, ledger = self._body, self.ledger
         restore = body.snapshot()
         try:
-            keep, reused = self._resolve({} if plan is None else plan)
+            free = body.stage.free
+            keep, reused = kept_by(plan or {}, self.graph, task=task.name, free=free)
             body.restrict(keep)
             if recalibrate is not None:
                 self.recalibrate(recalibrate)
@@ -373,20 +386,6 @@ class ContinualNet(nn.Module):
     def _certify(self, task: str) -> Certificate:
         reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
         return certify(self.ledger.row(task), reads)
-
-    def _resolve(
-        self, plan: PruningPlan | Neurons
-    ) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
-        """The neurons to keep of each group and how many are reused, where that is known."""
-        free = self._body.stage.free
-        if not isinstance(plan, PruningPlan):
-            return neurons_by_group(self.graph, plan, free), None
-        if plan.task != self.open_task or dict(plan.available) != free:
-            raise PruningError(
-                f"this plan was made for task {plan.task!r} when it had other neurons; "
-                f"make one for {self.open_task!r} as it is now"
-            )
-        return {group: list(neurons) for group, neurons in plan.keep.items()}, plan.reused
 
     def _need_open(self, call: str) -> OpenTask:
         if self._open is None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import Any
 
 from .activity import Activity
 from .errors import ArgumentError, PruningError
@@ -68,6 +69,30 @@ class PruningPlan:
     def kept(self) -> dict[str, int]:
         """Neurons kept of each group."""
         return num_kept(self.keep)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists that `from_json` reads back."""
+        return {
+            "task": self.task,
+            "available": dict(self.available),
+            "keep": {group: list(neurons) for group, neurons in self.keep.items()},
+            "thresholds": dict(self.thresholds),
+            "reused": dict(self.reused),
+            "score": self.score,
+            "best": self.best,
+            "margin": self.margin,
+            "curve": [
+                {"thresholds": dict(p.thresholds), "kept": dict(p.kept), "score": p.score}
+                for p in self.curve
+            ],
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "PruningPlan":
+        """The plan that `to_json` wrote."""
+        keep = {group: tuple(neurons) for group, neurons in record["keep"].items()}
+        curve = tuple(CurvePoint(**point) for point in record["curve"])
+        return PruningPlan(**{**record, "keep": keep, "curve": curve})
 
     def __str__(self) -> str:
         parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())

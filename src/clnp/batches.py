@@ -1,0 +1,126 @@
+"""Batches of one data set: resident on the device where it fits, streamed by workers where not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from .errors import ArgumentError
+from .seeds import derive
+
+RESIDENT_BYTES = 2 << 30
+"""A data set up to this size is put on the device as a whole, unless told otherwise."""
+
+Data = tuple[Tensor, Tensor] | Dataset[Any]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A data set on a device, in batches.
+
+    `inputs` and `targets` are there when the data is resident; otherwise `dataset` is streamed by
+    `num_workers` processes.
+    """
+
+    device: torch.device
+    inputs: Tensor | None = None
+    targets: Tensor | None = None
+    dataset: Dataset[Any] | None = None
+    num_workers: int = 0
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self.dataset if self.inputs is None else self.inputs)  # type: ignore[arg-type]
+
+    def batches(self, size: int, *, seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets on the device, `size` at a time; shuffled when a seed is given.
+
+        A shuffled pass leaves out a last batch of one sample, on which BatchNorm cannot train,
+        unless all batches are of one.
+        """
+        if self.inputs is None:
+            yield from self._streamed(size, seed)
+            return
+        assert self.targets is not None
+        if seed is None:
+            for start in range(0, len(self), size):
+                yield self.inputs[start : start + size], self.targets[start : start + size]
+            return
+        # Drawn on the CPU, so that the order does not depend on the device.
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        for batch in torch.split(order.to(self.device), size):
+            if len(batch) > 1 or 1 in (size, len(self)):
+                yield self.inputs[batch], self.targets[batch]
+
+    def _streamed(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        assert self.dataset is not None
+        loader: DataLoader[Any] = DataLoader(
+            self.dataset,
+            batch_size=size,
+            shuffle=seed is not None,
+            num_workers=self.num_workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator().manual_seed(seed if seed is not None else 0),
+        )
+        for inputs, targets in loader:
+            if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
+                yield (
+                    inputs.to(self.device, non_blocking=True),
+                    targets.to(self.device, non_blocking=True),
+                )
+
+
+def batches_of(
+    data: Data, device: torch.device, *, resident: bool | None = None, num_workers: int = 0
+) -> Batches:
+    """The data on the device: resident if it is asked for, or fits and is the same every time."""
+    if isinstance(data, tuple | list):
+        inputs, targets = data
+        if resident is False:
+            dataset = torch.utils.data.TensorDataset(inputs, targets)
+            return Batches(device, dataset=dataset, num_workers=num_workers)
+        return Batches(device, inputs.to(device), targets.to(device))
+    if resident is None:
+        first = data[0]
+        size = sum(torch.as_tensor(part).nbytes for part in first)
+        resident = size * len(data) <= RESIDENT_BYTES and _is_constant(data)  # type: ignore[arg-type]
+    if not resident:
+        return Batches(device, dataset=data, num_workers=num_workers)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=1024, num_workers=num_workers)
+    parts = [(inputs, targets) for inputs, targets in loader]
+    inputs = torch.cat([part[0] for part in parts]).to(device)
+    targets = torch.cat([part[1] for part in parts]).to(device)
+    return Batches(device, inputs, targets)
+
+
+def _is_constant(dataset: Dataset[Any], num_reads: int = 64) -> bool:
+    """Whether samples are the same when they are read again: random transforms are not.
+
+    A random flip leaves half of the pairs alike, so that a few would not do.
+    """
+    places = (read % len(dataset) for read in range(num_reads))  # type: ignore[arg-type]
+    return all(
+        torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+        for place in places
+        for a, b in zip(dataset[place], dataset[place], strict=True)
+    )
+
+
+def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
+    """The data without a random part of it, and that part."""
+    count = len(data[0]) if isinstance(data, tuple | list) else len(data)  # type: ignore[arg-type]
+    num_apart = round(count * fraction)
+    if not 0 < num_apart < count:
+        raise ArgumentError(
+            f"{fraction:g} of {count} training samples leaves an empty part; "
+            "give validation data, or another fraction"
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(derive(seed, "split")))
+    apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
+    if isinstance(data, tuple | list):
+        return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])
+    subset = torch.utils.data.Subset
+    return subset(data, rest.tolist()), subset(data, apart.tolist())

@@ -1,0 +1,77 @@
+"""What a task wants: the loss that it is trained with and the score that it is judged by."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from .errors import ArgumentError, unknown_name
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss on a batch, and a score over a whole data set, of which higher is better.
+
+    Both take outputs and targets; `score` gets those of all samples at once. A margin is in the
+    units of the score: percentage points, for those that are built in.
+    """
+
+    name: str
+    loss: Callable[[Any, Tensor], Tensor]
+    score: Callable[[Any, Tensor], float]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Percent of samples whose largest output is the target's."""
+    return 100 * (outputs.argmax(1) == targets).double().mean().item()
+
+
+def label_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Percent of labels whose output is on the right side of zero."""
+    return 100 * ((outputs > 0) == (_like(targets, outputs) > 0.5)).double().mean().item()
+
+
+def explained_variance(outputs: Tensor, targets: Tensor) -> float:
+    """R squared in percent: 100 is perfect, 0 is as good as always guessing the mean."""
+    outputs = outputs.double()
+    targets = _like(targets, outputs)
+    residual = (targets - outputs).square().sum()
+    # Not by the variance: rounding in the mean leaves a little of it in equal targets.
+    if bool((targets == targets[0]).all()):
+        return 100.0 * (residual == 0).item()
+    total = (targets - targets.mean(0)).square().sum()
+    return 100 * (1 - (residual / total).item())
+
+
+def _like(targets: Tensor, outputs: Tensor) -> Tensor:
+    """The targets in the shape [N, 1] that a single output has, where they are [N]."""
+    return targets.to(outputs.dtype).reshape(outputs.shape)
+
+
+CLASSIFICATION = Objective(
+    "classification",
+    lambda outputs, targets: F.cross_entropy(outputs, targets.long()),
+    accuracy,
+)
+MULTI_LABEL = Objective(
+    "multi-label",
+    lambda outputs, targets: F.binary_cross_entropy_with_logits(outputs, _like(targets, outputs)),
+    label_accuracy,
+)
+REGRESSION = Objective(
+    "regression",
+    lambda outputs, targets: F.mse_loss(outputs, _like(targets, outputs)),
+    explained_variance,
+)
+OBJECTIVES = {o.name: o for o in (CLASSIFICATION, MULTI_LABEL, REGRESSION)}
+
+
+def objective_named(objective: str | Objective) -> Objective:
+    """The objective of that name, or the one that is given."""
+    if isinstance(objective, Objective):
+        return objective
+    if objective not in OBJECTIVES:
+        raise ArgumentError(unknown_name("objective", objective, OBJECTIVES))
+    return OBJECTIVES[objective]

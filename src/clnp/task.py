@@ -1,0 +1,174 @@
+"""A task: a name, its data, its number of outputs and what it wants."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+import torch
+from numpy import ndarray
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from .batches import Batches, Data, batches_of, split_off
+from .errors import ArgumentError
+from .objective import CLASSIFICATION, MULTI_LABEL, REGRESSION, Objective, objective_named
+from .seeds import derive
+
+
+@dataclass(frozen=True)
+class Task:
+    """Training, validation and test data of one task, and how it is judged.
+
+    Each part is a pair of tensors (inputs, targets), or a map-style Dataset of such pairs. Without
+    validation data, `Learner` splits a part of the training data off. `objective` is
+    "classification", "multi-label", "regression" or an `Objective` of your own. `num_outputs` is
+    found from the targets unless it is given.
+    """
+
+    name: str
+    train: Data
+    validation: Data | None = None
+    test: Data | None = None
+    num_outputs: int | None = None
+    objective: str | Objective = "classification"
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's data on a device, checked; `test` is empty where the task has none."""
+
+    task: Task
+    objective: Objective
+    num_outputs: int
+    train: Batches
+    validation: Batches
+    test: Batches | None
+
+
+def load(
+    task: Task,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    validation_fraction: float = 0.1,
+    resident: bool | None = None,
+    num_workers: int = 0,
+) -> TaskData:
+    """The task's data on the device, its validation part split off when it has none.
+
+    Everything that would make training fail or mean nothing is refused here: empty parts, inputs
+    that are NaN or infinite, labels that are out of range.
+    """
+    objective = objective_named(task.objective)
+    train, validation = task.train, task.validation
+    for part, data in (("training", train), ("validation", validation), ("test", task.test)):
+        if data is not None:
+            _check_shape(task.name, part, data)
+    if validation is None:
+        validation_seed = derive(seed, "validation", task.name)
+        try:
+            train, validation = split_off(train, validation_fraction, seed=validation_seed)
+        except ArgumentError as error:
+            raise ArgumentError(f"task {task.name!r}: {error}") from error
+    parts = {"training": train, "validation": validation, "test": task.test}
+    loaded = {
+        part: batches_of(data, device, resident=resident, num_workers=num_workers)
+        for part, data in parts.items()
+        if data is not None
+    }
+    num_outputs = task.num_outputs
+    if num_outputs is None:
+        # A rare label may have gone to the part that was split off.
+        given = ("training", "validation") if task.validation is None else ("training",)
+        num_outputs = _num_outputs(task, objective, [loaded[part] for part in given])
+    for part, batches in loaded.items():
+        _check_values(f"task {task.name!r}, {part} data", batches, objective, num_outputs)
+    test = loaded.get("test")
+    return TaskData(task, objective, num_outputs, loaded["training"], loaded["validation"], test)
+
+
+def _check_shape(task: str, part: str, data: Any) -> None:
+    where = f"task {task!r}, {part} data"
+    if isinstance(data, tuple | list):
+        if len(data) != 2 or not all(isinstance(t, Tensor) and t.ndim for t in data):
+            raise ArgumentError(f"{where}: expected a pair of tensors, inputs and targets")
+        if len(data[0]) != len(data[1]):
+            raise ArgumentError(f"{where}: {len(data[0])} inputs and {len(data[1])} targets")
+        size = len(data[0])
+    elif _is_map_style(data):
+        size = len(data)
+    else:
+        raise ArgumentError(
+            f"{where} is a {type(data).__name__}; expected a pair of tensors or a map-style Dataset"
+        )
+    if size == 0:
+        raise ArgumentError(f"{where} is empty")
+    if not isinstance(data, tuple | list):
+        _check_sample(where, data[0])
+
+
+def _is_map_style(data: Any) -> bool:
+    if isinstance(data, IterableDataset | Mapping | Tensor | ndarray | str):
+        return False
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def _check_sample(where: str, sample: Any) -> None:
+    kinds = [type(part).__name__ for part in sample] if isinstance(sample, tuple | list) else []
+    if len(kinds) != 2 or not all(isinstance(part, Tensor | ndarray | Number) for part in sample):
+        found = f"({', '.join(kinds)})" if kinds else f"a {type(sample).__name__}"
+        raise ArgumentError(
+            f"{where}: a sample is {found}; expected a pair, a tensor and its target, "
+            "a tensor or a number"
+        )
+
+
+def _num_outputs(task: Task, objective: Objective, given: Iterable[Batches]) -> int:
+    if objective is CLASSIFICATION:
+        highest = 0
+        for batches in given:
+            for _, targets in batches.batches(4096):
+                _check_labels(f"task {task.name!r}, training data", targets)
+                highest = max(highest, int(targets.max()))
+        return 1 + highest
+    if objective in (MULTI_LABEL, REGRESSION):
+        _, targets = next(next(iter(given)).batches(1))
+        return int(targets.shape[1]) if targets.ndim > 1 else 1
+    raise ArgumentError(
+        f"task {task.name!r}: give num_outputs, which only you know for an objective of your own"
+    )
+
+
+def _check_labels(where: str, targets: Tensor) -> None:
+    if targets.is_floating_point() or targets.ndim != 1:
+        raise ArgumentError(
+            f"{where}: the targets are {targets.dtype} of shape {tuple(targets.shape)}; "
+            "classification needs one whole number for each sample"
+        )
+
+
+def _check_values(where: str, batches: Batches, objective: Objective, num_outputs: int) -> None:
+    if batches.inputs is None:
+        return  # Streamed data is too large to be read just for this; training notices.
+    for inputs, targets in batches.batches(4096):
+        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+            raise ArgumentError(f"{where}: an input is NaN or infinite")
+        if objective is CLASSIFICATION:
+            _check_labels(where, targets)
+            low, high = int(targets.min()), int(targets.max())
+            if low < 0 or high >= num_outputs:
+                raise ArgumentError(
+                    f"{where}: labels go from {low} to {high}; a task with {num_outputs} outputs "
+                    f"has labels from 0 to {num_outputs - 1}"
+                )
+            continue
+        if objective in (MULTI_LABEL, REGRESSION) and targets[0].numel() != num_outputs:
+            raise ArgumentError(
+                f"{where}: the targets have shape {tuple(targets.shape)}; {objective.name} with "
+                f"{num_outputs} outputs needs {num_outputs} for each sample"
+            )
+        if objective is MULTI_LABEL and not bool(((targets == 0) | (targets == 1)).all()):
+            raise ArgumentError(f"{where}: multi-label targets must be 0 or 1")
+        if targets.is_floating_point() and not bool(targets.isfinite().all()):
+            raise ArgumentError(f"{where}: a target is NaN or infinite")

@@ -1,0 +1,40 @@
+import pytest
+
+from clnp import FineTuning, LearnerConfig, Training
+from clnp.errors import ArgumentError
+
+
+def test_one_candidate_is_a_grid_of_one():
+    training = Training(lr=0.1, alpha=0.2)
+    assert LearnerConfig(training=training).candidates() == [training]
+
+
+def test_the_grid_is_every_combination():
+    config = LearnerConfig(
+        alphas=(1e-4, {"fc1": 1e-3}), lrs=(0.1, 0.2), training=Training(epochs=7)
+    )
+    found = [(c.alpha, c.lr, c.epochs) for c in config.candidates()]
+    per_layer = {"fc1": 1e-3}
+    assert found == [(1e-4, 0.1, 7), (1e-4, 0.2, 7), (per_layer, 0.1, 7), (per_layer, 0.2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": -1.0}, "margin is -1.0; it must be 0 or more"),
+        ({"margin": float("nan")}, "margin is nan; it must be 0 or more"),
+        ({"search_on": "last"}, "search_on is 'last'; it must be 'every' or 'first'"),
+        ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be between 0 and 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be between 0 and 1"),
+        ({"lrs": (0.1, -1.0)}, "training: lr cannot be -1.0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        LearnerConfig(**options)
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"rounds": 0}, {"lr": 0.0}])
+def test_fine_tuning_needs_something_to_do(options):
+    with pytest.raises(ArgumentError, match="fine-tuning: epochs, rounds and lr must be above 0"):
+        FineTuning(**options)

@@ -1,0 +1,263 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import clnp
+from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, Training
+from clnp.errors import ArgumentError, CapacityError, DivergedError, TaskError
+from clnp.learner import Progress
+from clnp.packing import pack, unpack
+from networks import ConvNet, copied_state, same_state
+
+
+def task(name="a", *, seed=0, num_samples=160, num_inputs=6):
+    """Which of three directions is largest, in inputs that are rotated by the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num_samples + 60, num_inputs, generator=generator)
+    y = (x @ torch.randn(num_inputs, 3, generator=generator)).argmax(1)
+    part = slice(0, num_samples), slice(num_samples, None)
+    return Task(name, (x[part[0]], y[part[0]]), test=(x[part[1]], y[part[1]]))
+
+
+def network(head="multi", width=40):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(6, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
+    )
+    return clnp.ContinualNet(model, torch.zeros(2, 6), head=head)
+
+
+def config(**options):
+    training = {"epochs": 12, "lr": 0.02, "batch_size": 32, "alpha": 1e-3}
+    training.update(options.pop("training", {}))
+    return LearnerConfig(**{"margin": 3.0, "training": Training(**training), **options})
+
+
+@pytest.mark.parametrize("head", ["multi", "single"])
+def test_task_after_task_is_learnt_pruned_and_never_forgotten(head):
+    net = network(head)
+    learner = Learner(net, config(alphas=(1e-4, 3e-3)))
+    answers = {}
+    for number, name in enumerate("abc"):
+        learnt = task(name, seed=number)
+        report = learner.learn(learnt)
+        assert report.task == name
+        assert report.score >= report.best_score - 3.0
+        assert report.score == report.plan.score
+        assert report.test_score > 65
+        assert sum(report.plan.kept.values()) < 80
+        answers[name] = (learnt.test[0], net(learnt.test[0], task=name))
+    for name, (x, answer) in answers.items():
+        assert torch.equal(net(x, task=name), answer)
+    net.verify()
+
+
+def test_the_sparsest_candidate_within_the_margin_wins():
+    net, events = network(), []
+    grid = config(alphas=(0.0, 1e-2), margin=30.0)
+    report = Learner(net, grid, on_event=events.append).learn(task())
+    plans = {e["candidate"]: e["plan"] for e in events if e["event"] == "pruning"}
+    assert set(plans) == {0, 1}
+    kept = {number: sum(map(len, plan["keep"].values())) for number, plan in plans.items()}
+    assert report.winner == min(kept, key=kept.get)
+    assert all(plan["best"] == report.best_score for plan in plans.values())
+
+
+def test_a_candidate_outside_the_margin_is_not_even_pruned():
+    net, events = network(), []
+    hopeless = config(alphas=(1e-3, 10.0), margin=1.0)
+    report = Learner(net, hopeless, on_event=events.append).learn(task())
+    assert report.winner == 0
+    assert [e["candidate"] for e in events if e["event"] == "pruning"] == [0]
+
+
+def test_the_winner_of_the_first_task_is_kept_for_the_others():
+    learner = Learner(network(), config(alphas=(1e-3, 10.0), search_on="first"))
+    first = learner.learn(task("a"))
+    second = learner.learn(task("b", seed=1))
+    assert len(first.candidates) == 2
+    assert [c.alpha for c in second.candidates] == [first.candidates[first.winner].alpha]
+    every = Learner(network(), config(alphas=(1e-3, 10.0)))
+    every.learn(task("a"))
+    assert len(every.learn(task("b", seed=1)).candidates) == 2
+
+
+def test_a_candidate_that_diverges_is_dropped():
+    net = network()
+    report = Learner(net, config(training={"optimizer": "SGD"}, lrs=(1e30, 0.1))).learn(task())
+    assert report.winner == 1
+    assert report.candidates[0].score is None
+    assert "the loss of task 'a' is" in report.candidates[0].diverged
+    assert net.tasks == ("a",)
+
+
+def test_if_all_diverge_the_network_is_as_it_was():
+    net = network()
+    Learner(net, config()).learn(task())
+    before = copied_state(net)
+    broken = Learner(net, config(training={"optimizer": "SGD", "lr": 1e30}))
+    with pytest.raises(
+        DivergedError, match="every candidate of task 'b' diverged: alpha 0.001, lr"
+    ):
+        broken.learn(task("b"))
+    assert net.open_task is None
+    assert same_state(net.state_dict(), before)
+
+
+def test_the_same_seed_gives_the_same_task_and_a_candidate_more_changes_no_other():
+    def learnt(seed=0, noise=0, **options):
+        net = network()
+        torch.manual_seed(noise)
+        report = Learner(net, config(seed=seed, **options)).learn(task())
+        return report, net.certificates["a"].digest
+
+    one, digest = learnt()
+    assert learnt(noise=5)[1] == digest
+    assert learnt(seed=1)[1] != digest
+    more, _ = learnt(alphas=(5e-2, 1e-3))
+    assert more.candidates[1].score == one.candidates[0].score
+    assert more.candidates[1].num_epochs == one.candidates[0].num_epochs
+
+
+def test_the_generator_of_the_user_is_left_alone():
+    net = network()
+    state = torch.get_rng_state()
+    Learner(net, config()).learn(task())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_fine_tuning_trains_the_survivors_only():
+    plain, tuned = network(), network()
+    first = Learner(plain, config(margin=15.0)).learn(task())
+    second = Learner(tuned, config(margin=15.0, fine_tuning=FineTuning(20, 0.01))).learn(task())
+    assert first.plan.kept == second.plan.kept
+    assert plain.ledger.claimed() == tuned.ledger.claimed()
+    assert second.num_rounds == 1
+    assert second.score > first.score
+
+
+def test_rounds_prune_on_and_one_that_leaves_the_margin_is_rolled_back():
+    once, often = network(), network()
+    one = Learner(once, config(margin=10.0, fine_tuning=FineTuning(10, 0.01))).learn(task())
+    more = Learner(often, config(margin=10.0, fine_tuning=FineTuning(10, 0.01, rounds=4))).learn(
+        task()
+    )
+    assert one.num_rounds == 1
+    assert more.num_rounds > 1
+    assert sum(often.ledger.claimed().values()) < sum(once.ledger.claimed().values())
+    assert more.score >= more.best_score - 10.0
+
+    net, events = network(), []
+    wild = FineTuning(3, 50.0)
+    report = Learner(net, config(fine_tuning=wild), on_event=events.append).learn(task())
+    assert report.num_rounds == 0
+    assert [e["kept"] for e in events if e["event"] == "round"] == [False]
+    assert report.score == report.plan.score
+
+
+def test_batchnorm_is_recalibrated():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(200) % 2
+    x = torch.randn(200, 3, 8, 8, generator=generator) + y[:, None, None, None]
+    images = Task("a", (x, y), num_outputs=4)
+    means = {}
+    for recalibrate in (True, False):
+        torch.manual_seed(0)
+        net = clnp.ContinualNet(ConvNet(), x[:2])
+        options = config(recalibrate=recalibrate, margin=0.0, training={"epochs": 10})
+        Learner(net, options).learn(images)
+        means[recalibrate] = net.model.bn1.running_mean_frozen
+        assert len(means[recalibrate])
+    assert means[True].shape == means[False].shape
+    assert not torch.allclose(means[True], means[False])
+
+
+def test_objectives_of_all_kinds():
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+    several = Task("labels", (x, (x[:, :3] > 0).float()), objective="multi-label")
+    assert Learner(network(), config()).learn(several).score > 80
+    line = Task("line", (x, x[:, :2] * 2), objective="regression")
+    assert Learner(network(), config(training={"epochs": 40, "alpha": 1e-5})).learn(line).score > 80
+    own = Objective("own", lambda o, y: (o - y).abs().mean(), lambda o, y: -(o - y).abs().mean())
+    mine = Task("mine", (x, x[:, :3]), objective=own, num_outputs=3)
+    assert -1 < Learner(network(), config(margin=0.05)).learn(mine).score < 0
+
+
+def test_a_task_that_does_not_fit_is_refused_before_training():
+    net, events = network(), []
+    learner = Learner(net, config(), on_event=events.append)
+    with pytest.raises(
+        ArgumentError, match=r"task 'a': inputs of shape \(2, 5\) and torch.float32"
+    ):
+        learner.learn(task(num_inputs=5))
+    single = network("single")
+    x = torch.randn(50, 6)
+    with pytest.raises(ArgumentError, match="num_outputs is 4, and the single head has 3"):
+        Learner(single, config(), on_event=events.append).learn(
+            Task("a", (x, torch.arange(50) % 4))
+        )
+    assert not events
+    assert net.open_task is None
+    assert single.open_task is None
+
+
+def test_a_full_single_head_says_so():
+    net = network("single")
+    net.begin_task("all")
+    net.end_task()
+    with pytest.raises(CapacityError, match="no neuron of 2 is free"):
+        Learner(net, config()).learn(task())
+
+
+def test_an_open_task_of_the_user_is_left_alone():
+    net = network()
+    net.begin_task("mine")
+    with pytest.raises(TaskError, match="task 'mine' is open; end or abandon it before the next"):
+        Learner(net, config()).learn(task())
+    assert net.open_task == "mine"
+
+
+class Stop(BaseException):
+    """A crash."""
+
+
+@pytest.mark.parametrize("lr", [0.01, 50.0])  # A rate of 50 leaves the margin.
+@pytest.mark.parametrize("stop_at", [1, 5, 11, 12, 14, 24, 25, 26, 27, 29, 33, 34, 40, 45, 46])
+def test_a_task_goes_on_from_any_moment_as_if_nothing_had_happened(stop_at, lr):
+    tuning = FineTuning(10, lr, rounds=2)
+    options = config(alphas=(1e-3, 3e-3), margin=10.0, fine_tuning=tuning)
+    whole, moments = network(), []
+    expected = Learner(whole, options, on_progress=moments.append).learn(task())
+    if stop_at > len(moments):
+        assert lr == 50.0
+        return
+
+    net, saved, seen = network(), {}, []
+
+    def stop(progress):
+        seen.append(None)
+        if len(seen) == stop_at:
+            tensors = {}
+            saved["state"] = pack(progress.to_state(), tensors, name="progress")
+            saved["tensors"] = tensors
+            saved["open"] = net.open_state() if net.open_task else None
+            raise Stop
+
+    with pytest.raises(Stop):
+        Learner(net, options, on_progress=stop).learn(task())
+    resumed = network()
+    if saved["open"] is not None:
+        resumed.begin_task("a")
+        resumed.set_open_state(saved["open"])
+    progress = Progress.from_state(unpack(saved["state"], saved["tensors"]))
+    report = Learner(resumed, options).learn(task(), progress)
+    assert resumed.certificates == whole.certificates
+    assert (report.score, report.winner, report.num_rounds) == (
+        expected.score,
+        expected.winner,
+        expected.num_rounds,
+    )
+    assert report.plan.to_json() == expected.plan.to_json()
+    assert math.isfinite(report.score)

@@ -1,0 +1,239 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import clnp
+from clnp import Task, Training
+from clnp.errors import ArgumentError, DivergedError
+from clnp.packing import pack, unpack
+from clnp.task import load
+from clnp.training import Fit, evaluate, make_optimizer
+
+CPU = torch.device("cpu")
+
+
+def data(*, num_samples=120, nan=False):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(num_samples, 6, generator=generator)
+    return load(Task("a", (x, x[:, :3].argmax(1))), CPU)
+
+
+def opened():
+    torch.manual_seed(0)
+    net = clnp.ContinualNet(
+        nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Dropout(0.1), nn.Linear(12, 3)),
+        torch.zeros(2, 6),
+    )
+    net.begin_task("a")
+    return net
+
+
+def weights(net):
+    return {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def test_training_learns():
+    net = opened()
+    score = Fit(net, data(), Training(epochs=30, lr=0.02, batch_size=16), seed=0).run()
+    assert score > 70
+    assert score == evaluate(net, data().validation, data().objective)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimizer": "SGD", "optimizer_options": {"momentum": 0.9}},
+        {"patience": 2},
+        {"schedule": "cosine", "input_dropout": 0.2, "clip_norm": 1.0},
+        {"precision": "bfloat16"},
+    ],
+)
+def test_a_fit_taken_up_again_after_any_epoch_ends_the_same(options):
+    training = Training(epochs=4, lr=0.05, batch_size=32, **options)
+    whole = opened()
+    expected = Fit(whole, data(), training, seed=3)
+    score = expected.run()
+    for stop_after in (1, 2, 3):
+        net = opened()
+        fit = Fit(net, data(), training, seed=3)
+        stopped = {}
+
+        def stop(epoch, fit=fit, net=net, stopped=stopped, stop_after=stop_after):
+            if epoch.number + 1 == stop_after:
+                tensors = {}
+                stopped["packed"] = pack(fit.state(), tensors, name="fit")
+                stopped["tensors"], stopped["open"] = tensors, net.open_state()
+                raise KeyboardInterrupt
+
+        try:
+            fit.run(stop)
+        except KeyboardInterrupt:
+            resumed = opened()
+            resumed.set_open_state(stopped["open"])
+            again = Fit(resumed, data(), training, seed=3)
+            again.restore(unpack(stopped["packed"], stopped["tensors"]))
+            torch.manual_seed(99)  # Nothing may depend on the generator's state.
+            assert again.run() == score
+            assert same(weights(resumed), weights(whole))
+            unlike = {"seconds"}
+            for a, b in zip(again.epochs, expected.epochs, strict=True):
+                assert {k: v for k, v in vars(a).items() if k not in unlike} == {
+                    k: v for k, v in vars(b).items() if k not in unlike
+                }
+
+
+def test_the_seed_decides_and_nothing_else_does():
+    training = Training(epochs=2, batch_size=16)
+    nets = []
+    for seed, noise in ((1, 10), (1, 20), (2, 10)):
+        net = opened()
+        torch.manual_seed(noise)
+        Fit(net, data(), training, seed=seed).run()
+        nets.append(weights(net))
+    assert same(nets[0], nets[1])
+    assert not same(nets[0], nets[2])
+
+
+def test_patience_stops_and_puts_the_best_weights_back():
+    net = opened()
+    fit = Fit(net, data(), Training(epochs=50, lr=0.5, batch_size=8, patience=2), seed=0)
+    kept = {}
+
+    def remember(epoch):
+        kept[epoch.number] = net.open_state()
+
+    score = fit.run(remember)
+    assert len(fit.epochs) < 50
+    assert len(fit.epochs) - 1 - fit.best_epoch == 2
+    assert score == max(epoch.score for epoch in fit.epochs)
+    best = kept[fit.best_epoch].tensors
+    assert all(torch.equal(net.open_state().tensors[name], best[name]) for name in best)
+
+
+def test_a_loss_that_is_no_number_is_divergence():
+    net = opened()
+    training = Training(epochs=3, lr=1e30, optimizer="SGD")
+    with pytest.raises(DivergedError, match=r"the loss of task .a. is \S+ in epoch \d"):
+        Fit(net, data(), training, seed=0).run()
+
+
+def test_schedules():
+    cosine = Training(epochs=10, lr=0.4, schedule="cosine")
+    assert cosine.lr_at(0) == 0.4
+    assert math.isclose(cosine.lr_at(5), 0.2)
+    assert cosine.lr_at(10) == 0
+    steps = Training(
+        epochs=10, lr=1.0, schedule="milestones", milestones=(3, 6), milestone_factor=0.5
+    )
+    assert [steps.lr_at(e) for e in (0, 2.9, 3, 5.9, 6)] == [1, 1, 0.5, 0.5, 0.25]
+    assert Training(lr=0.3).lr_at(7) == 0.3
+
+
+def test_the_optimizer_follows_the_schedule():
+    net, seen = opened(), []
+
+    def factory(parameters, lr):
+        optimizer = torch.optim.SGD(parameters, lr=lr)
+        optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
+        return optimizer
+
+    training = Training(
+        epochs=3,
+        lr=1.0,
+        batch_size=200,
+        optimizer=factory,
+        schedule="milestones",
+        milestones=(1, 2),
+    )
+    Fit(net, data(), training, seed=0).run()
+    assert seen == pytest.approx([1.0, 0.1, 0.01])
+
+
+def test_options_reach_the_step():
+    inputs = []
+
+    def augment(x):
+        inputs.append(x)
+        return x + 1
+
+    net = opened()
+    Fit(net, data(), Training(epochs=1, batch_size=200, augment=augment), seed=0).run()
+    assert len(inputs) == 1
+    assert inputs[0].shape == (108, 6)
+    plain, clipped = opened(), opened()
+    before = weights(plain)
+    sgd = {"epochs": 1, "optimizer": "SGD", "lr": 1.0, "alpha": 0.0, "batch_size": 200}
+    Fit(plain, data(), Training(**sgd), seed=0).run()
+    Fit(clipped, data(), Training(**sgd, clip_norm=1e-3), seed=0).run()
+
+    def moved(net):
+        return sum((weights(net)[n] - before[n]).norm() ** 2 for n in before) ** 0.5
+
+    assert moved(clipped) <= 1.01e-3 < moved(plain)
+    dropped = opened()
+    Fit(dropped, data(), Training(**sgd, input_dropout=0.5), seed=0).run()
+    assert not same(weights(dropped), weights(plain))
+    penalised = opened()
+    Fit(penalised, data(), Training(**{**sgd, "alpha": 0.1}), seed=0).run()
+    assert not same(weights(penalised), weights(plain))
+
+
+def test_epochs_report_the_loss_with_and_without_the_penalty():
+    net = opened()
+    fit = Fit(net, data(), Training(epochs=1, alpha=0.5, lr=1e-9, batch_size=200), seed=0)
+    fit.run()
+    [epoch] = fit.epochs
+    expected = net.l1_penalty(0.5).item()
+    assert epoch.penalised_loss - epoch.loss == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 0},
+        {"lr": 0.0},
+        {"lr": math.inf},
+        {"batch_size": 0},
+        {"patience": 0},
+        {"input_dropout": 1.0},
+        {"clip_norm": 0.0},
+        {"milestone_factor": 0.0},
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options):
+    (name,) = options
+    with pytest.raises(ArgumentError, match=f"training: {name} cannot be"):
+        Training(**options)
+
+
+def test_unknown_choices_are_refused_with_the_nearest_one():
+    with pytest.raises(ArgumentError, match="unknown schedule 'cosin'; did you mean 'cosine'"):
+        Training(schedule="cosin")
+    with pytest.raises(ArgumentError, match="unknown precision 'float23'; did you mean 'float32'"):
+        Training(precision="float23")
+    with pytest.raises(ArgumentError, match="unknown optimizer 'Adm'; did you mean 'Adam"):
+        Training(optimizer="Adm")
+    with pytest.raises(ArgumentError, match="unknown optimizer 'Optimizerr'"):
+        Training(optimizer="Optimizerr")
+    bad = Training(optimizer_options={"momentun": 1})
+    with pytest.raises(ArgumentError, match="momentun"):
+        make_optimizer(bad, [nn.Parameter(torch.zeros(1))])
+
+
+def test_evaluating_keeps_the_mode_and_judges_in_evaluation_mode():
+    net = opened().train()
+    loaded = data()
+    once = evaluate(net, loaded.validation, loaded.objective)
+    assert evaluate(net, loaded.validation, loaded.objective) == once
+    assert net.training
+    twin = copy.deepcopy(net).eval()
+    assert evaluate(twin, loaded.validation, loaded.objective) == once
+    assert not twin.training
