@@ -25,7 +25,9 @@ class Numbers(Dataset):
         inputs = torch.tensor([float(place), place + 0.5])
         if self.flip and torch.rand(()).item() < self.flip:
             inputs = inputs.flip(0)
-        return inputs + self.noise * torch.rand(()), place
+        if self.noise:
+            inputs = inputs + self.noise * torch.rand(())
+        return inputs, place
 
 
 def pair(count: int) -> tuple[Tensor, Tensor]:
@@ -195,6 +197,7 @@ def test_splitting_loses_no_sample():
     assert torch.equal(inputs[:, 0].long(), targets)
     assert torch.equal(apart_inputs[:, 0].long(), apart_targets)
     assert targets.tolist() == sorted(targets.tolist())
+    assert apart_targets.tolist() == sorted(apart_targets.tolist())
     assert apart_targets.tolist() != list(range(5))
     assert apart_targets.tolist() != list(range(15, 20))
 

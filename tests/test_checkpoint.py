@@ -568,3 +568,43 @@ def test_an_open_task_pruned_to_nothing_comes_back(tmp_path, name, head):
         assert same_state(loaded.state_dict(), net.state_dict())
         assert torch.equal(loaded.eval()(x), net.eval()(x))
         net.abandon_task()
+
+
+def test_what_is_attached_comes_back_and_an_optimizer_goes_on_as_if_never_stopped(tmp_path):
+    x = example("mlp")
+    y = torch.arange(len(x)) % 3
+    net = make()
+    net.begin_task("a")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+
+    def step(net, optimizer):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+    step(net, optimizer)
+    extra = {
+        "optimizer": optimizer.state_dict(),
+        "epoch": 3,
+        "note": "tensor:",
+        "list": [None, 1.5],
+    }
+    net.save(tmp_path / "net", attached=extra)
+    loaded = load(tmp_path / "net")
+    found = clnp.attached(tmp_path / "net")
+    assert (found["epoch"], found["note"], found["list"]) == (3, "tensor:", [None, 1.5])
+    again = torch.optim.AdamW(loaded.parameters(), lr=0.05)
+    again.load_state_dict(found["optimizer"])
+    for _ in range(3):
+        step(net, optimizer)
+        step(loaded, again)
+    for one, other in zip(net.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(one, other)
+    make().save(tmp_path / "bare")
+    assert clnp.attached(tmp_path / "bare") is None
+
+
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(TypeError, match="which cannot be stored"):
+        make().save(tmp_path / "net", attached={"f": print})
+    assert not (tmp_path / "net").exists()

@@ -98,9 +98,7 @@ def test_if_all_diverge_the_network_is_as_it_was():
     Learner(net, config()).learn(task())
     before = copied_state(net)
     broken = Learner(net, config(training={"optimizer": "SGD", "lr": 1e30}))
-    with pytest.raises(
-        DivergedError, match="every candidate of task 'b' diverged: alpha 0.001, lr"
-    ):
+    with pytest.raises(DivergedError, match="every candidate of task 'b' diverged: alpha"):
         broken.learn(task("b"))
     assert net.open_task is None
     assert same_state(net.state_dict(), before)
@@ -261,3 +259,18 @@ def test_a_task_goes_on_from_any_moment_as_if_nothing_had_happened(stop_at, lr):
     )
     assert report.plan.to_json() == expected.plan.to_json()
     assert math.isfinite(report.score)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("resident", [True, False])
+def test_learning_on_the_gpu(precision, resident):
+    net = network().to("cuda")
+    options = config(training={"precision": precision}, resident=resident, num_workers=0)
+    learner = Learner(net, options)
+    first, second = task("a"), task("b", seed=1)
+    assert learner.learn(first).test_score > 65
+    answer = net(first.test[0].cuda(), task="a")
+    assert learner.learn(second).test_score > 65
+    assert torch.equal(net(first.test[0].cuda(), task="a"), answer)
+    net.verify()

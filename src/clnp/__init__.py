@@ -2,6 +2,7 @@
 
 from .activity import Activity
 from .certificate import Certificate
+from .checkpoint import attached
 from .config import FineTuning, LearnerConfig
 from .discovery import inspect
 from .errors import (
@@ -56,5 +57,6 @@ __all__ = [
     "TaskReport",
     "Training",
     "WideCNN",
+    "attached",
     "inspect",
 ]

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,12 @@ from .certificate import Certificate, digest_of
 from .errors import CheckpointError
 from .graph import Graph, Site
 from .ledger import Ledger, OpenTask
+from .packing import pack, unpack
 
 FORMAT = "clnp"
 VERSION = 1
+ATTACHED = "attached."
+"""What the names of tensors begin with that are not the network's own."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,18 @@ class Record:
     num_outputs: tuple[int, ...]
     open_task: OpenTask | None
     open_free: Mapping[str, int]
+    attached: Any = None
+    """What the user stores with the network: nested dictionaries, lists, numbers and tensors."""
 
 
 def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tensor]) -> None:
     """Write record and tensors to `path`, which holds the old file or the new one, never a part."""
-    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    beside: dict[str, Tensor] = {}
+    packed = pack(record.attached, beside, name=ATTACHED)
+    stored = {
+        name: tensor.detach().cpu().contiguous().clone()
+        for name, tensor in {**tensors, **beside}.items()
+    }
     manifest = json.dumps(
         {
             "graph": _graph_to_json(record.graph),
@@ -59,6 +69,7 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
             "num_outputs": list(record.num_outputs),
             "open_task": None if record.open_task is None else asdict(record.open_task),
             "open_free": dict(record.open_free),
+            "attached": packed,
             "tensors": {name: digest_of(tensor) for name, tensor in stored.items()},
         }
     )
@@ -125,7 +136,15 @@ def read(path: str | PathLike[str]) -> tuple[Record, dict[str, Tensor]]:
     for name in digests.keys() | tensors.keys():
         if name not in tensors or digest_of(tensors[name]) != digests.get(name):
             raise CheckpointError(f"{path} is corrupted: tensor {name} does not match its SHA-256")
-    return record, tensors
+    found = unpack(record.attached, tensors)
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(ATTACHED)}
+    return replace(record, attached=found), own
+
+
+def attached(path: str | PathLike[str]) -> Any:
+    """What was saved with a network as `attached`, on the CPU; tuples come back as lists."""
+    record, _ = read(path)
+    return record.attached
 
 
 def fill(net: nn.Module, tensors: Mapping[str, Tensor], *, path: str | PathLike[str]) -> None:

@@ -35,6 +35,7 @@ from .errors import (
     TaskError,
 )
 from .graph import Graph
+from .guarded import GuardedNet
 from .ledger import Capacity, Ledger, OpenTask
 from .openstate import OpenState
 from .pruning import KEEP_ALL, PruningPlan, num_kept, plan
@@ -43,7 +44,7 @@ from .subnetwork import subnetwork
 Neurons = Mapping[str, Sequence[int]]
 
 
-class ContinualNet(nn.Module):
+class ContinualNet(GuardedNet):
     """A copy of `model` that learns one task after the other with exactly zero forgetting.
 
     `example_input` is one batch that `model` accepts (a tensor, a tuple of positional inputs, or a
@@ -150,7 +151,9 @@ class ContinualNet(nn.Module):
             check_room(name, {group: free[group] for group in self._body.head_groups})
         if initial is not None:
             if self.tasks:
-                raise TaskError("initial weights are for the first task; others start in free ones")
+                raise TaskError(
+                    "initial weights are for the first task; later ones start in what is free"
+                )
             widened = dict(self.ledger.sizes) != dict(self.graph.groups)
             check_initial(initial, self._described, fits=num_outputs <= own, widened=widened)
         restore = self._body.snapshot()
@@ -303,9 +306,13 @@ class ContinualNet(nn.Module):
         for certificate in self._certificates:
             certificate.check(self._certify(certificate.task))
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the network, an open task included, to one safetensors file, atomically."""
-        checkpoint.write(path, self._record(), self.state_dict())
+    def save(self, path: str | PathLike[str], *, attached: Any = None) -> None:
+        """Write the network, an open task included, to one safetensors file, atomically.
+
+        `attached` goes with it, an optimizer's state dict for example: nested dictionaries, lists,
+        numbers, text and tensors, which `clnp.attached(path)` reads back.
+        """
+        checkpoint.write(path, replace(self.record(), attached=attached), self.state_dict())
 
     @classmethod
     def load(cls, path: str | PathLike[str], model: nn.Module) -> "ContinualNet":
@@ -330,57 +337,11 @@ class ContinualNet(nn.Module):
         net.verify()
         return net
 
-    def get_extra_state(self) -> Tensor:
-        """What a state dict must agree on to be loaded: ledger, open task, certificates."""
-        return checkpoint.identity(self._record())
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Refuse the state dict of a network that has learnt something else."""
-        if not torch.equal(state.cpu(), self.get_extra_state()):
-            raise TaskError(
-                "this state dict is of a network with another ledger: other tasks, widths or "
-                "frozen weights. Use net.save(path) and ContinualNet.load(path, model)"
-            )
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
-        """Load a state dict of this network; one that cannot prove to be of it is refused."""
-        if self.tasks and "_extra_state" not in state_dict:
-            raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
-        return super().load_state_dict(state_dict, *args, **options)
-
-    def train(self, mode: bool = True) -> "ContinualNet":
-        """As for any module, but not in the middle of another thread's pass."""
-        with self._body.lock:
-            return super().train(mode)
-
-    def to_empty(self, *, device: Any, recurse: bool = True) -> "ContinualNet":
-        """Refused once a task has ended: it would leave nothing of it."""
-        if self.tasks:
-            raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
-        return super().to_empty(device=device, recurse=recurse)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ContinualNet":
-        self._body.stage.check_conversion(self._body.head.like, fn)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
-
     def extra_repr(self) -> str:
         """Head, tasks and free neurons in one line."""
         free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
         return (
             f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
-        )
-
-    def _record(self) -> checkpoint.Record:
-        return checkpoint.Record(
-            graph=self.graph,
-            head=self.head,
-            modules=self._described,
-            ledger=self.ledger,
-            certificates=self._certificates,
-            num_outputs=self._body.head.outputs(len(self.tasks)),
-            open_task=self._open,
-            open_free=dict(self._body.stage.free),
         )
 
     def _certify(self, task: str) -> Certificate:

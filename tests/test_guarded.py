@@ -1,0 +1,45 @@
+import threading
+
+import pytest
+import torch
+
+from clnp.checkpoint import identity
+from clnp.errors import TaskError
+from networks import example, learn, make
+
+
+def test_the_record_says_what_the_network_is():
+    net = make(head="single")
+    learn(net, "a", example("mlp"))
+    net.begin_task("b", num_outputs=2)
+    record = net.record()
+    assert (record.head, record.open_task.name, record.open_task.num_outputs) == ("single", "b", 2)
+    assert record.ledger == net.ledger
+    assert record.num_outputs == (3,)
+    assert record.open_free == net.ledger.free()
+    assert record.certificates == (net.certificates["a"],)
+
+
+def test_a_state_dict_carries_the_identity_of_its_network():
+    net = make()
+    learn(net, "a", example("mlp"))
+    state = net.state_dict()
+    assert torch.equal(state["_extra_state"], identity(net.record()))
+    net.load_state_dict(state)
+    other = make()
+    learn(other, "b", example("mlp"))
+    with pytest.raises(TaskError, match="this state dict is of a network with another ledger"):
+        other.load_state_dict(state)
+    other.verify()
+
+
+def test_the_mode_does_not_change_in_the_middle_of_a_pass():
+    net = make()
+    changed = threading.Event()
+    with net._body.lock:
+        thread = threading.Thread(target=lambda: (net.eval(), changed.set()))
+        thread.start()
+        assert not changed.wait(0.05)
+        assert net.training
+    thread.join()
+    assert not net.training
