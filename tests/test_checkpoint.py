@@ -13,7 +13,7 @@ from torch import nn
 
 import clnp
 from clnp import checkpoint
-from clnp.errors import CheckpointError, ForgettingError
+from clnp.errors import ArgumentError, CheckpointError, ForgettingError
 from networks import (
     HEADS,
     NETWORKS,
@@ -605,6 +605,6 @@ def test_what_is_attached_comes_back_and_an_optimizer_goes_on_as_if_never_stoppe
 
 
 def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(TypeError, match="which cannot be stored"):
+    with pytest.raises(ArgumentError, match="which cannot be stored"):
         make().save(tmp_path / "net", attached={"f": print})
     assert not (tmp_path / "net").exists()

@@ -15,7 +15,7 @@ def test_the_record_says_what_the_network_is():
     record = net.record()
     assert (record.head, record.open_task.name, record.open_task.num_outputs) == ("single", "b", 2)
     assert record.ledger == net.ledger
-    assert record.num_outputs == (3,)
+    assert record.num_outputs == (4,)
     assert record.open_free == net.ledger.free()
     assert record.certificates == (net.certificates["a"],)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from clnp.errors import ArgumentError
 from clnp.packing import pack, unpack
 
 
@@ -163,7 +164,7 @@ def test_a_packed_tensor_is_a_copy_without_gradient():
     ],
 )
 def test_foreign_objects_are_refused_by_their_place(value, message):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         pack(value, {}, name="state")
     assert str(caught.value) == message
 

@@ -322,3 +322,10 @@ def test_bad_values_far_down_are_found():
 def test_streamed_values_are_left_to_training():
     train = (torch.full((4, 3), math.nan), torch.arange(4))
     assert loaded(train, train, resident=False).train.inputs is None
+
+
+@pytest.mark.parametrize("num_outputs", [0, -1, "3", 2.5])
+def test_a_number_of_outputs_that_makes_no_sense_is_refused(num_outputs):
+    task = Task("a", (torch.zeros(20, 2), torch.arange(20) % 2), num_outputs=num_outputs)
+    with pytest.raises(ArgumentError, match="it must be a whole number, 1 or more"):
+        load(task, torch.device("cpu"))

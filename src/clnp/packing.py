@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .errors import ArgumentError
+
 
 def pack(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
     """`value` as JSON; its tensors go into `tensors` under names that begin with `name`.
@@ -19,7 +21,7 @@ def pack(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, int | str):
-                raise TypeError(f"{name} has the key {key!r}, which cannot be stored")
+                raise ArgumentError(f"{name} has the key {key!r}, which cannot be stored")
         return {
             "keys": list(value),
             "values": [pack(v, tensors, name=f"{name}.{k}") for k, v in value.items()],
@@ -28,7 +30,7 @@ def pack(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
         return [pack(item, tensors, name=f"{name}.{place}") for place, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{name} is a {type(value).__name__}, which cannot be stored")
+    raise ArgumentError(f"{name} is a {type(value).__name__}, which cannot be stored")
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -10,6 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from .arguments import checked_outputs
 from .batches import Batches, Data, batches_of, split_off
 from .errors import ArgumentError
 from .objective import CLASSIFICATION, MULTI_LABEL, REGRESSION, Objective, objective_named
@@ -82,6 +83,7 @@ def load(
         # A rare label may have gone to the part that was split off.
         given = ("training", "validation") if task.validation is None else ("training",)
         num_outputs = _num_outputs(task, objective, [loaded[part] for part in given])
+    num_outputs = checked_outputs(num_outputs, own=1, single=False)
     for part, batches in loaded.items():
         _check_values(f"task {task.name!r}, {part} data", batches, objective, num_outputs)
     test = loaded.get("test")
