@@ -1433,3 +1433,12 @@ def test_predict_is_of_no_use_after_score_has_returned():
     with pytest.raises(TaskError, match="predict is for the call of score that it was handed to"):
         handed[-1](X)
     assert net(X).shape == (8, 4)
+
+
+@pytest.mark.parametrize("plan", [[], (), "", 0])
+def test_an_empty_plan_of_another_kind_does_not_claim_everything(plan):
+    net = make()
+    net.begin_task("a")
+    with pytest.raises(PruningError, match="is no plan"):
+        net.end_task(plan)
+    assert net.open_task == "a"

@@ -265,8 +265,8 @@ class ContinualNet(GuardedNet):
         body, ledger = self._body, self.ledger
         restore = body.snapshot()
         try:
-            free = body.stage.free
-            keep, reused = kept_by(plan or {}, self.graph, task=task.name, free=free)
+            wanted = {} if plan is None else plan
+            keep, reused = kept_by(wanted, self.graph, task=task.name, free=body.stage.free)
             body.restrict(keep)
             if recalibrate is not None:
                 self.recalibrate(recalibrate)
