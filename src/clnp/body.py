@@ -150,9 +150,7 @@ class Body:
     def reads(self, index: int, before: Widths, after: Widths) -> dict[str, Tensor]:
         """Exactly what the inference of the ended task number `index` reads, by name."""
         tensors: dict[str, Tensor] = {}
-        view = self._view(before, after)
-        for path, layer in self.layers.items():
-            narrow = layer.narrowed(layer.frozen(), self.stage.frozen, view, stand_in=False)
+        for path, narrow in self._narrowed(self._view(before, after), stand_in=False).items():
             tensors.update({f"{path}.{name}": tensor for name, tensor in narrow.items()})
         for name, tensor in self.head.frozen(index).items():
             tensors[f"{self.graph.classifier}.{name}"] = tensor
@@ -163,12 +161,15 @@ class Body:
     def narrow(self, index: int, before: Widths, after: Widths) -> dict[str, Tensors]:
         """The tensors of each layer for the ended task number `index`, dead stand-ins included."""
         view = self._view(before, after)
-        narrow = {
-            path: layer.narrowed(layer.frozen(), self.stage.frozen, view, stand_in=True)
+        head = self.head.narrowed(self.head.frozen(index), before=before, after=after, view=view)
+        return {**self._narrowed(view, stand_in=True), self.graph.classifier: head}
+
+    def _narrowed(self, view: View, *, stand_in: bool) -> dict[str, Tensors]:
+        """The part of each layer's frozen tensors that the neurons of `view` read."""
+        return {
+            path: layer.narrowed(layer.frozen(), self.stage.frozen, view, stand_in=stand_in)
             for path, layer in self.layers.items()
         }
-        head = self.head.narrowed(self.head.frozen(index), before=before, after=after, view=view)
-        return {**narrow, self.graph.classifier: head}
 
     def run_task(
         self, index: int, before: Widths, after: Widths, *, args: Inputs, kwargs: Named
@@ -200,14 +201,9 @@ class Body:
         self._show({**narrow, self.graph.classifier: head}, keep)
 
     def _show_frozen(self) -> None:
-        frozen = self.stage.frozen
-        view = self._view(frozen, frozen)
+        view = self._view(self.stage.frozen, self.stage.frozen)
         with torch.inference_mode(False):
-            narrow = {
-                path: layer.narrowed(layer.frozen(), frozen, view, stand_in=True)
-                for path, layer in self.layers.items()
-            }
-        self._show(narrow, "frozen")
+            self._show(self._narrowed(view, stand_in=True), "frozen")
 
     def _show(self, tensors: Mapping[str, Tensors], what: object) -> None:
         for path, layer in self.layers.items():
