@@ -217,6 +217,16 @@ def test_an_open_task_of_the_user_is_left_alone():
     assert net.open_task == "mine"
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_of_the_network_is_left_alone(training):
+    net = network().train(training)
+    Learner(net, config()).learn(task())
+    assert net.training is training
+    with pytest.raises(ArgumentError):
+        Learner(net, config()).learn(task("b", num_inputs=5))
+    assert net.training is training
+
+
 class Stop(BaseException):
     """A crash."""
 

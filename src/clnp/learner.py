@@ -154,6 +154,7 @@ class Learner:
             num_workers=config.num_workers,
         )
         devices = [net.device] if net.device.type == "cuda" else []
+        mode = net.training
         with torch.random.fork_rng(devices):
             try:
                 self._check_inputs(data, progress)
@@ -165,6 +166,8 @@ class Learner:
                 if net.open_task is not None:
                     net.abandon_task()
                 raise
+            finally:
+                net.train(mode)
 
     def _open(self, data: TaskData, seed: int) -> None:
         torch.manual_seed(derive(seed, "init"))
@@ -179,7 +182,7 @@ class Learner:
             inputs, _ = next(data.train.batches(2))
             with torch.no_grad():
                 self.net.eval()(inputs)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ArgumentError(
                 f"task {data.task.name!r}: inputs of shape {tuple(inputs.shape)} and "
                 f"{inputs.dtype} do not fit the network: {error}"
