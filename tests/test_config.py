@@ -27,14 +27,19 @@ def test_the_grid_is_every_combination():
         ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be between 0 and 1"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be between 0 and 1"),
         ({"lrs": (0.1, -1.0)}, "training: lr cannot be -1.0"),
+        ({"resolution": 0}, "resolution is 0; it must be 1 or more"),
+        ({"num_workers": -1}, "num_workers is -1; it must be 0 or more"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message) as caught:
         LearnerConfig(**options)
+    assert [caught.value.argument] == list(options)
 
 
-@pytest.mark.parametrize("options", [{"epochs": 0}, {"rounds": 0}, {"lr": 0.0}])
-def test_fine_tuning_needs_something_to_do(options):
-    with pytest.raises(ArgumentError, match="fine-tuning: epochs, rounds and lr must be above 0"):
-        FineTuning(**options)
+@pytest.mark.parametrize(("name", "value"), [("epochs", 0), ("rounds", 0), ("lr", 0.0)])
+def test_fine_tuning_needs_something_to_do(name, value):
+    message = f"fine_tuning: {name} is {value}; it must be above 0"
+    with pytest.raises(ArgumentError, match=message) as caught:
+        FineTuning(**{name: value})
+    assert caught.value.argument == name

@@ -1,5 +1,8 @@
 import math
+import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,8 +10,8 @@ from torch import nn
 import clnp
 from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, Training
 from clnp.errors import ArgumentError, CapacityError, DivergedError, TaskError
-from clnp.learner import Progress
 from clnp.packing import pack, unpack
+from clnp.progress import Progress
 from networks import ConvNet, copied_state, same_state
 
 
@@ -108,7 +111,7 @@ def test_the_same_seed_gives_the_same_task_and_a_candidate_more_changes_no_other
     def learnt(seed=0, noise=0, **options):
         net = network()
         torch.manual_seed(noise)
-        report = Learner(net, config(seed=seed, **options)).learn(task())
+        report = Learner(net, config(**options), seed=seed).learn(task())
         return report, net.certificates["a"].digest
 
     one, digest = learnt()
@@ -187,7 +190,7 @@ def test_a_task_that_does_not_fit_is_refused_before_training():
     net, events = network(), []
     learner = Learner(net, config(), on_event=events.append)
     with pytest.raises(
-        ArgumentError, match=r"task 'a': inputs of shape \(2, 5\) and torch.float32"
+        ArgumentError, match=r"task 'a', training data: inputs of shape \(2, 5\) and torch.float32"
     ):
         learner.learn(task(num_inputs=5))
     single = network("single")
@@ -199,6 +202,143 @@ def test_a_task_that_does_not_fit_is_refused_before_training():
     assert not events
     assert net.open_task is None
     assert single.open_task is None
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_other_data_that_does_not_fit_is_refused_before_training(part):
+    net, events, good = network(), [], task()
+    x, y = good.test
+    bad = replace(good, **{part: (x[:, :5], y)})
+    with pytest.raises(ArgumentError, match=rf"task 'a', {part} data: inputs of shape \(2, 5\)"):
+        Learner(net, config(), on_event=events.append).learn(bad)
+    assert not events
+    assert net.tasks == ()
+
+
+def test_batches_of_one_do_not_fit_batchnorm():
+    x, y = torch.randn(20, 6), torch.arange(20) % 2
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+    net = clnp.ContinualNet(model, x[:2])
+    with pytest.raises(ArgumentError, match="Expected more than 1 value per channel"):
+        Learner(net, config(training={"batch_size": 1})).learn(Task("a", (x, y), num_outputs=4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "LBFGS"}, "training: LBFGS cannot be used: "),
+        ({"optimizer": "SparseAdam"}, "training: SparseAdam cannot be used: "),
+        ({"optimizer_options": {"betas": (0.9,)}}, "training: Adam: "),
+        ({"optimizer_options": {"fused": True, "foreach": True}}, "training: Adam: "),
+    ],
+)
+def test_an_optimizer_that_cannot_be_used_is_refused_before_training(options, message):
+    events = []
+    with pytest.raises(ArgumentError, match=message):
+        Learner(network(), config(training=options), on_event=events.append).learn(task())
+    assert not events
+
+
+def test_a_candidate_whose_score_is_not_finite_is_dropped():
+    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
+    line = Task("line", (x, x[:, :2]), objective="regression")
+    wild = config(lrs=(1e-3, 1e19), training={"epochs": 1, "batch_size": 300, "optimizer": "SGD"})
+    report = Learner(network(), wild).learn(line)
+    assert report.winner == 0
+    assert "the validation score of task 'line' is" in report.candidates[1].diverged
+
+
+def test_a_task_that_is_interrupted_is_abandoned():
+    net = network()
+
+    def interrupt(event):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Learner(net, config(), on_event=interrupt).learn(task())
+    assert net.open_task is None
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Samples with noise from every generator that there is."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, place):
+        noise = torch.rand(()) + random.random() + np.random.rand()
+        return self.x[place] + 0.1 * noise.float(), int(self.y[place])
+
+
+@pytest.mark.parametrize("stop_at", [3, 12, 13, 14, 16])
+def test_data_that_draws_random_numbers_goes_on_as_if_nothing_had_happened(stop_at):
+    def learnt(draws, progress=None, net=None, on_progress=lambda progress: None):
+        torch.manual_seed(draws)
+        random.seed(draws)
+        np.random.seed(draws)
+        net = network() if net is None else net
+        noisy = Task("a", Noisy(*task().train), num_outputs=3)
+        options = config(alphas=(1e-3, 3e-3), margin=10.0, training={"epochs": 6})
+        Learner(net, options, on_progress=on_progress).learn(noisy, progress)
+        return net.certificates
+
+    whole, saved, seen = learnt(0), {}, []
+    net = network()
+
+    def stop(progress):
+        seen.append(None)
+        if len(seen) == stop_at:
+            saved["progress"] = Progress.from_state(progress.to_state())
+            saved["open"] = net.open_state() if net.open_task else None
+            raise Stop
+
+    with pytest.raises(Stop):
+        learnt(1, net=net, on_progress=stop)
+    resumed = network()
+    if saved["open"] is not None:
+        resumed.begin_task("a", 3)
+        resumed.set_open_state(saved["open"])
+    assert learnt(2, saved["progress"], resumed) == whole
+
+
+def test_a_task_can_be_checked_without_learning_it():
+    net = network("single")
+    learner = Learner(net, config())
+    learner.check(task())
+    x = torch.randn(50, 6)
+    with pytest.raises(ArgumentError, match="num_outputs is 4, and the single head has 3"):
+        learner.check(Task("a", (x, torch.arange(50) % 4)))
+    with pytest.raises(ArgumentError, match="an input is NaN or infinite"):
+        learner.check(Task("a", (x / 0, torch.arange(50) % 3)))
+    noisy = Noisy(x[:, :5], torch.arange(50) % 3)
+    with pytest.raises(ArgumentError, match=r"inputs of shape \(2, 5\)"):
+        learner.check(Task("a", noisy, num_outputs=3))
+    learner.check(Task("a", noisy))
+    assert net.open_task is None
+
+
+def test_an_alpha_for_an_unknown_layer_is_refused_before_training():
+    events = []
+    learner = Learner(network(), config(alphas=(1e-3, {"9": 1e-3})), on_event=events.append)
+    with pytest.raises(ArgumentError, match="unknown layer '9'"):
+        learner.learn(task())
+    tuned = config(fine_tuning=FineTuning(alpha={"nope": 1.0}))
+    with pytest.raises(ArgumentError, match="unknown layer 'nope'"):
+        Learner(network(), tuned, on_event=events.append).learn(task())
+    assert not events
+
+
+def test_events_name_their_task():
+    events = []
+    Learner(
+        network(), config(fine_tuning=FineTuning(1)), on_event=lambda e: events.append(dict(e))
+    ).learn(task())
+    kinds = [event["event"] for event in events]
+    assert kinds == [*["epoch"] * 12, "candidate", "pruning", "chosen", "epoch", "round", "task"]
+    assert {event["task"] for event in events} == {"a"}
 
 
 def test_a_full_single_head_says_so():

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from clnp.errors import ArgumentError
 from clnp.objective import CLASSIFICATION, REGRESSION, Objective, accuracy
-from clnp.task import Task, TaskData, load
+from clnp.task import Task, TaskData, load, load_test
 
 CPU = torch.device("cpu")
 OWN = Objective("regression", F.l1_loss, lambda outputs, targets: 0.0)
@@ -319,9 +319,45 @@ def test_bad_values_far_down_are_found():
     assert "an input is NaN" in message_of((inputs, targets), labelled())
 
 
-def test_streamed_values_are_left_to_training():
+def test_streamed_values_are_checked_unless_told_not_to():
     train = (torch.full((4, 3), math.nan), torch.arange(4))
-    assert loaded(train, train, resident=False).train.inputs is None
+    with pytest.raises(ArgumentError, match="training data: an input is NaN or infinite"):
+        loaded(train, train, resident=False)
+    assert loaded(train, train, resident=False, check=False).train.inputs is None
+    labels = (torch.zeros(4, 3), torch.arange(4))
+    task = Task("a", labels, labels, num_outputs=3)
+    with pytest.raises(ArgumentError, match="labels go from 0 to 3; a task with 3 outputs"):
+        load(task, torch.device("cpu"), resident=False)
+
+
+def test_resident_values_are_checked_always():
+    train = (torch.full((4, 3), math.nan), torch.arange(4))
+    with pytest.raises(ArgumentError, match="an input is NaN or infinite"):
+        loaded(train, train, check=False)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_inputs_are_prepared_batch_by_batch(resident):
+    data = (torch.arange(40, dtype=torch.uint8).reshape(20, 2), torch.arange(20) % 2)
+    task = Task("a", data, test=data, prepare=lambda x: x.flip(1) / 2)
+    found = load(task, torch.device("cpu"), resident=resident)
+    for part in (found.train, found.validation, found.test):
+        for inputs, _ in part.batches(7, seed=0):
+            assert inputs.dtype == torch.float32
+            assert torch.equal(inputs[:, 0], inputs[:, 1] + 0.5)
+    assert (found.train.inputs is None) is not resident
+
+
+def test_the_test_data_can_be_loaded_alone():
+    data = (torch.ones(5, 2), torch.arange(5) % 2)
+    task = Task("a", data, test=data, prepare=lambda x: x + 1)
+    cpu = torch.device("cpu")
+    ((inputs, targets),) = load_test(task, cpu).batches(9)
+    assert torch.equal(inputs, data[0] + 1)
+    assert torch.equal(targets, data[1])
+    assert load_test(Task("a", data), cpu) is None
+    with pytest.raises(ArgumentError, match="task 'a', test data is empty"):
+        load_test(Task("a", data, test=(torch.ones(0, 2), torch.ones(0))), cpu)
 
 
 @pytest.mark.parametrize("num_outputs", [0, -1, "3", 2.5])

@@ -1,6 +1,7 @@
 """Batches of one data set: resident on the device where it fits, streamed by workers where not."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ RESIDENT_BYTES = 2 << 30
 """A data set up to this size is put on the device as a whole, unless told otherwise."""
 
 Data = tuple[Tensor, Tensor] | Dataset[Any]
+Prepare = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Batches:
     """A data set on a device, in batches.
 
     `inputs` and `targets` are there when the data is resident; otherwise `dataset` is streamed by
-    `num_workers` processes.
+    `num_workers` processes. `prepare` changes each batch of inputs on the device.
     """
 
     device: torch.device
@@ -30,6 +32,7 @@ class Batches:
     targets: Tensor | None = None
     dataset: Dataset[Any] | None = None
     num_workers: int = 0
+    prepare: Prepare | None = None
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -41,6 +44,10 @@ class Batches:
         A shuffled pass leaves out a last batch of one sample, on which BatchNorm cannot train,
         unless all batches are of one.
         """
+        for inputs, targets in self._raw(size, seed):
+            yield inputs if self.prepare is None else self.prepare(inputs), targets
+
+    def _raw(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         if self.inputs is None:
             yield from self._streamed(size, seed)
             return
@@ -63,6 +70,7 @@ class Batches:
             shuffle=seed is not None,
             num_workers=self.num_workers,
             pin_memory=self.device.type == "cuda",
+            worker_init_fn=_leave_signals,
             generator=torch.Generator().manual_seed(seed if seed is not None else 0),
         )
         for inputs, targets in loader:
@@ -73,27 +81,40 @@ class Batches:
                 )
 
 
+def _leave_signals(worker: int) -> None:
+    """Leave it to the main process to stop: a signal often goes to all processes of a group."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def batches_of(
-    data: Data, device: torch.device, *, resident: bool | None = None, num_workers: int = 0
+    data: Data,
+    device: torch.device,
+    *,
+    resident: bool | None = None,
+    num_workers: int = 0,
+    prepare: Prepare | None = None,
 ) -> Batches:
     """The data on the device: resident if it is asked for, or fits and is the same every time."""
     if isinstance(data, tuple | list):
         inputs, targets = data
         if resident is False:
             dataset = torch.utils.data.TensorDataset(inputs, targets)
-            return Batches(device, dataset=dataset, num_workers=num_workers)
-        return Batches(device, inputs.to(device), targets.to(device))
+            return Batches(device, dataset=dataset, num_workers=num_workers, prepare=prepare)
+        return Batches(device, inputs.to(device), targets.to(device), prepare=prepare)
     if resident is None:
         first = data[0]
         size = sum(torch.as_tensor(part).nbytes for part in first)
         resident = size * len(data) <= RESIDENT_BYTES and _is_constant(data)  # type: ignore[arg-type]
     if not resident:
-        return Batches(device, dataset=data, num_workers=num_workers)
-    loader: DataLoader[Any] = DataLoader(data, batch_size=1024, num_workers=num_workers)
+        return Batches(device, dataset=data, num_workers=num_workers, prepare=prepare)
+    loader: DataLoader[Any] = DataLoader(
+        data, batch_size=1024, num_workers=num_workers, worker_init_fn=_leave_signals
+    )
     parts = [(inputs, targets) for inputs, targets in loader]
     inputs = torch.cat([part[0] for part in parts]).to(device)
     targets = torch.cat([part[1] for part in parts]).to(device)
-    return Batches(device, inputs, targets)
+    return Batches(device, inputs, targets, prepare=prepare)
 
 
 def _is_constant(dataset: Dataset[Any], num_reads: int = 64) -> bool:

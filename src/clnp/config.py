@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .errors import ArgumentError
-from .training import Alpha, Training
+from .training import LARGEST, Alpha, Training
 
 
 @dataclass(frozen=True)
@@ -13,47 +13,69 @@ class FineTuning:
     """Training of the survivors after pruning, and how often to prune and train again."""
 
     epochs: int = 20
+    """How often the training data is gone through, in each round."""
     lr: float = 1e-4
+    """Learning rate, which is constant."""
     alpha: Alpha = 0.0
+    """Strength of the L1 penalty: one for all layers, or one for each by its path."""
     rounds: int = 1
+    """How often to train; before every round but the first, the task is pruned once more."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.rounds < 1 or not self.lr > 0:
-            raise ArgumentError(f"fine-tuning: epochs, rounds and lr must be above 0: {self}")
+        for name in ("epochs", "lr", "rounds"):
+            if not 0 < getattr(self, name) < LARGEST:
+                message = f"fine_tuning: {name} is {getattr(self, name)!r}; it must be above 0"
+                raise ArgumentError(message, argument=name)
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """How tasks are learnt; `alphas` and `lrs` span the grid, and `training` has the rest.
-
-    `margin` is what the validation score may give up, in its own units. `search_on` says for which
-    tasks the grid is searched; with "first" its winner is kept for the others.
-    """
+    """How tasks are learnt; `alphas` and `lrs` span the grid, and `training` has the rest."""
 
     margin: float = 0.5
-    training: Training = field(default_factory=Training)
+    """What the validation score may give up for free neurons, in percentage points."""
     alphas: tuple[Alpha, ...] = ()
+    """Strengths of the L1 penalty to try, which replace `training.alpha`."""
     lrs: tuple[float, ...] = ()
+    """Learning rates to try, which replace `training.lr`."""
     search_on: Literal["every", "first"] = "every"
+    """Search the grid for every task, or for the first one and keep its winner for the others."""
+    training: Training = field(default_factory=Training)
+    """How each candidate of the grid is trained."""
     per_layer: bool = False
+    """After the threshold for all layers, raise that of each layer as far as the margin allows."""
     resolution: int | None = 100
+    """Thresholds that are tried before the search refines between two of them; "none": all."""
     recalibrate: bool = True
+    """Set the BatchNorm statistics of the survivors anew after pruning."""
     fine_tuning: FineTuning | None = None
+    """Train the survivors after pruning."""
     validation_fraction: float = 0.1
+    """Part of the training data that is held out where a task has no validation data."""
     resident: bool | None = None
+    """Keep the data on the device as a whole; unless given, up to 2 GiB of it."""
     num_workers: int = 0
-    seed: int = 0
+    """Processes that read data which is not resident."""
+    check_data: bool = True
+    """Read data that is not resident once before training, to find NaN and labels out of range."""
 
     def __post_init__(self) -> None:
-        if not self.margin >= 0:
-            raise ArgumentError(f"margin is {self.margin}; it must be 0 or more")
-        if self.search_on not in ("every", "first"):
-            raise ArgumentError(f"search_on is {self.search_on!r}; it must be 'every' or 'first'")
-        if not 0 < self.validation_fraction < 1:
-            raise ArgumentError(
-                f"validation_fraction is {self.validation_fraction}; it must be between 0 and 1"
-            )
-        self.candidates()
+        checks = {
+            "margin": (self.margin >= 0, "0 or more"),
+            "search_on": (self.search_on in ("every", "first"), "'every' or 'first'"),
+            "validation_fraction": (0 < self.validation_fraction < 1, "between 0 and 1"),
+            "resolution": (self.resolution is None or self.resolution >= 1, "1 or more"),
+            "num_workers": (self.num_workers >= 0, "0 or more"),
+        }
+        for name, (holds, expected) in checks.items():
+            if not holds:
+                message = f"{name} is {getattr(self, name)!r}; it must be {expected}"
+                raise ArgumentError(message, argument=name)
+        for lr in self.lrs:
+            try:
+                replace(self.training, lr=lr)
+            except ArgumentError as error:
+                raise ArgumentError(str(error), argument="lrs") from error
 
     def candidates(self) -> list[Training]:
         """Every combination of alpha and learning rate."""

@@ -10,43 +10,25 @@ are the ones that fill up). Ties go to the higher score, then to the earlier can
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .arguments import alpha_by_layer
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
+from .generators import isolated, seed_all
 from .net import ContinualNet
 from .openstate import OpenState
+from .progress import Candidate, Choice, Progress
 from .pruning import KEEP_ALL, PruningPlan
 from .seeds import derive
 from .task import Task, TaskData, load
-from .training import EVALUATION_BATCH, Alpha, Fit, Training, evaluate
+from .training import EVALUATION_BATCH, Fit, Training, check_optimizer, evaluate
 
 Event = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One combination of the grid after training; `state` is None when it diverged."""
-
-    alpha: Alpha
-    lr: float
-    num_epochs: int
-    score: float | None
-    diverged: str | None = None
-    state: OpenState | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A candidate after pruning: its plan, and the mean fraction of neurons that it leaves free."""
-
-    candidate: int
-    plan: PruningPlan
-    free_fraction: float
 
 
 @dataclass(frozen=True)
@@ -64,56 +46,6 @@ class TaskReport:
     seconds: float
 
 
-@dataclass
-class Progress:
-    """How far a task has come: enough, with the network, to go on after a crash.
-
-    `trained` are the candidates that are done, `fit` is the one in training, and `resumed` the
-    state of one that was in training when the run broke off. Once the winner is pruned there is a
-    `plan`, and both belong to fine-tuning round number `round`, before which the open task was
-    `before_round`; a round that `left_margin` was the last.
-    """
-
-    trained: list[Candidate] = field(default_factory=list)
-    fit: Fit | None = None
-    resumed: Mapping[str, Any] | None = None
-    winner: int | None = None
-    plan: PruningPlan | None = None
-    round: int = 0
-    left_margin: bool = False
-    before_round: OpenState | None = None
-
-    def to_state(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and tensors that `from_state` reads back."""
-        fit = self.resumed if self.fit is None else self.fit.state()
-        return {
-            "trained": [{**vars(c), "state": c.state and c.state.to_state()} for c in self.trained],
-            "fit": fit,
-            "winner": self.winner,
-            "plan": self.plan and self.plan.to_json(),
-            "round": self.round,
-            "left_margin": self.left_margin,
-            "before_round": self.before_round and self.before_round.to_state(),
-        }
-
-    @staticmethod
-    def from_state(state: Mapping[str, Any]) -> "Progress":
-        """The progress that `to_state` described, to be handed to `Learner.learn`."""
-
-        def restored(open_state: Mapping[str, Any] | None) -> OpenState | None:
-            return None if open_state is None else OpenState.from_state(open_state)
-
-        return Progress(
-            trained=[Candidate(**{**c, "state": restored(c["state"])}) for c in state["trained"]],
-            resumed=state["fit"],
-            winner=state["winner"],
-            plan=None if state["plan"] is None else PruningPlan.from_json(state["plan"]),
-            round=state["round"],
-            left_margin=state["left_margin"],
-            before_round=restored(state["before_round"]),
-        )
-
-
 class Learner:
     """Learns task after task in `net`, the way `config` says.
 
@@ -121,7 +53,8 @@ class Learner:
         report = learner.learn(task)
 
     `on_event` is told of every epoch, candidate and pruning; `on_progress` is handed what `learn`
-    needs to be called with to go on from there.
+    needs to be called with to go on from there. The same seed gives the same tasks, bit for bit on
+    a CPU.
     """
 
     def __init__(
@@ -129,11 +62,13 @@ class Learner:
         net: ContinualNet,
         config: LearnerConfig | None = None,
         *,
+        seed: int = 0,
         on_event: Callable[[Event], None] = lambda event: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         self.net = net
         self.config = config if config is not None else LearnerConfig()
+        self.seed = seed
         self.on_event, self.on_progress = on_event, on_progress
         self.kept: Training | None = None
         """The winner of the first task's grid, where the others use it."""
@@ -145,29 +80,50 @@ class Learner:
         progress = progress if progress is not None else Progress()
         if net.open_task is not None and progress.resumed is None and progress.winner is None:
             raise TaskError(f"task {net.open_task!r} is open; end or abandon it before the next")
-        data = load(
-            task,
-            net.device,
-            seed=config.seed,
-            validation_fraction=config.validation_fraction,
-            resident=config.resident,
-            num_workers=config.num_workers,
-        )
-        devices = [net.device] if net.device.type == "cuda" else []
         mode = net.training
-        with torch.random.fork_rng(devices):
+        with isolated(net.device):
+            data = self._load(task, check=config.check_data, resident=config.resident)
             try:
                 self._check_inputs(data, progress)
                 self._train_all(data, progress)
                 self._prune_winner(data, progress)
                 num_rounds = self._fine_tune(data, progress)
                 return self._end(data, progress, num_rounds=num_rounds, start=start)
-            except Exception:
+            except BaseException:
                 if net.open_task is not None:
                     net.abandon_task()
                 raise
             finally:
                 net.train(mode)
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the task can be told not to fit, without reading it all.
+
+        Tensors are checked entirely, other data sets by their first samples.
+        """
+        tensors = isinstance(task.train, tuple | list)
+        if not tensors and task.num_outputs is None:
+            return  # To count the labels, all samples would have to be read.
+        with isolated(self.net.device):
+            data = self._load(task, check=False, resident=None if tensors else False)
+            mode = self.net.training
+            try:
+                self._check_inputs(data, Progress())
+            finally:
+                self.net.train(mode)
+
+    def _load(self, task: Task, *, check: bool, resident: bool | None) -> TaskData:
+        config = self.config
+        seed_all(derive(self.seed, "load", task.name))
+        return load(
+            task,
+            self.net.device,
+            seed=self.seed,
+            validation_fraction=config.validation_fraction,
+            resident=resident,
+            num_workers=config.num_workers,
+            check=check,
+        )
 
     def _open(self, data: TaskData, seed: int) -> None:
         torch.manual_seed(derive(seed, "init"))
@@ -177,27 +133,40 @@ class Learner:
         """Refuse a task whose inputs do not fit the network, before anything is trained."""
         if progress.trained or progress.resumed is not None:
             return
+        for training in self.candidates():
+            alpha_by_layer(self.net.graph, training.alpha)
+            check_optimizer(training, self.net.device)
+        if self.config.fine_tuning is not None:
+            alpha_by_layer(self.net.graph, self.config.fine_tuning.alpha)
         self._open(data, 0)
+        parts = {"training": data.train, "validation": data.validation, "test": data.test}
+        size = min(2, self.config.training.batch_size)
         try:
-            inputs, _ = next(data.train.batches(2))
-            with torch.no_grad():
-                self.net.eval()(inputs)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise ArgumentError(
-                f"task {data.task.name!r}: inputs of shape {tuple(inputs.shape)} and "
-                f"{inputs.dtype} do not fit the network: {error}"
-            ) from error
+            for part, batches in parts.items():
+                if batches is not None:
+                    self._check_batch(data, part, *next(batches.batches(size)))
         finally:
             self.net.abandon_task()
+
+    def _check_batch(self, data: TaskData, part: str, inputs: Tensor, targets: Tensor) -> None:
+        self.net.train(part == "training")
+        try:
+            with torch.no_grad():
+                data.objective.loss(self.net(inputs), targets)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ArgumentError(
+                f"task {data.task.name!r}, {part} data: inputs of shape {tuple(inputs.shape)} and "
+                f"{inputs.dtype} do not fit the network: {error}"
+            ) from error
 
     def _train_all(self, data: TaskData, progress: Progress) -> None:
         """Train every candidate that has not been (Alg. 1, lines 2 and 3)."""
         name = data.task.name
         if progress.winner is not None:
             return
-        for training in self._candidates()[len(progress.trained) :]:
+        for training in self.candidates()[len(progress.trained) :]:
             alpha = dict(training.alpha) if isinstance(training.alpha, Mapping) else training.alpha
-            seed = derive(self.config.seed, "candidate", name, alpha, training.lr)
+            seed = derive(self.seed, "candidate", name, alpha, training.lr)
             number = len(progress.trained)
             if progress.resumed is None:
                 self._open(data, seed)
@@ -218,6 +187,7 @@ class Learner:
             self._tell(
                 progress,
                 "candidate",
+                name,
                 candidate=number,
                 alpha=candidate.alpha,
                 lr=candidate.lr,
@@ -239,22 +209,34 @@ class Learner:
         if progress.resumed is not None:
             fit.restore(progress.resumed)
             progress.resumed = None
-        fit.run(lambda epoch: self._tell(progress, "epoch", **where, **vars(epoch)))
+        where["num_epochs"] = training.epochs
+        fit.run(lambda epoch: self._tell(progress, "epoch", data.task.name, **where, **vars(epoch)))
 
-    def _candidates(self) -> list[Training]:
+    def candidates(self) -> list[Training]:
+        """What the next task is tried with: the grid, or the one that is kept."""
         return [self.kept] if self.kept is not None else self.config.candidates()
 
     def _score(self, data: TaskData) -> Callable[[Callable[..., Any]], float]:
-        return lambda predict: evaluate(predict, data.validation, data.objective)
+        def score(predict: Callable[..., Any]) -> float:
+            # The same random numbers for every threshold, and after a crash.
+            seed_all(derive(self.seed, "score", data.task.name))
+            found = evaluate(predict, data.validation, data.objective)
+            if not math.isfinite(found):
+                raise DivergedError(f"the validation score of task {data.task.name!r} is {found}")
+            return found
+
+        return score
 
     def _unpruned_score(self, data: TaskData) -> float:
         """The score of the open task, computed the way that pruned ones are."""
+        seed_all(derive(self.seed, "measure", data.task.name))
         activity = self.net.measure_activity(data.train.batches(EVALUATION_BATCH))
         plan = self.net.plan_pruning(activity, self._score(data), thresholds=KEEP_ALL)
         assert plan.score is not None
         return plan.score
 
     def _plan(self, data: TaskData, best: float) -> PruningPlan:
+        seed_all(derive(self.seed, "measure", data.task.name))
         activity = self.net.measure_activity(data.train.batches(EVALUATION_BATCH))
         return self.net.plan_pruning(
             activity,
@@ -269,17 +251,20 @@ class Learner:
         """Prune all candidates within the margin; open the sparsest, pruned (Alg. 1, line 5)."""
         if progress.winner is not None:
             return
+        name = data.task.name
         scores = [c.score if c.score is not None else -math.inf for c in progress.trained]
         best = max(scores)
-        choices = []
+        choices = progress.pruned
+        seen = {choice.candidate for choice in choices}
         for number, candidate in enumerate(progress.trained):
-            if candidate.state is None or scores[number] < best - self.config.margin:
+            within = scores[number] >= best - self.config.margin
+            if candidate.state is None or not within or number in seen:
                 continue
             self._reopen(data, candidate.state)
             plan = self._plan(data, best)
             choices.append(Choice(number, plan, self._free_fraction(plan)))
             self.net.abandon_task()
-            self._tell(progress, "pruning", candidate=number, plan=plan.to_json())
+            self._tell(progress, "pruning", name, candidate=number, plan=plan.to_json())
         chosen = max(choices, key=lambda c: (c.free_fraction, scores[c.candidate], -c.candidate))
         progress.winner, progress.plan = chosen.candidate, chosen.plan
         winner = progress.trained[chosen.candidate]
@@ -287,8 +272,12 @@ class Learner:
         self._reopen(data, winner.state)
         self.net.prune(chosen.plan)
         if self.config.recalibrate:
-            self.net.recalibrate(data.train.batches(self.config.training.batch_size))
-        self._tell(progress, "chosen", candidate=chosen.candidate, kept=chosen.plan.kept)
+            self._recalibrate(data)
+        self._tell(progress, "chosen", name, candidate=chosen.candidate, kept=chosen.plan.kept)
+
+    def _recalibrate(self, data: TaskData) -> None:
+        seed_all(derive(self.seed, "recalibrate", data.task.name))
+        self.net.recalibrate(data.train.batches(self.config.training.batch_size))
 
     def _reopen(self, data: TaskData, state: OpenState) -> None:
         self._open(data, 0)
@@ -305,7 +294,8 @@ class Learner:
         A round that leaves the margin is rolled back and is the last one.
         """
         tuning = self.config.fine_tuning
-        if tuning is None:
+        # A single head on a network that is all but full may have kept no neuron at all.
+        if tuning is None or not any(True for _ in self.net.parameters()):
             return 0
         assert progress.plan is not None
         best = progress.plan.best
@@ -321,24 +311,26 @@ class Learner:
         )
         while progress.round < tuning.rounds and not progress.left_margin:
             number = progress.round
-            seed = derive(self.config.seed, "fine-tuning", data.task.name, number)
+            seed = derive(self.seed, "fine-tuning", data.task.name, number)
             if progress.resumed is None:
                 progress.before_round = self.net.open_state()
                 if number > 0:
                     self.net.prune(self._plan(data, best))
+            score: float | None
             try:
                 self._fit(data, progress, training, seed=seed, round=number)
                 score = self._unpruned_score(data)
             except DivergedError:
-                score = -math.inf
+                score = None
             progress.fit = None
-            progress.left_margin = score < bar
+            progress.left_margin = score is None or score < bar
             if progress.left_margin:
                 assert progress.before_round is not None
                 self.net.set_open_state(progress.before_round)
             else:
                 progress.round += 1
-            self._tell(progress, "round", round=number, score=score, kept=not progress.left_margin)
+            kept = not progress.left_margin
+            self._tell(progress, "round", data.task.name, round=number, score=score, kept=kept)
         return progress.round
 
     def _end(
@@ -347,12 +339,13 @@ class Learner:
         """Freeze the survivors (Alg. 1, lines 6 to 8) and judge the task as it is from now on."""
         net, name = self.net, data.task.name
         if num_rounds and self.config.recalibrate:
-            net.recalibrate(data.train.batches(self.config.training.batch_size))
+            self._recalibrate(data)
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
             return net(inputs, task=name)
 
+        seed_all(derive(self.seed, "test", name))
         test_score = None
         if data.test is not None:
             test_score = evaluate(predict, data.test, data.objective)
@@ -372,10 +365,11 @@ class Learner:
             num_rounds=num_rounds,
             seconds=time.monotonic() - start,
         )
+        new = {group: net.capacity().of(name, group).new for group in net.ledger.sizes}
         scores = {"score": report.score, "test_score": test_score}
-        self.on_event({"event": "task", "task": name, **scores})
+        self.on_event({"event": "task", "task": name, "new": new, **scores})
         return report
 
-    def _tell(self, progress: Progress, event: str, **details: Any) -> None:
-        self.on_event({"event": event, **details})
+    def _tell(self, progress: Progress, event: str, task: str, **details: Any) -> None:
+        self.on_event({"event": event, "task": task, **details})
         self.on_progress(progress)

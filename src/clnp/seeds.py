@@ -14,5 +14,11 @@ def derive(seed: int, *purpose: Any) -> int:
 
     derive(0, "split", "flowers") != derive(0, "split", "trees"), in every process alike
     """
-    text = json.dumps([seed, *purpose], sort_keys=True, separators=(",", ":"))
+    # A number of numpy's, or of PyTorch's, counts as what it holds.
+    text = json.dumps(
+        [seed, *purpose],
+        sort_keys=True,
+        separators=(",", ":"),
+        default=lambda number: number.item(),
+    )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from .arguments import checked_outputs
-from .batches import Batches, Data, batches_of, split_off
+from .batches import Batches, Data, Prepare, batches_of, split_off
 from .errors import ArgumentError
 from .objective import CLASSIFICATION, MULTI_LABEL, REGRESSION, Objective, objective_named
 from .seeds import derive
@@ -24,7 +24,8 @@ class Task:
     Each part is a pair of tensors (inputs, targets), or a map-style Dataset of such pairs. Without
     validation data, `Learner` splits a part of the training data off. `objective` is
     "classification", "multi-label", "regression" or an `Objective` of your own. `num_outputs` is
-    found from the targets unless it is given.
+    found from the targets unless it is given. `prepare` changes each batch of inputs on the device,
+    before the network sees it: bytes into normalised numbers, say.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Task:
     test: Data | None = None
     num_outputs: int | None = None
     objective: str | Objective = "classification"
+    prepare: Prepare | None = None
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,13 @@ def load(
     validation_fraction: float = 0.1,
     resident: bool | None = None,
     num_workers: int = 0,
+    check: bool = True,
 ) -> TaskData:
     """The task's data on the device, its validation part split off when it has none.
 
     Everything that would make training fail or mean nothing is refused here: empty parts, inputs
-    that are NaN or infinite, labels that are out of range.
+    that are NaN or infinite, labels that are out of range. That takes one pass over the data, which
+    `check=False` saves where it is streamed.
     """
     objective = objective_named(task.objective)
     train, validation = task.train, task.validation
@@ -74,7 +78,9 @@ def load(
             raise ArgumentError(f"task {task.name!r}: {error}") from error
     parts = {"training": train, "validation": validation, "test": task.test}
     loaded = {
-        part: batches_of(data, device, resident=resident, num_workers=num_workers)
+        part: batches_of(
+            data, device, resident=resident, num_workers=num_workers, prepare=task.prepare
+        )
         for part, data in parts.items()
         if data is not None
     }
@@ -85,9 +91,22 @@ def load(
         num_outputs = _num_outputs(task, objective, [loaded[part] for part in given])
     num_outputs = checked_outputs(num_outputs, own=1, single=False)
     for part, batches in loaded.items():
-        _check_values(f"task {task.name!r}, {part} data", batches, objective, num_outputs)
+        if check or batches.inputs is not None:
+            _check_values(f"task {task.name!r}, {part} data", batches, objective, num_outputs)
     test = loaded.get("test")
     return TaskData(task, objective, num_outputs, loaded["training"], loaded["validation"], test)
+
+
+def load_test(
+    task: Task, device: torch.device, *, resident: bool | None = None, num_workers: int = 0
+) -> Batches | None:
+    """The task's test data on the device, if it has any."""
+    if task.test is None:
+        return None
+    _check_shape(task.name, "test", task.test)
+    return batches_of(
+        task.test, device, resident=resident, num_workers=num_workers, prepare=task.prepare
+    )
 
 
 def _check_shape(task: str, part: str, data: Any) -> None:
@@ -151,8 +170,6 @@ def _check_labels(where: str, targets: Tensor) -> None:
 
 
 def _check_values(where: str, batches: Batches, objective: Objective, num_outputs: int) -> None:
-    if batches.inputs is None:
-        return  # Streamed data is too large to be read just for this; training notices.
     for inputs, targets in batches.batches(4096):
         if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
             raise ArgumentError(f"{where}: an input is NaN or infinite")

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from .batches import Batches
 from .errors import ArgumentError, DivergedError, unknown_name
+from .generators import seed_all
 from .net import ContinualNet
 from .objective import Objective
 from .openstate import OpenState
@@ -22,40 +23,48 @@ from .task import TaskData
 Alpha = float | Mapping[str, float]
 OptimizerFactory = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 EVALUATION_BATCH = 1024
+LARGEST = 3e38
+"""Beyond this, a number is no float32."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How one candidate is trained.
-
-    `optimizer` is the name of a class in `torch.optim`, with `optimizer_options` for it, or a
-    function of the parameters and the learning rate. `alpha` is the strength of the L1 penalty,
-    one for all layers or one for each by path. `schedule` is "constant", "cosine" (down to zero)
-    or "milestones" (times `milestone_factor` after each epoch of `milestones`). With `patience`,
-    training stops when the validation score has not risen for that many epochs, and the best
-    weights are put back. `augment` changes a batch of inputs on the device.
-    """
+    """How one candidate is trained."""
 
     epochs: int = 20
+    """How often the training data is gone through, at most."""
     lr: float = 1e-3
+    """Learning rate at the start."""
     alpha: Alpha = 1e-5
+    """Strength of the L1 penalty: one for all layers, or by the path of each; 0 for the others."""
     batch_size: int = 256
+    """Samples per step."""
     optimizer: str | OptimizerFactory = "Adam"
+    """Name of a class in `torch.optim`; in Python also a function of parameters and rate."""
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    """What else that class is called with, such as `{weight_decay = 1e-4}`."""
     schedule: Literal["constant", "cosine", "milestones"] = "constant"
+    """How the learning rate goes on: as it is, down to zero along a cosine, or by steps."""
     milestones: tuple[int, ...] = ()
+    """With the schedule "milestones": the epochs after which the learning rate changes."""
     milestone_factor: float = 0.1
+    """With the schedule "milestones": what the learning rate is multiplied by."""
     patience: int | None = None
+    """Stop, and go back to the best weights, after so many epochs without a better score."""
     input_dropout: float = 0.0
+    """Fraction of the inputs that are set to zero in training."""
     clip_norm: float | None = None
+    """Largest norm of the gradient, longer ones are shortened to it."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of the forward pass; the weights are in float32 always."""
     augment: Callable[[Tensor], Tensor] | None = None
+    """Changes a batch of inputs, on the device, before each step."""
 
     def __post_init__(self) -> None:
         checks = {
             "epochs": self.epochs >= 1,
-            "lr": self.lr > 0 and math.isfinite(self.lr),
-            "batch_size": self.batch_size >= 1,
+            "lr": 0 < self.lr < LARGEST,
+            "batch_size": 1 <= self.batch_size < 2**31,
             "patience": self.patience is None or self.patience >= 1,
             "input_dropout": 0 <= self.input_dropout < 1,
             "clip_norm": self.clip_norm is None or self.clip_norm > 0,
@@ -63,14 +72,16 @@ class Training:
         }
         for name, holds in checks.items():
             if not holds:
-                raise ArgumentError(f"training: {name} cannot be {getattr(self, name)!r}")
+                message = f"training: {name} cannot be {getattr(self, name)!r}"
+                raise ArgumentError(message, argument=name)
         choices = {
             "schedule": ("constant", "cosine", "milestones"),
             "precision": ("float32", "bfloat16", "float16"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise ArgumentError(f"training: {unknown_name(name, getattr(self, name), known)}")
+                message = f"training: {unknown_name(name, getattr(self, name), known)}"
+                raise ArgumentError(message, argument=name)
         if isinstance(self.optimizer, str):
             _optimizer_class(self.optimizer)
 
@@ -88,7 +99,8 @@ def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     known = {n: c for n, c in vars(torch.optim).items() if isinstance(c, type)}
     if name not in known or not issubclass(known[name], torch.optim.Optimizer):
         names = [n for n, c in known.items() if issubclass(c, torch.optim.Optimizer)]
-        raise ArgumentError(f"training: {unknown_name('optimizer', name, sorted(names))}")
+        message = f"training: {unknown_name('optimizer', name, sorted(names))}"
+        raise ArgumentError(message, argument="optimizer")
     return known[name]
 
 
@@ -99,9 +111,24 @@ def make_optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.
     make: Any = _optimizer_class(training.optimizer)
     try:
         made: torch.optim.Optimizer = make(parameters, lr=training.lr, **training.optimizer_options)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"training: {training.optimizer}: {error}") from error
+    except Exception as error:  # Optimizers raise whatever they like.
+        message = f"training: {training.optimizer}: {error}"
+        raise ArgumentError(message, argument="optimizer_options") from error
     return made
+
+
+def check_optimizer(training: Training, device: torch.device) -> None:
+    """Raise an `ArgumentError` unless the optimizer can be made, and takes a step."""
+    weight = nn.Parameter(torch.zeros(2, 2, device=device))
+    optimizer = make_optimizer(training, [weight])
+    torch.autograd.backward(weight.sum())
+    step: Any = optimizer.step
+    try:
+        step()
+    except Exception as error:  # Optimizers raise whatever they like.
+        raise ArgumentError(
+            f"training: {type(optimizer).__name__} cannot be used: {error}", argument="optimizer"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -157,7 +184,7 @@ class Fit:
     def _epoch(self, number: int) -> Epoch:
         start = time.monotonic()
         training, net = self.training, self.net
-        torch.manual_seed(derive(self.seed, "noise", number))
+        seed_all(derive(self.seed, "noise", number))
         parameters = list(net.parameters())
         sums = torch.zeros(2, device=self.device)
         num_samples = 0
@@ -180,6 +207,10 @@ class Fit:
                 "use a lower learning rate"
             )
         score = evaluate(net, self.data.validation, self.data.objective)
+        if not math.isfinite(score):
+            raise DivergedError(
+                f"the validation score of task {net.open_task!r} is {score} in epoch {number + 1}"
+            )
         return Epoch(number, loss_sum, loss_sum + penalty_sum, score, time.monotonic() - start)
 
     def _step(
@@ -228,14 +259,19 @@ class Fit:
 
 def evaluate(predict: Callable[[Tensor], Any], batches: Batches, objective: Objective) -> float:
     """The objective's score of `predict` over the data; a network is put in evaluation mode."""
+    return float(objective.score(*outputs_of(predict, batches)))
+
+
+def outputs_of(predict: Callable[[Tensor], Any], batches: Batches) -> tuple[Tensor, Tensor]:
+    """All outputs and targets; a network is put in evaluation mode for it."""
     mode = predict.training if isinstance(predict, nn.Module) else None
     if isinstance(predict, nn.Module):
         predict.eval()
     try:
         with torch.no_grad():
             pairs = [(predict(x), y) for x, y in batches.batches(EVALUATION_BATCH)]
-            outputs = torch.cat([output for output, _ in pairs])
-            return float(objective.score(outputs, torch.cat([target for _, target in pairs])))
+            outputs, targets = zip(*pairs, strict=True)
+            return torch.cat(outputs), torch.cat(targets)
     finally:
         if mode is not None:
             predict.train(mode)  # type: ignore[attr-defined]

@@ -1,0 +1,27 @@
+"""The generators of random numbers that data, models and training draw from."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def seed_all(seed: int) -> None:
+    """Seed all that the data set of a user may draw from: PyTorch, `random` and numpy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+@contextmanager
+def isolated(device: torch.device) -> Iterator[None]:
+    """Whatever is seeded or drawn inside leaves the user's random numbers as they were."""
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)

@@ -1,0 +1,85 @@
+"""How far a task has come, so that it can be gone on with after a crash."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .openstate import OpenState
+from .pruning import PruningPlan
+from .training import Alpha, Fit
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of the grid after training; `state` is None when it diverged."""
+
+    alpha: Alpha
+    lr: float
+    num_epochs: int
+    score: float | None
+    diverged: str | None = None
+    state: OpenState | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate after pruning: its plan, and the mean fraction of neurons that it leaves free."""
+
+    candidate: int
+    plan: PruningPlan
+    free_fraction: float
+
+
+@dataclass
+class Progress:
+    """How far a task has come: enough, with the network, to go on after a crash.
+
+    `trained` are the candidates that are done, `fit` is the one in training, and `resumed` the
+    state of one that was in training when the run broke off; `pruned` are those for which there is
+    a plan. Once the winner is pruned there is a `plan`, and both belong to fine-tuning round number
+    `round`, before which the open task was `before_round`; a round that `left_margin` was the last.
+    """
+
+    trained: list[Candidate] = field(default_factory=list)
+    fit: Fit | None = None
+    resumed: Mapping[str, Any] | None = None
+    pruned: list[Choice] = field(default_factory=list)
+    winner: int | None = None
+    plan: PruningPlan | None = None
+    round: int = 0
+    left_margin: bool = False
+    before_round: OpenState | None = None
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and tensors that `from_state` reads back."""
+        fit = self.resumed if self.fit is None else self.fit.state()
+        return {
+            "trained": [{**vars(c), "state": c.state and c.state.to_state()} for c in self.trained],
+            "fit": fit,
+            "pruned": [{**vars(c), "plan": c.plan.to_json()} for c in self.pruned],
+            "winner": self.winner,
+            "plan": self.plan and self.plan.to_json(),
+            "round": self.round,
+            "left_margin": self.left_margin,
+            "before_round": self.before_round and self.before_round.to_state(),
+        }
+
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> "Progress":
+        """The progress that `to_state` described, to be handed to `Learner.learn`."""
+
+        def restored(open_state: Mapping[str, Any] | None) -> OpenState | None:
+            return None if open_state is None else OpenState.from_state(open_state)
+
+        return Progress(
+            trained=[Candidate(**{**c, "state": restored(c["state"])}) for c in state["trained"]],
+            resumed=state["fit"],
+            pruned=[
+                Choice(**{**c, "plan": PruningPlan.from_json(c["plan"])}) for c in state["pruned"]
+            ],
+            winner=state["winner"],
+            plan=None if state["plan"] is None else PruningPlan.from_json(state["plan"]),
+            round=state["round"],
+            left_margin=state["left_margin"],
+            before_round=restored(state["before_round"]),
+        )
