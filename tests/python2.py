@@ -1,0 +1,50 @@
+"""Pickles as Python 2 wrote them, which the published CIFAR files are, opcode by opcode."""
+
+import struct
+
+import numpy as np
+
+
+def pickled(value) -> bytes:
+    """The value as `cPickle.dump(value, file, 2)` of Python 2 has it, less what is never read back.
+
+    Text is a string of bytes, and an array is rebuilt by functions where numpy 1 had them.
+    """
+    return b"\x80\x02" + opcodes(value) + b"."
+
+
+def opcodes(value) -> bytes:
+    if isinstance(value, dict):
+        return b"}(" + b"".join(opcodes(k) + opcodes(v) for k, v in value.items()) + b"u"
+    if isinstance(value, list):
+        return b"](" + b"".join(map(opcodes, value)) + b"e"
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(opcodes, value)) + b"t"
+    if isinstance(value, np.ndarray):
+        return (
+            b"cnumpy.core.multiarray\n_reconstruct\n"
+            + b"(cnumpy\nndarray\n"
+            + opcodes((0,))
+            + opcodes("b")
+            + b"tR("
+            + b"".join(map(opcodes, (1, value.shape)))
+            + dtype(value.dtype)
+            + b"\x89"
+            + opcodes(value.tobytes())
+            + b"tb"
+        )
+    if isinstance(value, int):
+        small = -(2**31) <= value < 2**31
+        return b"J" + struct.pack("<i", value) if small else b"\x8a\x08" + struct.pack("<q", value)
+    if value is None:
+        return b"N"
+    content = value if isinstance(value, bytes) else value.encode("latin1")
+    if len(content) < 256:
+        return b"U" + bytes([len(content)]) + content
+    return b"T" + struct.pack("<i", len(content)) + content
+
+
+def dtype(kind: np.dtype) -> bytes:
+    order, code = kind.str[0], kind.str[1:]
+    state = (3, order, None, None, None, -1, -1, 0)
+    return b"cnumpy\ndtype\n" + opcodes((code, 0, 1)) + b"R" + opcodes(state) + b"b"
