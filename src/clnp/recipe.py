@@ -1,0 +1,135 @@
+"""A recipe: tasks, network and how they are learnt, from a TOML file."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from torch import nn
+
+from . import cookbook
+from .config import LearnerConfig
+from .document import Document, parse, read
+from .errors import ArgumentError, RecipeError, unknown_name
+from .models import MLP, NarrowCNN, WideCNN
+from .runs import CONFIG, command, expanded
+from .schema import build
+from .streams import Chain, Permuted, Split
+
+MODELS = ("mlp", "narrow-cnn", "wide-cnn")
+SMALLEST_IMAGE = 23
+"""What a wide CNN needs: smaller images are gone before its last convolution."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """One of the paper's networks, fitted to the data."""
+
+    model: Literal["mlp", "narrow-cnn", "wide-cnn"] = "mlp"
+    """In this order: linear layers; four convolutions and a dense layer; five with BatchNorm."""
+    widths: tuple[int, ...] = ()
+    """Neurons of each hidden layer; the paper's where there are none."""
+    head: Literal["multi", "single"] = "multi"
+    """Outputs for every task, or one output layer that they share."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("model", MODELS), ("head", ("multi", "single"))):
+            if getattr(self, name) not in known:
+                raise ArgumentError(unknown_name(name, getattr(self, name), known), argument=name)
+        num_layers = None if self.model == "mlp" else 5
+        if self.widths and num_layers not in (None, len(self.widths)):
+            raise ArgumentError(
+                f"widths has {len(self.widths)} entries; a {self.model} has {num_layers} hidden "
+                "layers",
+                argument="widths",
+            )
+        if any(width < 1 for width in self.widths):
+            raise ArgumentError(
+                f"widths is {list(self.widths)}; each must be 1 or more", argument="widths"
+            )
+
+    def build(self, shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+        """The network for samples of this shape."""
+        if self.model == "mlp":
+            return MLP(prod(shape), self.widths or (2000, 2000), num_outputs)
+        if len(shape) != 3:
+            raise ArgumentError(
+                f"a {self.model} takes images, channels x height x width; the samples have shape "
+                f"{shape}",
+                argument="model",
+            )
+        if self.model == "wide-cnn":
+            if min(shape[1:]) < SMALLEST_IMAGE:
+                raise ArgumentError(
+                    f"a wide-cnn takes images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE}; the "
+                    f"samples have shape {shape}",
+                    argument="model",
+                )
+            widths = self.widths or (128, 256, 512, 1024, 2048)
+            return WideCNN(num_outputs, widths=widths, in_channels=shape[0])
+        if shape[1] != shape[2]:
+            raise ArgumentError(
+                f"a narrow-cnn takes square images; the samples have shape {shape}",
+                argument="model",
+            )
+        return NarrowCNN(
+            num_outputs,
+            widths=self.widths or (32, 32, 64, 64, 512),
+            in_channels=shape[0],
+            image_size=shape[1],
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment: which tasks, which network, and how it learns them."""
+
+    stream: Permuted | Split | Chain
+    """Where the tasks come from."""
+    description: str = ""
+    """What it is, in one line."""
+    seed: int = 0
+    """What all random numbers are derived from."""
+    network: Network = field(default_factory=Network)
+    """What learns."""
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    """How it learns."""
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A recipe, what it is called, and where each of its keys was written."""
+
+    name: str
+    recipe: Recipe
+    document: Document
+
+    def mistake(self, error: Exception, *path: str) -> RecipeError:
+        """The error with the place of the key that it is about."""
+        argument = getattr(error, "argument", None)
+        if argument is not None:
+            path = (*path, argument)
+        return RecipeError(f"{self.document.place(path)}: {'.'.join(path)}: {error}")
+
+
+def find(name: str) -> tuple[str, Document]:
+    """The short name and the text of a recipe: one that comes with the package, or a file."""
+    if name in cookbook.names():
+        return name, parse(cookbook.text(name), name=f"{name}.toml")
+    path = expanded(name)
+    if not os.path.isfile(path) and path.suffix != ".toml" and os.sep not in name:
+        known = cookbook.names()
+        raise RecipeError(f"{unknown_name('recipe', name, known)}, or a path such as my.toml")
+    if os.path.isfile(path / CONFIG):
+        again = command("resume", name)
+        raise RecipeError(f"{name} is a run, not a recipe; go on with it: {again}")
+    return path.stem, read(path)
+
+
+def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
+    """The recipe of that name, with the assignments, `key.sub=value`, made."""
+    short, document = find(name)
+    for assignment in assignments:
+        document = document.set(assignment)
+    return LoadedRecipe(short, build(Recipe, document), document)
