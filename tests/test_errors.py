@@ -4,7 +4,7 @@ import re
 import pytest
 
 from clnp import errors
-from clnp.errors import ClnpError, GraphError, Problem, unknown_name
+from clnp.errors import ArgumentError, ClnpError, GraphError, Problem, unknown_name
 
 TREE = {
     "GraphError": ValueError,
@@ -15,6 +15,10 @@ TREE = {
     "DivergedError": RuntimeError,
     "ForgettingError": RuntimeError,
     "CheckpointError": RuntimeError,
+    "RecipeError": ValueError,
+    "DataError": RuntimeError,
+    "RunError": RuntimeError,
+    "StoppedError": RuntimeError,
 }
 
 
@@ -35,6 +39,13 @@ def test_the_tree_at_the_top_of_the_file_is_complete():
         if isinstance(value, type) and issubclass(value, ClnpError) and value is not ClnpError
     }
     assert kinds == set(TREE)
+
+
+def test_an_argument_error_can_name_the_argument():
+    error = ArgumentError("epochs cannot be 0", argument="epochs")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.argument) == ("epochs cannot be 0", "epochs")
+    assert ArgumentError("no").argument is None
 
 
 def test_a_problem_says_where_what_and_what_to_do():

@@ -4,12 +4,9 @@ The file's metadata hold the manifest (graph, ledger, certificates, the open tas
 of every tensor) and the manifest's own SHA-256. Nothing in it can execute code.
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
@@ -18,10 +15,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor, nn
 
+from .atomic import replace_file
 from .axis import Segment
 from .certificate import Certificate, digest_of
 from .errors import CheckpointError
@@ -79,7 +76,7 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
         "manifest": manifest,
         "sha256": hashlib.sha256(manifest.encode()).hexdigest(),
     }
-    replace_file(Path(path).expanduser(), save_tensors(stored, metadata))
+    replace_file(Path(os.path.expanduser(path)), save_tensors(stored, metadata))
 
 
 def identity(record: Record) -> Tensor:
@@ -93,31 +90,13 @@ def identity(record: Record) -> Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` to `path` through a temporary file beside it that is renamed when complete."""
-    if not path.parent.is_dir():
-        missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
-        raise OSError(missing, os.strerror(missing), str(path.parent))
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".clnp-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict[str, Tensor]]:
+    """The record and the tensors at `path`, on the CPU, every byte of them checked.
 
-
-def read(path: str | PathLike[str]) -> tuple[Record, dict[str, Tensor]]:
-    """The record and the tensors at `path`, on the CPU, every byte of them checked."""
+    With `check=False` the tensors may be others than were written, if they have the same names.
+    """
     try:
-        data = Path(path).expanduser().read_bytes()
+        data = Path(os.path.expanduser(path)).read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
     except OSError as error:
@@ -134,7 +113,7 @@ def read(path: str | PathLike[str]) -> tuple[Record, dict[str, Tensor]]:
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is corrupted: {error}") from error
     for name in digests.keys() | tensors.keys():
-        if name not in tensors or digest_of(tensors[name]) != digests.get(name):
+        if name not in tensors or (check and digest_of(tensors[name]) != digests.get(name)):
             raise CheckpointError(f"{path} is corrupted: tensor {name} does not match its SHA-256")
     found = unpack(record.attached, tensors)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(ATTACHED)}

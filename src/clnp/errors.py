@@ -8,7 +8,11 @@ ClnpError
 ├── PruningError(ValueError)        no threshold stays within the margin, or a plan does not fit
 ├── DivergedError(RuntimeError)     what is about to be frozen is NaN or infinite
 ├── ForgettingError(RuntimeError)   an ended task no longer matches its certificate
-└── CheckpointError(RuntimeError)   a file is damaged, foreign, or of another model
+├── CheckpointError(RuntimeError)   a file is damaged, foreign, or of another model
+├── RecipeError(ValueError)         a recipe holds a wrong key or value
+├── DataError(RuntimeError)         a data set is missing or damaged
+├── RunError(RuntimeError)          a run cannot be started, gone on with or read
+└── StoppedError(RuntimeError)      a run was asked to stop, and is saved
 """
 
 import difflib
@@ -47,7 +51,11 @@ class GraphError(ClnpError, ValueError):
 
 
 class ArgumentError(ClnpError, ValueError):
-    """An argument makes no sense; nothing was changed."""
+    """An argument makes no sense; nothing was changed. `argument` is its name, where it has one."""
+
+    def __init__(self, message: str, *, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 class TaskError(ClnpError, RuntimeError):
@@ -72,6 +80,22 @@ class ForgettingError(ClnpError, RuntimeError):
 
 class CheckpointError(ClnpError, RuntimeError):
     """A checkpoint is truncated, corrupted, foreign, or made from another model."""
+
+
+class RecipeError(ClnpError, ValueError):
+    """A recipe holds a wrong key or value, or cannot be read."""
+
+
+class DataError(ClnpError, RuntimeError):
+    """A data set is missing or damaged."""
+
+
+class RunError(ClnpError, RuntimeError):
+    """A run cannot be started, gone on with or read."""
+
+
+class StoppedError(ClnpError, RuntimeError):
+    """A run was asked to stop, and all that it has done is saved."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

@@ -1,0 +1,88 @@
+"""A recipe with its data: an experiment."""
+
+import torch
+
+from . import datasets
+from .arguments import alpha_by_layer
+from .discovery import discover
+from .download import OnProgress
+from .errors import ArgumentError, RecipeError
+from .experiment import Experiment
+from .recipe import LoadedRecipe
+from .streams import tasks_of
+from .training import check_optimizer
+
+
+def experiment_of(
+    loaded: LoadedRecipe,
+    device: torch.device,
+    data: str | None,
+    *,
+    on_download: OnProgress | None = None,
+) -> Experiment:
+    """The tasks and the network of a recipe, on the device; `data` is where data sets are.
+
+    What can be told to be wrong without training is refused here, with the place of the key.
+    """
+    recipe = loaded.recipe
+    found: dict[str, datasets.LabelledData] = {}
+
+    def find(name: str) -> datasets.LabelledData:
+        if name not in found:
+            found[name] = datasets.find(name, data, on_progress=on_download)
+        return found[name]
+
+    for one, many in (("alpha", "alphas"), ("lr", "lrs")):
+        place = loaded.document.places.get(("learner", "training", one), "")
+        if place.startswith("--set") and getattr(recipe.learner, many):
+            raise RecipeError(f"{place} would change nothing: learner.{many} comes first; set that")
+    try:
+        tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
+    except ArgumentError as error:
+        raise loaded.mistake(error, "stream") from error
+    shapes = {each.name: each.shape for each in found.values()}
+    shape = next(iter(shapes.values()))
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{name} {each}" for name, each in shapes.items())
+        different = RecipeError(f"samples of different shapes do not fit one network: {listed}")
+        raise loaded.mistake(different, "stream")
+    try:
+        model = recipe.network.build(shape, max(task.num_outputs or 1 for task in tasks))
+        model = model.to(device)
+    except ArgumentError as error:
+        raise loaded.mistake(error, "network") from error
+    except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
+        reason = RecipeError(f"cannot be built: {str(error).splitlines()[0][:200]}")
+        raise loaded.mistake(reason, "network") from error
+    example = torch.zeros(2, *shape, device=device)
+    _check_alphas(loaded, model, example)
+    _check_optimizers(loaded, device)
+    network, learner = recipe.network, recipe.learner
+    return Experiment(model, example, tasks, learner, head=network.head, seed=recipe.seed)
+
+
+def _check_optimizers(loaded: LoadedRecipe, device: torch.device) -> None:
+    """Refuse an optimizer that cannot be made, or cannot take a step."""
+    for training in loaded.recipe.learner.candidates():
+        try:
+            check_optimizer(training, device)
+        except ArgumentError as error:
+            raise loaded.mistake(error, "learner", "training") from error
+
+
+def _check_alphas(loaded: LoadedRecipe, model: torch.nn.Module, example: torch.Tensor) -> None:
+    """Refuse strengths of the penalty for layers that the network does not have."""
+    graph = discover(model, example)
+    learner = loaded.recipe.learner
+    alphas = {
+        ("learner", "alphas"): learner.alphas,
+        ("learner", "training", "alpha"): (learner.training.alpha,),
+    }
+    if learner.fine_tuning is not None:
+        alphas["learner", "fine_tuning", "alpha"] = (learner.fine_tuning.alpha,)
+    for path, given in alphas.items():
+        for alpha in given:
+            try:
+                alpha_by_layer(graph, alpha)
+            except ArgumentError as error:
+                raise loaded.mistake(error, *path) from error

@@ -1,0 +1,31 @@
+"""Files that are replaced as a whole: at every moment the old one or the new one, never a part."""
+
+import contextlib
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+TEMPORARY = ".clnp-"
+"""What the names of files begin with that are not complete yet."""
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write `data` to `path` through a temporary file beside it that is renamed when complete."""
+    if not path.parent.is_dir():
+        missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        raise OSError(missing, os.strerror(missing), str(path.parent))
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

@@ -1,0 +1,66 @@
+"""On what a run runs: versions, hardware, commit."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .version import __version__
+
+PACKAGES = ("numpy", "safetensors")
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Everything that the numbers of a run may depend on, beside its recipe."""
+    return {
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "clnp"), *sys.argv[1:]],
+        "clnp": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # With its build, such as +cu132.
+        **{name: metadata.version(name) for name in PACKAGES},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "num_cores": os.cpu_count(),
+        "num_threads": torch.get_num_threads(),
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
+    }
+
+
+def same_arithmetic(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether both round alike: only then are equal bits to be expected of two evaluations."""
+    keys = ("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda")
+    return all(one.get(key) == other.get(key) for key in keys)
+
+
+def _commit() -> str | None:
+    """The commit of the source that runs, if it is a checkout; "+" where files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
+    tracked = ["ls-files", "--error-unmatch", Path(__file__).name]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 10}
+    try:
+        # Installed into the environment of another project, the checkout around it is not ours.
+        subprocess.run([*git, *tracked], **options)
+        return str(subprocess.run([*git, *describe], **options).stdout).strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

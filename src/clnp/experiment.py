@@ -1,0 +1,331 @@
+"""An experiment: task after task learnt in one network, in a run that survives crashes."""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from torch import nn
+
+from .certificate import digest_of
+from .checkpoint import attached
+from .config import LearnerConfig
+from .environment import describe
+from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError
+from .learner import Event, Learner, TaskReport
+from .likeness import check_alike, fingerprint, plain
+from .net import ContinualNet
+from .objective import objective_named
+from .outlook import forecast
+from .progress import Progress
+from .runs import (
+    CHECKPOINT,
+    CONFIG,
+    FORMAT,
+    RESULT,
+    Run,
+    command,
+    expanded,
+    read_config,
+    read_json,
+    to_json,
+    writing,
+)
+from .task import Task, load_test
+from .training import outputs_of
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Tasks, a model, and how it learns them.
+
+        experiment = clnp.Experiment(model, torch.zeros(2, 20), tasks, clnp.LearnerConfig())
+        result = experiment.run("runs/mine")        # after a crash, the same again: it goes on
+
+    `model`, `example_input`, `head` and `classifier` are those of `ContinualNet`; the network is on
+    the device of the model. The same seed gives the same result, bit for bit on a CPU.
+    """
+
+    model: nn.Module
+    example_input: Any
+    tasks: Sequence[Task]
+    config: LearnerConfig = field(default_factory=LearnerConfig)
+    head: Literal["multi", "single"] = "multi"
+    classifier: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        names = Counter(task.name for task in self.tasks)
+        if not names:
+            raise ArgumentError("an experiment needs at least one task", argument="tasks")
+        name, times = names.most_common(1)[0]
+        if times > 1:
+            raise ArgumentError(f"two tasks are called {name!r}", argument="tasks")
+
+    def to_json(self) -> dict[str, Any]:
+        """What is learnt and how, in plain data: an experiment that goes on must be like it."""
+        return {
+            "format": FORMAT,
+            "tasks": [fingerprint(task) for task in self.tasks],
+            "head": self.head,
+            "seed": self.seed,
+            "learner": plain(asdict(self.config)),
+        }
+
+    def run(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        checkpoint_seconds: float = 60.0,
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> dict[str, Any]:
+        """Learn all tasks in a run directory, from where it broke off if there is a run already.
+
+        What comes back is also in `result.json`.
+        """
+        path = expanded(directory)
+        going_on = (path / CONFIG).is_file()
+        if going_on and (result := read_json(path, RESULT, {})).get("finished"):
+            check_alike(self.to_json(), read_config(path), path)
+            return dict(result)
+        new = {CONFIG: to_json(self.to_json(), indent=1)}
+        with Run.open(path) if going_on else Run.create(path, new) as run:
+            return Course(self, run, checkpoint_seconds, on_event).follow()
+
+
+class Course:
+    """An experiment on its way through the tasks.
+
+    Call `stop` from a signal handler: the run then saves where it is after the current epoch, and
+    `follow` raises a `StoppedError`.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run: Run,
+        checkpoint_seconds: float = 60.0,
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        self.experiment, self.run, self.on_event = experiment, run, on_event
+        self.checkpoint_seconds = checkpoint_seconds
+        self.net: ContinualNet
+        self.learner: Learner
+        self._progress: Progress | None = None
+        self._done: list[dict[str, Any]] = []
+        self._scores: list[list[float | None]] = []
+        self._seconds: list[float] = []
+        self._began = 0.0
+        self._full: str | None = None
+        self._saved = time.monotonic()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Ask the run to save and stop as soon as it can."""
+        self._stopping = True
+
+    def follow(self) -> dict[str, Any]:
+        """Learn the tasks that are left; the result."""
+        self._take_up()
+        tasks = self.experiment.tasks
+        while len(self._done) < len(tasks) and self._full is None:
+            task = tasks[len(self._done)]
+            if self._progress is None:
+                self._began = self.run.seconds
+                self._announce("begin", task)
+            progress, self._progress = self._progress, None
+            try:
+                report = self.learner.learn(task, progress)
+            except StoppedError:
+                raise
+            except CapacityError as error:
+                self._full = str(error)
+                self._tell({"event": "full", "task": task.name, "reason": self._full})
+            except ClnpError as error:
+                self._tell({"event": "failed", "task": task.name, "reason": str(error)})
+                raise
+            else:
+                self._done.append(self._record(report, task))
+                self._seconds.append(self.run.seconds - self._began)
+                self._judge(tasks[: len(self._done)])
+            self._save(None)
+        self.net.verify()
+        result = self.result()
+        self.run.write(RESULT, result)
+        self._tell({"event": "finished", "num_tasks": len(self._done)})
+        return result
+
+    def _take_up(self) -> None:
+        """Put everything to where the last checkpoint left it, or to the start."""
+        experiment, run = self.experiment, self.run
+        described = experiment.to_json()
+        check_alike(described, read_config(run.path), run.path)
+        state = None
+        path = run.path / CHECKPOINT
+        if path.exists():
+            state = attached(path)
+            check_alike(described, state["experiment"], path)
+            self.net = ContinualNet.load(path, experiment.model)
+            self._done, self._scores = state["done"], state["scores"]
+            self._seconds, self._began = state["task_seconds"], state["began"]
+            self._full = state["full"]
+            if state["progress"] is not None:
+                self._progress = Progress.from_state(state["progress"])
+        elif (run.path / RESULT).exists():
+            raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
+        else:
+            self.net = ContinualNet(
+                experiment.model,
+                experiment.example_input,
+                head=experiment.head,
+                classifier=experiment.classifier,
+            )
+        run.add_environment(describe(self.net.device))
+        run.go_on_from(state)
+        self.learner = Learner(
+            self.net,
+            experiment.config,
+            seed=experiment.seed,
+            on_event=self._tell,
+            on_progress=self._progressed,
+        )
+        if state is not None and state["kept"] is not None:
+            self.learner.kept = replace(experiment.config.training, **state["kept"])
+        if state is None:
+            self._tell({"event": "run", **described})
+            for task in experiment.tasks:
+                self.learner.check(task)
+        elif self._progress is not None:
+            self._announce("resumed", experiment.tasks[len(self._done)])
+
+    def _announce(self, event: str, task: Task) -> None:
+        self._tell(
+            {
+                "event": event,
+                "task": task.name,
+                "number": len(self._done) + 1,
+                "num_tasks": len(self.experiment.tasks),
+                "num_candidates": len(self.learner.candidates()),
+                "num_epochs": self.experiment.config.training.epochs,
+            }
+        )
+
+    def _tell(self, event: Event) -> None:
+        self.run.log(event)
+        self.on_event(event)
+
+    def _progressed(self, progress: Progress) -> None:
+        due = time.monotonic() - self._saved >= self.checkpoint_seconds
+        if due or self._stopping:
+            self._save(progress)
+
+    def _save(self, progress: Progress | None) -> None:
+        """Write the checkpoint and, between two tasks, the result so far; then stop if asked to."""
+        kept = self.learner.kept
+        state = {
+            **self.run.state(),
+            "experiment": json.loads(to_json(self.experiment.to_json())),
+            "progress": None if progress is None else progress.to_state(),
+            "kept": None if kept is None else {"alpha": kept.alpha, "lr": kept.lr},
+            "done": self._done,
+            "scores": self._scores,
+            "task_seconds": self._seconds,
+            "began": self._began,
+            "full": self._full,
+        }
+        with writing(self.run.path):
+            self.net.save(self.run.path / CHECKPOINT, attached=state)
+        if progress is None:
+            self.run.write(RESULT, self.result())
+        self._saved = time.monotonic()
+        if self._stopping and not self._finished:
+            raise StoppedError(f"stopped; go on with: {command('resume', self.run.path)}")
+
+    @property
+    def _finished(self) -> bool:
+        return self._full is not None or len(self._done) == len(self.experiment.tasks)
+
+    def _record(self, report: TaskReport, task: Task) -> dict[str, Any]:
+        """What is known about a task that has ended; `pruning` is before any fine-tuning."""
+        plan, capacity = report.plan, self.net.capacity()
+        usages = [usage for usage in capacity.usages if usage.task == report.task]
+        return {
+            "task": report.task,
+            "objective": objective_named(task.objective).name,
+            "candidates": [
+                {
+                    "alpha": candidate.alpha,
+                    "lr": candidate.lr,
+                    "num_epochs": candidate.num_epochs,
+                    "score": candidate.score,
+                    "diverged": candidate.diverged,
+                }
+                for candidate in report.candidates
+            ],
+            "winner": report.winner,
+            "best_score": report.best_score,
+            "pruning": {
+                "score": plan.score,
+                "kept": dict(plan.kept),
+                "thresholds": dict(plan.thresholds),
+            },
+            "num_rounds": report.num_rounds,
+            "score": report.score,
+            "test_score": report.test_score,
+            "new": {usage.group: usage.new for usage in usages},
+            "reused": {usage.group: usage.reused for usage in usages},
+        }
+
+    def _judge(self, tasks: Sequence[Task]) -> None:
+        """Run the test data of every task learnt so far: its score, and whether a bit differs."""
+        row: list[float | None] = []
+        for task, record in zip(tasks, self._done, strict=True):
+            judged = judge(self.net, task, self.experiment.config)
+            score, digest = judged if judged is not None else (None, None)
+            row.append(score)
+            record.setdefault("outputs", digest)
+            record["unchanged"] = None if digest is None else digest == record["outputs"]
+        self._scores.append(row)
+        self._tell({"event": "evaluation", "task": tasks[-1].name, "scores": row})
+
+    def result(self) -> dict[str, Any]:
+        """All that the run has come to so far; two runs that are alike differ in `timings` only."""
+        return {
+            "format": FORMAT,
+            "finished": self._finished,
+            "full": self._full,
+            "num_tasks": len(self.experiment.tasks),
+            "head": self.experiment.head,
+            "seed": self.experiment.seed,
+            "tasks": self._done,
+            "scores": self._scores,
+            **figures(self.net),
+            "timings": {"seconds": self.run.seconds, "tasks": self._seconds},
+        }
+
+
+def figures(net: ContinualNet) -> dict[str, Any]:
+    """What a result holds that follows from the network alone."""
+    capacity = net.capacity()
+    return {
+        "capacity": {
+            "sizes": dict(capacity.sizes),
+            "usages": [asdict(usage) for usage in capacity.usages],
+            "free": capacity.free,
+        },
+        "forecast": asdict(forecast(capacity)),
+        "certificates": {name: c.digest for name, c in net.certificates.items()},
+    }
+
+
+def judge(net: ContinualNet, task: Task, config: LearnerConfig) -> tuple[float, str] | None:
+    """The score of an ended task on its test data and the SHA-256 of its outputs, if it has any."""
+    batches = load_test(task, net.device, resident=config.resident, num_workers=config.num_workers)
+    if batches is None:
+        return None
+    outputs, targets = outputs_of(lambda inputs: net(inputs, task=task.name), batches)
+    return float(objective_named(task.objective).score(outputs, targets)), digest_of(outputs)

@@ -1,0 +1,49 @@
+import os
+import resource
+import signal
+import stat
+
+import pytest
+
+from clnp.atomic import TEMPORARY, replace_file
+
+
+def test_a_file_is_written_or_replaced(tmp_path):
+    path = tmp_path / "file"
+    for data in (b"one", b"", b"three" * 1000):
+        replace_file(path, data)
+        assert path.read_bytes() == data
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            replace_file(path, b"new" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_bytes() == b"old"
+    assert not list(tmp_path.glob(f"{TEMPORARY}*"))
+
+
+def test_the_file_has_the_permissions_of_any_other(tmp_path):
+    before = os.umask(0o027)
+    try:
+        replace_file(tmp_path / "file", b"")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="gone"):
+        replace_file(tmp_path / "gone" / "file", b"")
+    (tmp_path / "plain").write_bytes(b"")
+    with pytest.raises(NotADirectoryError, match="plain"):
+        replace_file(tmp_path / "plain" / "file", b"")

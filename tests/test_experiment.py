@@ -1,0 +1,289 @@
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import clnp
+from clnp import Experiment, FineTuning, LearnerConfig, Task, Training
+from clnp.errors import ArgumentError, CheckpointError, DivergedError, RunError, StoppedError
+from clnp.experiment import Course
+from clnp.runs import CHECKPOINT, CONFIG, RESULT, Run, read_events, read_json, to_json
+from networks import mlp
+
+
+def task(name="a", *, seed=0, test=True):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(200, 6, generator=generator)
+    y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
+    return Task(name, (x[:140], y[:140]), test=(x[140:], y[140:]) if test else None)
+
+
+def experiment(*names, head="multi", width=30, seed=0, test=True, **options):
+    torch.manual_seed(0)
+    tasks = [task(name, seed=number, test=test) for number, name in enumerate(names or "ab")]
+    training = Training(epochs=6, lr=0.02, batch_size=32, alpha=1e-3)
+    config = LearnerConfig(**{"margin": 3.0, "training": training, **options})
+    model = clnp.MLP(6, (width, width), 3)
+    return Experiment(model, torch.zeros(2, 6), tasks, config, head=head, seed=seed)
+
+
+def without_timings(result):
+    return {key: value for key, value in result.items() if key != "timings"}
+
+
+def test_a_result_has_everything(tmp_path):
+    result = experiment(*"abc").run(tmp_path / "run")
+    assert result == read_json(tmp_path / "run", RESULT, {})
+    assert result["finished"] is True
+    assert result["full"] is None
+    assert [len(row) for row in result["scores"]] == [1, 2, 3]
+    for number, row in enumerate(zip(*[r + [None] * 3 for r in result["scores"]], strict=False)):
+        known = [score for score in row[number:]]
+        assert set(known) == {result["tasks"][number]["test_score"]} if number < 3 else True
+    for record in result["tasks"]:
+        assert record["unchanged"] is True
+        assert record["score"] >= record["best_score"] - 3.0
+        assert record["test_score"] > 50
+        assert len(record["outputs"]) == 64
+    assert set(result["certificates"]) == set("abc")
+    sizes = result["capacity"]["sizes"]
+    for group, size in sizes.items():
+        new = [u["new"] for u in result["capacity"]["usages"] if u["group"] == group]
+        assert len(new) == 3
+        assert sum(new) + result["capacity"]["free"][group] == size
+    assert result["forecast"]["bottleneck"] in sizes
+    assert result["timings"]["seconds"] >= sum(result["timings"]["tasks"]) > 0
+
+
+def test_a_run_directory_has_config_environment_and_events(tmp_path):
+    experiment().run(tmp_path / "run")
+    config = read_json(tmp_path / "run", CONFIG, {})
+    assert [task["name"] for task in config["tasks"]] == ["a", "b"]
+    assert config["learner"]["training"]["epochs"] == 6
+    (environment,) = read_json(tmp_path / "run", "environment.json", [])
+    assert environment["torch"] == torch.__version__
+    kinds = [event["event"] for event in read_events(tmp_path / "run")]
+    once = ["begin", *["epoch"] * 6, "candidate", "pruning", "chosen", "task", "evaluation"]
+    assert kinds == ["run", *once, *once, "finished"]
+
+
+def test_the_network_of_a_run_can_be_loaded(tmp_path):
+    made = experiment()
+    result = made.run(tmp_path / "run")
+    net = clnp.ContinualNet.load(tmp_path / "run" / CHECKPOINT, made.model)
+    assert net.tasks == ("a", "b")
+    x, y = made.tasks[0].test
+    score = 100 * (net(x, task="a").argmax(1) == y).double().mean().item()
+    assert score == result["tasks"][0]["test_score"]
+
+
+def test_the_same_seed_gives_the_same_result_and_another_seed_another(tmp_path):
+    one = experiment().run(tmp_path / "one")
+    two = experiment().run(tmp_path / "two")
+    other = experiment(seed=1).run(tmp_path / "other")
+    assert without_timings(one) == without_timings(two)
+    assert one["certificates"] != other["certificates"]
+
+
+class Crash(BaseException):
+    """What a power cut looks like from inside."""
+
+
+@pytest.mark.parametrize("moment", [0, 1, 3, 9, 10, 11, 16, 22, 23, 24, 25])
+def test_a_run_goes_on_from_any_event(tmp_path, moment):
+    options = {"alphas": (1e-3, 5e-3), "search_on": "first", "fine_tuning": FineTuning(2, 1e-3)}
+    whole = experiment(**options).run(tmp_path / "whole")
+    seen = []
+
+    def crash(event):
+        seen.append(event)
+        if len(seen) > moment:
+            raise Crash
+
+    with pytest.raises(Crash):
+        experiment(**options).run(tmp_path / "broken", checkpoint_seconds=0, on_event=crash)
+    assert experiment(**options).run(tmp_path / "broken") != {}
+    broken = read_json(tmp_path / "broken", RESULT, {})
+    assert without_timings(broken) == without_timings(whole)
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    first = experiment().run(tmp_path / "run")
+    before = (tmp_path / "run" / CHECKPOINT).read_bytes()
+    assert without_timings(experiment().run(tmp_path / "run")) == without_timings(first)
+    assert (tmp_path / "run" / CHECKPOINT).read_bytes() == before
+
+
+def test_another_experiment_does_not_go_on_with_a_run(tmp_path):
+    experiment().run(tmp_path / "run")
+    with pytest.raises(RunError, match=r"run holds another experiment: its seed is 0, not 1"):
+        experiment(seed=1).run(tmp_path / "run")
+    with pytest.raises(RunError, match="holds another experiment: its tasks is"):
+        experiment(*"abc").run(tmp_path / "run")
+    with pytest.raises(RunError, match=r"experiment: its learner\.margin is 3\.0, not 1\.0"):
+        experiment(margin=1.0).run(tmp_path / "run")
+    other = experiment()
+    x, y = other.tasks[1].train
+    tasks = [other.tasks[0], replace(other.tasks[1], train=(x + 1, y))]
+    with pytest.raises(RunError, match=r"experiment: its tasks\.1\.train is '140 samples, "):
+        replace(other, tasks=tasks).run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("event", ["run", "task"])
+def test_another_experiment_does_not_go_on_with_one_that_broke_off(tmp_path, event):
+    def crash(seen):
+        if seen["event"] == event:
+            raise Crash
+
+    with pytest.raises(Crash):
+        experiment().run(tmp_path / "run", checkpoint_seconds=0, on_event=crash)
+    with pytest.raises(RunError, match=r"its learner\.margin is 3\.0, not 1\.0"):
+        experiment(margin=1.0).run(tmp_path / "run")
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path):
+    def crash(seen):
+        if seen["event"] == "begin" and seen["number"] == 2:
+            raise Crash
+
+    for name, margin in (("one", 3.0), ("two", 9.0)):
+        with pytest.raises(Crash):
+            experiment(margin=margin).run(tmp_path / name, on_event=crash)
+    (tmp_path / "two" / CHECKPOINT).replace(tmp_path / "one" / CHECKPOINT)
+    with pytest.raises(RunError, match=r"safetensors holds another experiment: its learner"):
+        experiment(margin=3.0).run(tmp_path / "one")
+    with pytest.raises(RunError, match=r"two has lost its checkpoint\.safetensors; begin a"):
+        experiment(margin=9.0).run(tmp_path / "two")
+
+
+def test_every_task_is_checked_before_the_first_is_learnt(tmp_path):
+    made = experiment()
+    x, y = made.tasks[1].train
+    bad = replace(made, tasks=[made.tasks[0], replace(made.tasks[1], train=(x / 0, y))])
+    with pytest.raises(ArgumentError, match="task 'b', training data: an input is NaN"):
+        bad.run(tmp_path / "run")
+    assert [event["event"] for event in read_events(tmp_path / "run")] == ["run"]
+
+
+def test_what_a_task_took_is_told_as_the_ledger_has_it(tmp_path):
+    tuning = FineTuning(4, 0.01, rounds=3)
+    result = experiment(margin=15.0, fine_tuning=tuning).run(tmp_path / "run")
+    for record in result["tasks"]:
+        for usage in result["capacity"]["usages"]:
+            if usage["task"] == record["task"]:
+                assert record["new"][usage["group"]] == usage["new"]
+                assert record["reused"][usage["group"]] == usage["reused"]
+
+
+def test_tasks_may_come_from_a_generator():
+    made = experiment()
+    again = Experiment(made.model, made.example_input, (task for task in made.tasks), made.config)
+    assert [task.name for task in again.tasks] == ["a", "b"]
+
+
+def test_another_model_does_not_go_on_with_a_run(tmp_path):
+    def crash(event):
+        if event["event"] == "task":
+            raise Crash
+
+    with pytest.raises(Crash):
+        experiment().run(tmp_path / "run", checkpoint_seconds=0, on_event=crash)
+    with pytest.raises(CheckpointError, match="was made from another model: fc1 is"):
+        experiment(width=31).run(tmp_path / "run")
+
+
+def test_functions_in_a_config_go_by_their_names(tmp_path):
+    def sgd(parameters, lr):
+        return torch.optim.SGD(parameters, lr)
+
+    training = Training(epochs=2, optimizer=sgd)
+    experiment(training=training).run(tmp_path / "run")
+    experiment(training=training).run(tmp_path / "run")
+    stored = read_json(tmp_path / "run", CONFIG, {})["learner"]["training"]["optimizer"]
+    assert stored.endswith("<locals>.sgd")
+
+
+def test_tasks_without_test_data_have_no_test_scores(tmp_path):
+    result = experiment(test=False).run(tmp_path / "run")
+    assert result["scores"] == [[None], [None, None]]
+    assert [record["unchanged"] for record in result["tasks"]] == [None, None]
+
+
+def test_a_full_network_ends_a_run_well(tmp_path):
+    keep_most = {
+        "margin": 0.0,
+        "training": Training(epochs=30, alpha=0.0, lr=0.02, batch_size=32),
+    }
+    result = experiment(*"abcdefgh", head="single", width=6, **keep_most).run(tmp_path / "run")
+    assert result["finished"] is True
+    assert "no neuron of fc2 is free" in result["full"]
+    assert 1 <= len(result["tasks"]) < 8
+    assert read_events(tmp_path / "run")[-2]["event"] == "full"
+    again = experiment(*"abcdefgh", head="single", width=6, **keep_most).run(tmp_path / "run")
+    assert without_timings(again) == without_timings(result)
+
+
+def test_an_experiment_needs_tasks_with_names_of_their_own():
+    with pytest.raises(ArgumentError, match="an experiment needs at least one task"):
+        Experiment(mlp(), torch.zeros(2, 6), [])
+    with pytest.raises(ArgumentError, match="two tasks are called 'a'"):
+        experiment("a", "a")
+
+
+def test_a_run_that_is_asked_to_stop_saves_and_goes_on_later(tmp_path):
+    whole = experiment().run(tmp_path / "whole")
+    made = experiment()
+    files = {CONFIG: to_json(made.to_json())}
+    with Run.create(tmp_path / "run", files) as run:
+        course = Course(made, run, 1e9, lambda event: event["event"] == "epoch" and course.stop())
+        with pytest.raises(StoppedError, match=r"stopped; go on with: clnp resume .*run"):
+            course.follow()
+    assert read_events(tmp_path / "run")[-1]["event"] == "epoch"
+    result = experiment().run(tmp_path / "run")
+    assert without_timings(result) == without_timings(whole)
+    assert read_events(tmp_path / "run")[3]["event"] == "resumed"
+
+
+def test_a_task_that_cannot_be_learnt_leaves_the_others(tmp_path):
+    training = Training(epochs=2, optimizer="SGD", lr=1e30)
+    with pytest.raises(DivergedError, match="every candidate of task 'a' diverged"):
+        experiment(training=training).run(tmp_path / "run")
+    assert not (tmp_path / "run" / RESULT).exists()
+    last = read_events(tmp_path / "run")[-1]
+    assert (last["event"], last["task"]) == ("failed", "a")
+    assert last["reason"].startswith("every candidate of task 'a' diverged")
+
+
+FULL = """
+import resource, signal, sys
+sys.path.insert(0, sys.argv[2])
+from test_experiment import experiment
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+def limit(event):
+    if event["event"] == "begin" and event["number"] == 2:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+
+try:
+    experiment().run(sys.argv[1], checkpoint_seconds=0, on_event=limit)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_disk_that_is_full_loses_nothing(tmp_path):
+    whole = experiment().run(tmp_path / "whole")
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, tmp_path / "run", os.path.dirname(__file__)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith(f"RunError cannot write to {tmp_path / 'run'}: File too large")
+    assert f"free some space, then clnp resume {tmp_path / 'run'}" in done.stdout
+    assert not list((tmp_path / "run").glob(".clnp-*"))
+    assert len(read_json(tmp_path / "run", RESULT, {})["tasks"]) == 1
+    result = experiment().run(tmp_path / "run")
+    assert without_timings(result) == without_timings(whole)

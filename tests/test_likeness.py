@@ -1,0 +1,58 @@
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from clnp import Task
+from clnp.errors import RunError
+from clnp.likeness import check_alike, fingerprint, plain
+
+X, Y = torch.arange(600.0).reshape(200, 3), torch.arange(200) % 3
+
+
+def test_a_fingerprint_tells_tasks_apart():
+    task = Task("a", (X, Y), test=(X, Y))
+    one = fingerprint(task)
+    assert fingerprint(Task("a", (X.clone(), Y.clone()), test=(X, Y))) == one
+    others = [
+        Task("a", (X + 1, Y), test=(X, Y)),
+        Task("a", (X, Y.flip(0)), test=(X, Y)),
+        Task("a", (X[:-1], Y[:-1]), test=(X, Y)),
+        Task("a", (X, Y)),
+        Task("a", (X, Y), validation=(X, Y), test=(X, Y)),
+        Task("a", (X, Y), test=(X, Y), num_outputs=3),
+        Task("a", (X, Y), test=(X, Y), objective="multi-label"),
+    ]
+    found = [fingerprint(other) for other in others]
+    assert one not in found
+
+
+def test_other_data_sets_go_by_their_size():
+    assert fingerprint(Task("a", TensorDataset(X, Y)))["train"] == "200 samples"
+
+
+def test_an_experiment_is_like_itself_and_may_know_less(tmp_path):
+    check_alike({"a": (1, {"b": 2.0})}, {"a": [1, {"b": 2.0, "c": 3}], "d": 4}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "message"),
+    [
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, "its a.b is 2, not 1"),
+        ({"a": [1, {"b": 1}]}, {"a": [1, {"b": None}]}, "its a.1.b is None, not 1"),
+        ({"a": [1]}, {"a": [1, 2]}, r"its a is \[1, 2\], not \[1\]"),
+        ({"a": 1}, {}, "its a is None, not 1"),
+        ({"a": {"b": 1}}, {"a": 3}, "its a is 3, not {'b': 1}"),
+        ({"a": 1}, [], "is"),
+    ],
+)
+def test_the_first_difference_is_named(tmp_path, now, before, message):
+    with pytest.raises(RunError, match=f"holds another experiment: .*{message}"):
+        check_alike(now, before, tmp_path)
+
+
+def test_plain_data_has_functions_by_name():
+    assert plain({1: (2, [None, "x"]), "f": torch.nn.functional.relu, "g": Task}) == {
+        "1": [2, [None, "x"]],
+        "f": "torch.nn.functional.relu",
+        "g": "clnp.task.Task",
+    }
