@@ -1,0 +1,7 @@
+"""`python -m clnp` is `clnp`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

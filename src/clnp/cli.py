@@ -1,0 +1,224 @@
+"""The command line. Nothing here imports PyTorch before a command has to."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from . import cookbook
+from .console import Bars, Lines, Silence
+from .errors import CheckpointError, ClnpError, DivergedError, ForgettingError, StoppedError
+from .version import __version__
+
+DESCRIPTION = "Continual learning by neural pruning: task after task, nothing forgotten."
+EPILOG = """\
+examples:
+  clnp demo                                      the whole method at work, in under a minute
+  clnp recipes                                   what can be run
+  clnp run permuted-digits --set learner.margin=2 --seed 1
+  clnp resume runs/permuted-digits-seed1         after Ctrl-C, a crash or a power cut
+  clnp verify runs/permuted-digits-seed1         certificates and accuracies, recomputed
+"""
+FAILURE, USER_ERROR, STOPPED = 1, 2, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; the exit code: 0 good, 1 failed or not verified, 2 asked for wrongly."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # It was closed before the start.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    options = parser().parse_args(arguments)
+    try:
+        answer, text = options.command(options)
+        return _show(options, json.dumps(answer, indent=1) if options.json else text)
+    except RecursionError:
+        return _failed(options, "what was given is nested too deeply", USER_ERROR)
+    except KeyboardInterrupt:
+        return _failed(options, "stopped at once; what was saved last is whole", STOPPED)
+    except StoppedError as error:
+        return _failed(options, str(error), STOPPED)
+    except (CheckpointError, DivergedError, ForgettingError) as error:
+        return _failed(options, str(error), FAILURE)
+    except ClnpError as error:
+        return _failed(options, str(error), USER_ERROR)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+            raise
+        remedy = "use a smaller learner.training.batch_size, or a machine with more"
+        return _failed(options, f"out of memory; {remedy}", FAILURE)
+
+
+def _show(options: argparse.Namespace, text: str) -> int:
+    """Print the answer; the exit code."""
+    try:
+        print(text, flush=True)
+        return 0
+    except OSError as error:
+        # Python would try once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 0  # The reader, `head` perhaps, has seen enough.
+        return _failed(options, f"cannot print the answer: {error.strerror}", FAILURE)
+
+
+def _failed(options: argparse.Namespace, message: str, code: int) -> int:
+    if options.debug:
+        traceback.print_exc()
+    if options.json:
+        print(json.dumps({"error": message}))
+    print(f"clnp: {message}", file=sys.stderr)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of every command."""
+    raw = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(
+        "clnp", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw
+    )
+    top.add_argument("--version", action="version", version=f"clnp {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, action: Action, text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        made.set_defaults(command=action)
+        made.add_argument("--json", action="store_true", help="print the answer as JSON")
+        made.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        return made
+
+    demo = command("demo", _demo, "learn ten permuted digit tasks, in under a minute")
+    _add_recipe_options(demo)
+    run = command("run", _run, "carry out a recipe")
+    run.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a TOML file")
+    _add_recipe_options(run)
+    resume = command("resume", _resume, "go on with a run that was stopped or killed")
+    resume.add_argument("run", metavar="RUN", help="the directory of the run")
+    _add_run_options(resume)
+    inspect = command("inspect", _inspect, "say what a run is and how far it has come")
+    inspect.add_argument("run", metavar="RUN", help="the directory of the run")
+    verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
+    verify.add_argument("run", metavar="RUN", help="the directory of the run")
+    _add_place_options(verify)
+    recipes = command("recipes", _recipes, "list the recipes, or print one")
+    recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="print this one")
+    recipes.add_argument("--keys", action="store_true", help="explain every key of a recipe")
+    return top
+
+
+Answer = tuple[Any, str]
+Action = Callable[[argparse.Namespace], Answer]
+
+
+def _add_recipe_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--set",
+        dest="assignments",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change the recipe, --set learner.margin=2 for example; may be repeated",
+    )
+    command.add_argument("--seed", type=int, help="what all random numbers are derived from")
+    command.add_argument(
+        "--out", metavar="DIR", help="directory of the run (default: runs/RECIPE-seedN)"
+    )
+    _add_run_options(command)
+
+
+def _add_run_options(command: argparse.ArgumentParser) -> None:
+    _add_place_options(command)
+    command.add_argument(
+        "--checkpoint-every",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how often to save inside a task, at the end of an epoch (default: 60)",
+    )
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_place_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
+    command.add_argument(
+        "--data", metavar="DIR", help="where data sets are (default: $CLNP_DATA, or ~/.cache/clnp)"
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError
+    return seconds
+
+
+def _demo(options: argparse.Namespace) -> Answer:
+    return _start(options, "permuted-digits")
+
+
+def _run(options: argparse.Namespace) -> Answer:
+    return _start(options, options.recipe)
+
+
+def _start(options: argparse.Namespace, recipe: str) -> Answer:
+    from . import commands
+
+    with contextlib.closing(_console(options)) as console:
+        return commands.start(
+            recipe,
+            assignments=options.assignments,
+            seed=options.seed,
+            device=options.device,
+            out=options.out,
+            data=options.data,
+            checkpoint_seconds=options.checkpoint_every,
+            console=console,
+        )
+
+
+def _resume(options: argparse.Namespace) -> Answer:
+    from . import commands
+
+    with contextlib.closing(_console(options)) as console:
+        return commands.resume(
+            options.run,
+            device=options.device,
+            data=options.data,
+            checkpoint_seconds=options.checkpoint_every,
+            console=console,
+        )
+
+
+def _console(options: argparse.Namespace) -> Silence:
+    """Bars on a terminal, lines in a log: on stderr, so that the answer stands alone on stdout."""
+    if options.quiet:
+        return Silence()
+    return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
+
+
+def _inspect(options: argparse.Namespace) -> Answer:
+    from .summary import inspect
+
+    return inspect(options.run)
+
+
+def _verify(options: argparse.Namespace) -> Answer:
+    from . import commands
+
+    return commands.verify(options.run, device=options.device, data=options.data)
+
+
+def _recipes(options: argparse.Namespace) -> Answer:
+    if options.keys:
+        from .reference import reference, rows
+
+        return rows(), reference()
+    if options.recipe is not None:
+        text = cookbook.text(options.recipe)
+        return {"name": options.recipe, "text": text}, text.rstrip()
+    found = {name: cookbook.description(name) for name in cookbook.names()}
+    width = max(map(len, found))
+    return found, "\n".join(f"{name:{width}}  {line}" for name, line in found.items())

@@ -1,0 +1,586 @@
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clnp import cli
+from clnp.runs import CHECKPOINT, EVENTS, RESULT, read_events, read_json
+from clnp.version import __version__
+
+SRC = str(Path(__file__).parents[1] / "src")
+RECIPE = """\
+description = "two small tasks"
+
+[stream]
+kind = "split"
+dataset = "digits"
+classes_per_task = 2
+num_tasks = 2
+
+[network]
+widths = [20, 20]
+
+[learner]
+margin = 2.0
+
+[learner.training]
+epochs = 5
+lr = 0.01
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A directory of its own to be in, with a recipe in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that has finished, to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "small.toml").write_text(RECIPE)
+    assert (
+        cli.main(["run", str(folder / "small.toml"), "--out", str(folder / "run"), "--quiet"]) == 0
+    )
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A finished run of one's own."""
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for file in finished.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+def start(*arguments, **options):
+    """The command line in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "clnp", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+
+
+def fails(capsys, code, message, *arguments):
+    """Check that the command ends with this code and exactly one sentence."""
+    assert cli.main(list(map(str, arguments))) == code
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(f"clnp: {message}", error.rstrip("\n"), re.DOTALL), error
+    assert "Traceback" not in error
+
+
+def test_help_names_every_command_without_torch():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "clnp", "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SRC},
+    )
+    assert done.returncode == 0
+    for command in ("demo", "run", "resume", "inspect", "verify", "recipes"):
+        assert f"\n    {command} " in done.stdout
+    assert not re.search(r"\| +(torch|rich|sklearn)$", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "resume", "inspect", "verify", "recipes"])
+def test_every_command_explains_its_options(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "--json" in out
+    assert "--debug" in out
+    if command in ("demo", "run"):
+        assert all(f"--{option}" in out for option in ("seed", "device", "out", "data", "set"))
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"clnp {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["run"],
+        ["run", "x", "--seed", "one"],
+        ["run", "x", "--checkpoint-every", "nan"],
+    ],
+)
+def test_a_command_that_makes_no_sense_shows_the_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: clnp")
+
+
+def test_a_run_prints_its_summary_and_goes_where_it_is_told(folder, capsys):
+    assert cli.main(["run", "small.toml"]) == 0
+    out, error = capsys.readouterr()
+    assert "digits 0-1" in out
+    assert "nothing was forgotten" in out
+    assert "The run is in runs/small-seed0." in out
+    assert "task 2 of 2: digits 2-3" in error
+    assert cli.main(["run", "small.toml", "--seed", "3", "--out", "mine", "--quiet"]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    assert read_json(folder / "mine", RESULT, {})["seed"] == 3
+    assert read_json(folder / "runs" / "small-seed0", RESULT, {})["seed"] == 0
+
+
+def test_runs_without_a_place_get_one_each(folder, capsys):
+    for _ in range(3):
+        assert cli.main(["run", "small.toml", "--quiet", "--set", "learner.training.epochs=1"]) == 0
+    names = sorted(path.name for path in (folder / "runs").iterdir())
+    assert names == ["small-seed0", "small-seed0-2", "small-seed0-3"]
+
+
+def test_json_is_the_result(folder, capsys):
+    assert cli.main(["run", "small.toml", "--json", "--out", "run"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == read_json(folder / "run", RESULT, {})
+    assert cli.main(["inspect", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == printed
+    assert cli.main(["verify", "run", "--json"]) == 0
+    verified = json.loads(capsys.readouterr().out)
+    assert verified["verified"] is True
+    assert verified["scores"] == {t["task"]: t["test_score"] for t in printed["tasks"]}
+    assert cli.main(["resume", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == printed
+
+
+def test_a_recipe_can_be_changed_from_the_command_line(folder, capsys):
+    changes = ["--set", "learner.margin=7", "--set", "network.head=single"]
+    assert cli.main(["run", "small.toml", "--quiet", "--out", "run", *changes]) == 0
+    text = (folder / "run" / "recipe.toml").read_text()
+    assert "margin = 7.0" in text
+    assert 'head = "single"' in text
+
+
+def test_the_recipe_of_a_run_runs_again(run, tmp_path, capsys):
+    again = tmp_path / "again"
+    assert cli.main(["run", str(run / "recipe.toml"), "--quiet", "--out", str(again)]) == 0
+    one, two = read_json(run, RESULT, {}), read_json(again, RESULT, {})
+    assert {**one, "timings": None} == {**two, "timings": None}
+
+
+def test_own_data_from_a_file(folder, capsys):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (200, 1, 4, 4), dtype=np.uint8)
+    y = (x.mean((1, 2, 3)) > 127).astype(int) + 2 * (np.arange(200) % 2)
+    (folder / "files").mkdir()
+    np.savez(folder / "files" / "mine.npz", x_train=x, y_train=y, x_test=x[:50], y_test=y[:50])
+    own = ["--set", "stream.dataset=mine", "--quiet", "--out", "run"]
+    assert cli.main(["run", "small.toml", *own, "--data", "files"]) == 0
+    assert "mine 0-1" in capsys.readouterr().out
+    assert cli.main(["verify", "run"]) == 0
+    os.rename("files", "moved")
+    assert cli.main(["verify", "run"]) == 2
+    assert "there is no file" in capsys.readouterr().err
+    assert cli.main(["verify", "run", "--data", "moved"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("margin = 2.0", "marginn = 2.0"),
+            r"small\.toml, line 13: unknown key 'learner\.marginn'; did you mean 'margin'\? .*",
+        ),
+        (
+            ("margin = 2.0", 'margin = "big"'),
+            r'small\.toml, line 13: learner\.margin is "big"; it must be a number',
+        ),
+        (("epochs = 5", "epochs = 0"), r"small\.toml, line 16: training: epochs cannot be 0"),
+        (
+            ('kind = "split"', 'kind = "splitt"'),
+            r"small\.toml, line 4: .*splitt.*did you mean 'split'\?.*",
+        ),
+        (("lr = 0.01", "lr = "), r"small\.toml, line 17: this is not TOML: .*"),
+        (
+            ("num_tasks = 2", "num_tasks = 9"),
+            r"small\.toml, line 7: stream\.num_tasks: 9 tasks of 2 classes: digits has only 10",
+        ),
+        (
+            ("lr = 0.01", "lr = 0.01\nalpha = {fc1 = 0.1, fc9 = 0.1}"),
+            r"small\.toml, line 18: learner\.training\.alpha: unknown layer 'fc9'; did you .*",
+        ),
+        (
+            ("margin = 2.0", "alphas = [1e-3, -1]"),
+            r"small\.toml, line 13: learner\.alphas: alpha is -1\.0; it must be 0 or more",
+        ),
+        (('"digits"', '"numbers"'), r"unknown data set 'numbers'.*--data DIRECTORY, or CLNP_DATA"),
+        (
+            ("widths = [20, 20]", 'widths = [20, 20]\nmodel = "wide-cnn"'),
+            r"small\.toml, line 10: widths has 2 entries; a wide-cnn has 5 hidden layers",
+        ),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_named(folder, capsys, monkeypatch, change, message):
+    monkeypatch.delenv("CLNP_DATA", raising=False)
+    (folder / "small.toml").write_text(RECIPE.replace(*change))
+    fails(capsys, 2, message, "run", "small.toml")
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "permuted-digit"], r"unknown recipe 'permuted-digit'; did you mean .*my\.toml"),
+        (["run", "gone.toml"], r"gone\.toml.*"),
+        (["run", "small.toml", "--set", "margin"], r"--set margin.*"),
+        (["run", "small.toml", "--set", "learner.margn=1"], r"--set learner\.margn=1: unknown .*"),
+        (["run", "small.toml", "--device", "tpu9"], r"device 'tpu9' cannot be used here .*"),
+        (["run", "small.toml", "--device", "cuda:77"], r"device 'cuda:77' cannot be used here .*"),
+        (["run", "small.toml", "--out", "small.toml"], r"small\.toml is a file; give the run .*"),
+        (["run", "small.toml", "--out", "."], r"\. is not empty; give the run a directory .*"),
+        (["resume", "gone"], "there is no run at gone"),
+        (["inspect", "gone"], "there is no run at gone"),
+        (["verify", "gone"], "there is no run at gone"),
+        (["inspect", "."], r"\. is not a run: it has no config\.json"),
+        (["recipes", "gone"], r"unknown recipe 'gone'.*"),
+        (["run", "small.toml", "--device", "meta"], r"device 'meta' cannot be used here .*"),
+        (["run", "~nosuchuser/x"], "~nosuchuser/x: there is no such file; check the path"),
+        (["run", "a" * 300 + ".toml"], "a+.toml: the file cannot be read: File name too long"),
+        (["inspect", "a" * 300], "there is no run at a+"),
+        (["run", "small.toml", "--set", "description=\udcff"], r"--set .*: this is not UTF-8"),
+        (["run", "small.toml", "--set", ".".join("a" * 3000) + "=1"], ".*"),
+        (
+            ["run", "small.toml", "--set", "learner.training.optimizer=LBFGS"],
+            r"--set .*: learner\.training\.optimizer: training: LBFGS cannot be used: .*",
+        ),
+        (
+            ["run", "small.toml", "--set", "learner.training.optimizer_options={lr = 1}"],
+            r"--set .*: learner\.training\.optimizer_options: training: Adam: .*",
+        ),
+        (
+            ["run", "small.toml", "--set", "network.widths=[1000000000000, 1]"],
+            r"small\.toml, line 9: network: cannot be built: .*",
+        ),
+        (["run", "small.toml", "--set", f"learner.training.batch_size={10**30}"], r"--set .*"),
+        (["run", "small.toml", "--set", "learner.fine_tuning.lr=inf"], r"--set .*"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(folder, capsys, arguments, message):
+    fails(capsys, 2, message, *arguments)
+
+
+def test_an_error_in_json_is_json_too(folder, capsys):
+    assert cli.main(["inspect", "gone", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == {"error": "there is no run at gone"}
+
+
+def test_debug_shows_the_traceback(folder, capsys):
+    assert cli.main(["inspect", "gone", "--debug"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert error.endswith("clnp: there is no run at gone\n")
+
+
+def test_a_setting_that_would_change_nothing_is_refused(folder, capsys):
+    (folder / "small.toml").write_text(RECIPE.replace("margin = 2.0", "alphas = [1e-3, 1e-4]"))
+    setting = ["--set", "learner.training.alpha=1"]
+    message = "--set learner.training.alpha=1 would change nothing: learner.alphas comes first; .*"
+    fails(capsys, 2, message, "run", "small.toml", *setting)
+
+
+def test_a_run_is_no_recipe(run, capsys):
+    fails(capsys, 2, f"{run} is a run, not a recipe; go on with it: clnp resume {run}", "run", run)
+
+
+def test_a_run_that_diverges_fails(folder, capsys):
+    wild = ["--set", "learner.training.lr=1e30", "--set", "learner.training.optimizer=SGD"]
+    assert cli.main(["run", "small.toml", "--quiet", *wild]) == 1
+    assert "every candidate of task 'digits 0-1' diverged" in capsys.readouterr().err
+
+
+def test_recipes_are_listed_and_printed(capsys):
+    assert cli.main(["recipes"]) == 0
+    assert re.search(r"^permuted-digits +Ten permutations", capsys.readouterr().out, re.MULTILINE)
+    assert cli.main(["recipes", "permuted-digits"]) == 0
+    assert "[learner.training]" in capsys.readouterr().out
+    assert cli.main(["recipes", "--json"]) == 0
+    assert "permuted-digits" in json.loads(capsys.readouterr().out)
+    assert cli.main(["recipes", "--keys"]) == 0
+    assert "classes_per_task: a whole number; required" in capsys.readouterr().out
+
+
+def test_inspect_shows_a_finished_run(run, capsys):
+    assert cli.main(["inspect", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert "finished: 2 of 2 tasks" in out
+    assert "digits 2-3" in out
+
+
+def test_a_finished_run_needs_no_resuming(run, capsys):
+    before = (run / CHECKPOINT).read_bytes()
+    assert cli.main(["resume", str(run)]) == 0
+    assert "is finished; nothing is left to do" in capsys.readouterr().out
+    assert (run / CHECKPOINT).read_bytes() == before
+
+
+def test_verify_says_what_it_checked(run, capsys):
+    assert cli.main(["verify", str(run)]) == 0
+    assert "verified: all that 2 tasks read is as it was frozen" in capsys.readouterr().out
+
+
+def frozen_tensor(data, name):
+    """Where the bytes of a tensor begin in a safetensors file."""
+    (size,) = struct.unpack("<Q", data[:8])
+    return 8 + size + json.loads(data[8 : 8 + size])[name]["data_offsets"][0]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        ("model.fc1.weight_frozen", "task 'digits 0-1' has changed: fc1.weight is no longer"),
+        ("model.fc2.bias_frozen", "task 'digits 0-1' has changed: fc2.bias is no longer"),
+    ],
+)
+def test_one_flipped_bit_in_a_checkpoint_is_found(run, capsys, tensor, message):
+    data = bytearray((run / CHECKPOINT).read_bytes())
+    data[frozen_tensor(data, tensor)] ^= 1
+    (run / CHECKPOINT).write_bytes(data)
+    fails(capsys, 1, f"{re.escape(message)}.*", "verify", run)
+
+
+def test_a_flipped_bit_anywhere_is_found(run, capsys):
+    good = (run / CHECKPOINT).read_bytes()
+    for place in range(9, len(good), len(good) // 40):
+        data = bytearray(good)
+        data[place] ^= 1
+        (run / CHECKPOINT).write_bytes(data)
+        assert cli.main(["verify", str(run)]) == 1, place
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_result_that_was_edited_is_found(run, capsys):
+    result = read_json(run, RESULT, {})
+    result["tasks"][1]["test_score"] += 1
+    result["scores"][1][1] += 1
+    (run / RESULT).write_text(json.dumps(result))
+    fails(
+        capsys,
+        1,
+        "task 'digits 2-3': its test accuracy is .*, and was .* when it ended",
+        "verify",
+        run,
+    )
+    result["certificates"]["digits 0-1"] = "0" * 64
+    (run / RESULT).write_text(json.dumps(result))
+    fails(capsys, 1, "task 'digits 0-1' has changed: its certificate in .*", "verify", run)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("scores", -1, 0), 1.0, "task 'digits 0-1': by result.json, its scores after later .*"),
+        (("capacity", "usages", 0, "free"), 999, "result.json is not .*: its capacity differs"),
+        (("seed",), 8, "result.json is not what the network says: its seed differs"),
+        (("tasks", 0, "new", "fc1"), 99, "task 'digits 0-1': .*: its new neurons of fc1 differ"),
+        (("tasks",), [], r"result.json has tasks \[\], the network .*"),
+        (("tasks", 0, "unchanged"), False, "task 'digits 0-1': by result.json, its scores .*"),
+    ],
+)
+def test_a_figure_that_was_edited_is_found(run, capsys, path, value, message):
+    result = read_json(run, RESULT, {})
+    *above, last = path
+    part = result
+    for key in above:
+        part = part[key]
+    part[last] = value
+    (run / RESULT).write_text(json.dumps(result))
+    fails(capsys, 1, message, "verify", run)
+
+
+def test_a_recipe_that_was_edited_is_found(run, capsys):
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace("margin = 2.0", "margin = 9.0"))
+    message = r".* holds another experiment: its learner\.margin is 2\.0, not 9\.0"
+    fails(capsys, 2, message, "verify", run)
+
+
+def test_a_run_that_lost_its_checkpoint_is_not_begun_again(run, capsys):
+    (run / CHECKPOINT).unlink()
+    fails(capsys, 2, r".* has lost its checkpoint\.safetensors; its tasks .*", "verify", run)
+    result = read_json(run, RESULT, {})
+    (run / RESULT).write_text(json.dumps({**result, "finished": False}))
+    before = (run / EVENTS).read_bytes()
+    fails(capsys, 2, r".* has lost its checkpoint\.safetensors; begin .*", "resume", run, "--quiet")
+    assert (run / EVENTS).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["result.json", "environment.json", "config.json", "events.jsonl"])
+@pytest.mark.parametrize("text", ["[]", "{}", "null", "[{}]", "3", '{"finished": false}', "", "{"])
+def test_damaged_files_are_told_in_a_sentence(run, capsys, name, text):
+    (run / name).write_text(text)
+    for arguments in (["inspect"], ["verify"], ["resume", "--quiet"]):
+        assert cli.main([*arguments, str(run)]) in (0, 1, 2)
+        error = capsys.readouterr().err
+        assert "Traceback" not in error
+        assert error.count("\n") <= 1
+
+
+def test_a_run_without_an_ended_task_cannot_be_verified(run, capsys):
+    (run / RESULT).unlink()
+    fails(capsys, 2, ".*run has no ended task yet; there is nothing to verify", "verify", run)
+
+
+def test_ctrl_c_finishes_cleanly_and_the_run_can_be_resumed(finished, folder):
+    (folder / "small.toml").write_text(RECIPE.replace("epochs = 5", "epochs = 100000"))
+    process = start("run", "small.toml", "--out", "run")
+    wait_for(lambda: sum(e["event"] == "epoch" for e in read_events("run")) > 3)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopping after this epoch; once more to stop at once" in error
+    assert error.endswith("clnp: stopped; go on with: clnp resume run\n")
+    assert "Traceback" not in error
+    assert out == ""
+    num_epochs = sum(event["event"] == "epoch" for event in read_events("run"))
+    process = start("resume", "run")
+    wait_for(lambda: sum(e["event"] == "epoch" for e in read_events("run")) > num_epochs + 3)
+    assert read_events("run")[num_epochs + 2]["event"] == "resumed"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    process.communicate()
+
+
+def test_two_processes_on_one_run(folder, capsys):
+    (folder / "small.toml").write_text(RECIPE.replace("epochs = 5", "epochs = 100000"))
+    process = start("run", "small.toml", "--out", "run", "--checkpoint-every", "0")
+    wait_for(lambda: Path("run", CHECKPOINT).exists())
+    fails(capsys, 2, "another process is at work on run; wait for it, or stop it", "resume", "run")
+    assert cli.main(["inspect", "run"]) == 0
+    out = capsys.readouterr().out
+    assert "not finished: 0 of 2 tasks; clnp resume run goes on" in out
+    assert "last seen: " in out
+    process.kill()
+    process.communicate()
+
+
+def wait_for(condition):
+    """Wait until the condition holds, a minute at most."""
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen")
+
+
+def test_a_reader_that_goes_away_is_no_error(folder):
+    process = start("recipes", "--keys")
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    process.wait(60)
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_streams_that_are_closed_are_no_error(folder, closed):
+    number = {"stdout": 1, "stderr": 2}[closed]
+    command = f"exec {sys.executable} -m clnp recipes {number}>&-"
+    env = {**os.environ, "PYTHONPATH": SRC}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=env)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_that_nobody_reads_does_not_end_a_run(folder):
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clnp", "run", "small.toml", "--out", "run"],
+        stdout=subprocess.PIPE,
+        stderr=write,
+        env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
+    )
+    os.close(write)
+    process.communicate()
+    assert process.returncode == 0
+    assert read_json(folder / "run", RESULT, {})["finished"] is True
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_an_answer_that_cannot_be_printed_is_told(folder):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "clnp", "recipes"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": SRC},
+        )
+    assert done.returncode == 1
+    assert done.stderr == "clnp: cannot print the answer: No space left on device\n"
+
+
+def test_bars_on_a_terminal(folder):
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clnp", "run", "small.toml", "--out", "run"],
+        stdout=subprocess.PIPE,
+        stderr=other,
+        env={**os.environ, "PYTHONPATH": SRC, "TERM": "xterm", "OMP_NUM_THREADS": "1"},
+    )
+    os.close(other)
+    shown = b""
+    while True:
+        try:
+            part = os.read(main, 4096)
+        except OSError:  # The terminal has been closed.
+            break
+        if not part:
+            break
+        shown += part
+    process.communicate()
+    os.close(main)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "10/10" in text
+    assert "validation" in text
+    assert "learnt digits 2-3" in text
+
+
+def test_the_demo_ends_with_ten_tasks_and_nothing_forgotten(tmp_path):
+    process = start("demo", "--json", "--out", tmp_path / "demo", cwd=tmp_path)
+    out, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    result = json.loads(out)
+    assert result == read_json(tmp_path / "demo", RESULT, {})
+    assert len(result["tasks"]) == 10
+    assert result["full"] is None
+    learnt = [record["test_score"] for record in result["tasks"]]
+    assert result["scores"][-1] == learnt
+    assert all(record["unchanged"] for record in result["tasks"])
+    assert sum(learnt) / 10 > 94
+    assert min(learnt) > 88
+    assert result["forecast"]["num_tasks"] >= 1
+    first = [u for u in result["capacity"]["usages"] if u["group"] == "fc1"]
+    # The first layer is reused more and grows less with every task.
+    assert sum(u["new"] for u in first[5:]) < sum(u["new"] for u in first[:5])
+    assert sum(event["event"] == "task" for event in read_events(tmp_path / "demo")) == 10
+    assert (tmp_path / "demo" / EVENTS).stat().st_size > 1000
