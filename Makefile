@@ -11,14 +11,14 @@ RUN := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format bench clean
+.PHONY: help demo test lint types format docs bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 		| awk -F'|' '{ printf "%-15s%s\n", $$1, $$2 }'
 
-demo: $(STAMP) ## Learn three small tasks and forget none of them
-	$(RUN) examples/digits.py $(ARGS)
+demo: $(STAMP) ## Learn ten small tasks and forget none of them
+	$(RUN) -m clnp demo $(ARGS)
 
 # One process per core beats one process with many threads: the tests are small.
 test: $(STAMP) ## Run the tests (not those marked slow or gpu)
@@ -34,6 +34,9 @@ types: $(STAMP) ## Check types
 format: $(STAMP) ## Fix what lint can fix
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+docs: $(STAMP) ## Make the pages that are made from the source
+	$(RUN) -c 'from clnp.reference import markdown; print(markdown(), end="")' > docs/recipe-keys.md
 
 bench: $(STAMP) ## Compare the speed of a training step with plain PyTorch
 	$(RUN) benchmarks/step.py $(ARGS)

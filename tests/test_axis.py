@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from clnp.axis import STAND_IN, Segment, groups_of, has_input, num_entries, occupied, positions
 

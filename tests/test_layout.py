@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -107,16 +106,36 @@ def test_file_has_at_most_400_lines(file):
     assert len((PACKAGE / file).read_text(encoding="utf-8").splitlines()) <= 400
 
 
-def test_public_names_are_sorted_and_complete():
+def test_public_names_are_those_that_a_type_checker_sees():
     import clnp
 
-    public = {
-        name
-        for name, value in vars(clnp).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+    source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    imported = {
+        alias.asname: node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.level
+        for alias in node.names
     }
-    dunders = {name for name in clnp.__all__ if name.startswith("__")}
-    assert clnp.__all__ == sorted(public | dunders)
+    assert imported == clnp._HOMES
+    assert clnp.__all__ == sorted(imported)
+    assert set(clnp.__all__) <= set(dir(clnp))
+
+
+def test_no_public_name_is_hidden_by_a_file_of_that_name():
+    import clnp
+
+    assert not {Path(file).stem for file in FILES} & set(clnp.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    import clnp
+
+    with pytest.raises(AttributeError, match="module 'clnp' has no attribute 'Nothing'"):
+        _ = clnp.Nothing
+
+
+def test_import_does_not_load_torch():
+    assert "torch" not in modules_after("import clnp, clnp.cli")
 
 
 def test_public_names_can_be_imported():
@@ -125,15 +144,19 @@ def test_public_names_can_be_imported():
     assert [name for name in clnp.__all__ if not hasattr(clnp, name)] == []
 
 
-def test_import_loads_no_optional_dependency():
-    code = "import sys, clnp; print(*sys.modules)"
+def test_no_public_name_loads_an_optional_dependency():
+    loaded = modules_after("from clnp import *")
+    assert "torch" in loaded
+    assert loaded & {"matplotlib", "rich", "sklearn", "torchvision"} == set()
+
+
+def modules_after(code: str) -> set[str]:
+    """The packages that a fresh interpreter has loaded after the code has run."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, "-W", "error", "-c", f"{code}; import sys; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": str(SRC)},
     )
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
-    assert "clnp" in loaded
-    assert loaded & {"matplotlib", "sklearn", "torchvision"} == set()
+    return {name.split(".")[0] for name in done.stdout.split()}

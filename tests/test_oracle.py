@@ -7,8 +7,7 @@ that must agree.
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -3,8 +3,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 import clnp

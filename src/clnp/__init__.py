@@ -1,62 +1,95 @@
-"""Continual learning by neural pruning: one network, task after task, exactly zero forgetting."""
+"""Continual learning by neural pruning: one network, task after task, exactly zero forgetting.
 
-from .activity import Activity
-from .certificate import Certificate
-from .checkpoint import attached
-from .config import FineTuning, LearnerConfig
-from .discovery import inspect
-from .errors import (
-    ArgumentError,
-    CapacityError,
-    CheckpointError,
-    ClnpError,
-    DivergedError,
-    ForgettingError,
-    GraphError,
-    Problem,
-    PruningError,
-    TaskError,
-)
-from .graph import Graph
-from .learner import Learner, TaskReport
-from .ledger import Capacity, Ledger
-from .models import MLP, NarrowCNN, WideCNN
-from .net import ContinualNet
-from .objective import Objective
-from .openstate import OpenState
-from .pruning import PruningPlan
-from .task import Task
-from .training import Training
+Names are imported when they are first used: `clnp --help` need not wait for PyTorch.
+"""
 
-__all__ = [
-    "Activity",
-    "ArgumentError",
-    "Capacity",
-    "CapacityError",
-    "Certificate",
-    "CheckpointError",
-    "ClnpError",
-    "ContinualNet",
-    "DivergedError",
-    "FineTuning",
-    "ForgettingError",
-    "Graph",
-    "GraphError",
-    "Learner",
-    "LearnerConfig",
-    "Ledger",
-    "MLP",
-    "NarrowCNN",
-    "Objective",
-    "OpenState",
-    "Problem",
-    "PruningError",
-    "PruningPlan",
-    "Task",
-    "TaskError",
-    "TaskReport",
-    "Training",
-    "WideCNN",
-    "attached",
-    "inspect",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .activity import Activity as Activity
+    from .certificate import Certificate as Certificate
+    from .checkpoint import attached as attached
+    from .config import FineTuning as FineTuning, LearnerConfig as LearnerConfig
+    from .discovery import inspect as inspect
+    from .errors import (
+        ArgumentError as ArgumentError,
+        CapacityError as CapacityError,
+        CheckpointError as CheckpointError,
+        ClnpError as ClnpError,
+        DataError as DataError,
+        DivergedError as DivergedError,
+        ForgettingError as ForgettingError,
+        GraphError as GraphError,
+        Problem as Problem,
+        PruningError as PruningError,
+        RecipeError as RecipeError,
+        RunError as RunError,
+        StoppedError as StoppedError,
+        TaskError as TaskError,
+    )
+    from .experiment import Experiment as Experiment
+    from .graph import Graph as Graph
+    from .learner import Learner as Learner, TaskReport as TaskReport
+    from .ledger import Capacity as Capacity, Ledger as Ledger
+    from .models import MLP as MLP, NarrowCNN as NarrowCNN, WideCNN as WideCNN
+    from .net import ContinualNet as ContinualNet
+    from .objective import Objective as Objective
+    from .openstate import OpenState as OpenState
+    from .outlook import Forecast as Forecast, forecast as forecast
+    from .pruning import PruningPlan as PruningPlan
+    from .task import Task as Task
+    from .training import Training as Training
+    from .version import __version__ as __version__
+
+_FILES = {
+    "activity": ["Activity"],
+    "certificate": ["Certificate"],
+    "checkpoint": ["attached"],
+    "config": ["FineTuning", "LearnerConfig"],
+    "discovery": ["inspect"],
+    "experiment": ["Experiment"],
+    "errors": [
+        "ArgumentError",
+        "CapacityError",
+        "CheckpointError",
+        "ClnpError",
+        "DivergedError",
+        "ForgettingError",
+        "GraphError",
+        "Problem",
+        "PruningError",
+        "TaskError",
+        "DataError",
+        "RecipeError",
+        "RunError",
+        "StoppedError",
+    ],
+    "graph": ["Graph"],
+    "learner": ["Learner", "TaskReport"],
+    "ledger": ["Capacity", "Ledger"],
+    "models": ["MLP", "NarrowCNN", "WideCNN"],
+    "net": ["ContinualNet"],
+    "objective": ["Objective"],
+    "openstate": ["OpenState"],
+    "outlook": ["Forecast", "forecast"],
+    "pruning": ["PruningPlan"],
+    "task": ["Task"],
+    "training": ["Training"],
+    "version": ["__version__"],
+}
+_HOMES = {name: file for file, names in _FILES.items() for name in names}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

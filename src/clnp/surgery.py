@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import skip_init
-
-_empty: Any = skip_init
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -50,7 +47,8 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
     """
     kind: Any = plain_class(layer)
     like: torch.Tensor = layer.weight if layer.weight is not None else layer.running_mean  # type: ignore[assignment]
-    where = {"device": like.device, "dtype": like.dtype}
+    where: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
+    made: nn.Module
     if isinstance(layer, nn.Linear):
         made = _empty(kind, num_inputs, num_outputs, bias=layer.bias is not None, **where)
     elif isinstance(layer, CONVOLUTIONS):
@@ -75,7 +73,19 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
     else:
         made = _empty(kind, num_outputs, **where)
     made.train(layer.training)
-    return made  # type: ignore[no-any-return]
+    return made
+
+
+def _empty(kind: Any, *sizes: int, device: Any, dtype: torch.dtype, **options: Any) -> nn.Module:
+    """A layer whose tensors hold anything at all.
+
+    That is `torch.nn.utils.skip_init`, which would import a second's worth of PyTorch for it.
+    """
+    made: nn.Module = kind(*sizes, device="meta", dtype=dtype, **options)
+    for name, parameter in made.named_parameters():
+        empty = torch.empty(parameter.shape, dtype=dtype, device=device)
+        setattr(made, name, nn.Parameter(empty))
+    return made
 
 
 def with_layers(model: nn.Module, layers: Mapping[str, nn.Module]) -> nn.Module:

@@ -1,0 +1,157 @@
+"""The documentation is true: its code runs, its commands parse, its links lead somewhere."""
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from clnp import cli, cookbook, datasets, recipe
+from clnp.document import parse
+from clnp.reference import markdown
+from clnp.schema import build
+
+ROOT = Path(__file__).parents[1]
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *GUIDES]
+
+
+def blocks(path: Path, language: str) -> list[tuple[int, str]]:
+    """The code blocks in that language: the line on which each begins, and its text."""
+    text = path.read_text(encoding="utf-8")
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
+
+
+def run_blocks(path: Path, names: dict[str, object]) -> dict[str, object]:
+    """The names after the Python blocks of the page have run, one after the other."""
+    for line, source in blocks(path, "python"):
+        # Empty lines in front, so that a traceback points to the line in the page.
+        exec(compile("\n" * line + source, str(path), "exec"), names)
+    return names
+
+
+def command_lines(path: Path) -> list[str]:
+    """Every `clnp ...` of a shell block, and those in the text that have arguments."""
+    text = path.read_text(encoding="utf-8")
+    shell = [line for _, block in blocks(path, "sh") for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    inline = [found for found in re.findall(r"`([^`\n]+)`", prose) if len(found.split()) > 2]
+    return [line for line in (*shell, *inline) if line.startswith("clnp ")]
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The commands of `clnp` by name."""
+    actions = cli.parser()._actions
+    return dict(next(a for a in actions if isinstance(a, argparse._SubParsersAction)).choices)
+
+
+def load(name: str) -> tuple[DataLoader, torch.Tensor, torch.Tensor]:
+    """Noise with a bright line in it, across or upright; its place is the class."""
+    number = ["flowers", "trees", "birds"].index(name)
+    y = torch.arange(600) % 3
+    x = torch.rand(600, 1, 8, 8, generator=torch.Generator().manual_seed(number))
+    lines = x if number % 2 == 0 else x.mT
+    lines[torch.arange(600), 0, 2 * y + number // 2] += 0.35
+    train = TensorDataset(x[:400], y[:400])
+    return DataLoader(train, batch_size=32, shuffle=True), x[400:], y[400:]
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link to a heading of the page is called."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", heading) for heading in headings)
+    return {heading.lower().replace(" ", "-") for heading in kept}
+
+
+def test_every_page_with_python_has_a_test():
+    assert {path.name for path in GUIDES if blocks(path, "python")} == {
+        "quickstart.md",
+        "your-own-loop.md",
+    }
+    for path in PAGES:
+        assert len(blocks(path, "python")) == path.read_text(encoding="utf-8").count("```python")
+
+
+def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = run_blocks(ROOT / "docs/quickstart.md", {})
+    assert names["net"].tasks == ("low", "high")
+    assert min(names["result"]["scores"][-1]) > 80
+    wine = datasets.find("wine", "data")
+    assert (len(wine.train[0]), wine.num_classes, wine.shape) == (140, 3, (13,))
+    assert cli.main(["inspect", "runs/mine"]) == 0
+    out = capsys.readouterr().out
+    assert "72 neurons; classifier: 7" in out
+    assert "nothing was forgotten" in out
+
+
+def test_the_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = run_blocks(ROOT / "docs/your-own-loop.md", {"load": load})
+    net = names["net"]
+    assert net.tasks == ("flowers", "trees", "birds")
+    for task in net.tasks:
+        _, x, y = load(task)
+        assert (net(x, task=task).argmax(1) == y).double().mean() > 0.8, task
+    net.verify()
+    out = capsys.readouterr().out
+    assert "each task: new + reused neurons" in out
+    assert net.certificates["flowers"].digest in out
+
+
+def test_the_page_of_recipe_keys_is_up_to_date():
+    page = (ROOT / "docs/recipe-keys.md").read_text(encoding="utf-8")
+    assert page == markdown(), "docs/recipe-keys.md is out of date: run `make docs`"
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_every_toml_block_is_a_recipe(path):
+    for line, text in blocks(path, "toml"):
+        build(recipe.Recipe, parse(text, name=f"{path.name}, the block after line {line}"))
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES], ids=lambda path: path.name)
+def test_every_command_line_can_be_given(path, capsys):
+    lines = command_lines(path)
+    for line in lines:
+        words = shlex.split(line.partition(" > ")[0], comments=True)[1:]
+        try:
+            options = cli.parser().parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{path.name}: {line}\n{capsys.readouterr().err}")
+        if getattr(options, "assignments", []):
+            # Files of one's own are copies of the first recipe in these pages.
+            known = options.recipe in cookbook.names()
+            recipe.load(options.recipe if known else "permuted-digits", options.assignments)
+    assert lines or path.name == "your-own-loop.md"
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES], ids=lambda path: path.name)
+def test_every_command_that_is_named_exists(path):
+    text = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"`clnp ([a-z]+)", text)) <= set(commands())
+
+
+def test_the_quick_start_shows_every_command():
+    text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+    missing = [name for name in commands() if not re.search(rf"\bclnp {name}\b", text)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        there = path.parent / file if file else path
+        assert there.exists(), f"{path.name} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(there), f"{path.name} links to {target}: no such heading"
