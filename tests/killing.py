@@ -93,7 +93,8 @@ def main(folder: str, seed: str, num_kills: str) -> None:
                 time.sleep(0.01)
             break
         writing = random.random() < 0.5
-        until = time.monotonic() + random.uniform(0.5 * started, started + 0.2 * seconds)
+        latest = started + 3 * seconds / int(num_kills)
+        until = time.monotonic() + random.uniform(0.5 * started, latest)
         alive = True
         while (alive := is_alive(process)) and (writing or time.monotonic() < until):
             left_over = broken.exists() and list(broken.glob(".clnp-*"))

@@ -23,6 +23,8 @@ PLAN = {
     "num_tasks": 3,
     "num_candidates": 4,
     "num_epochs": 20,
+    "epochs_before": 80,
+    "epochs_of_run": 240,
 }
 EPOCH = {
     "event": "epoch",
@@ -120,21 +122,25 @@ class Watched:
         return [(event, places) for event, places in pairs if event["event"] == kind]
 
     def check(self, num_tasks, sizes):
-        """Bars move forward only, and end a task, and the run, at their totals."""
+        """Bars move forward only, and end a task, and the run, at their totals.
+
+        `sizes` are the epochs of the tasks that were seen; those before had as many as the first.
+        """
         for before, after in pairwise(self.places):
             for (old, old_total), (new, new_total) in zip(before, after, strict=True):
                 assert new_total is None or new <= new_total
                 assert old <= new or new == 0 or old_total != new_total
         ended = [places for _, places in self.of("task")]
-        first = num_tasks - len(ended)
+        before = (num_tasks - len(ended)) * sizes[0]
+        total = before + sum(sizes)
         assert ended == [
-            [((first + number) * size, num_tasks * size), (size, size)]
-            for number, size in enumerate(sizes, start=1)
+            [(before + sum(sizes[: number + 1]), total), (size, size)]
+            for number, size in enumerate(sizes)
         ]
         self.bars.close()
         *_, run, task, end = text_of(self.stream).split("\n")
         size = sizes[-1]
-        assert re.match(rf"run +━+ +{num_tasks * size}/{num_tasks * size} +epochs ", run)
+        assert re.match(rf"run +━+ +{total}/{total} +epochs ", run)
         assert re.match(rf"task {num_tasks} of {num_tasks}, .* ━+ +{size}/{size} +epochs ", task)
         assert end == ""
 

@@ -54,4 +54,4 @@ def test_a_run_that_is_killed_comes_to_the_same_result(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_run_that_is_killed_often_comes_to_the_same_result(tmp_path, seed):
-    assert sum(check(tmp_path, seed=seed, num_kills=50).values()) >= 20
+    assert sum(check(tmp_path, seed=seed, num_kills=50).values()) >= 10

@@ -89,7 +89,6 @@ class Bars(Silence):
         self._all = self._progress.add_task("run", total=None, unit="epochs", rate="")
         self._one = self._progress.add_task("", total=None, unit="epochs", rate="")
         self._plan: Mapping[str, Any] = {}
-        self._done = 0
         self._downloads: Any = None
         self._files: dict[str, Any] = {}
 
@@ -156,14 +155,14 @@ class Bars(Silence):
         return size
 
     def _begin(self, event: Event) -> None:
-        self._plan, self._done = event, event["number"] - 1
+        self._plan = event
         description = f"task {event['number']} of {event['num_tasks']}, {event['task']}"
         # New fields replace all that there are.
         self._progress.reset(
             self._one, description=description, total=self._size, unit="epochs", rate=""
         )
-        total = event["num_tasks"] * self._size
-        self._progress.update(self._all, total=total, completed=self._done * self._size)
+        before, total = event["epochs_before"], event["epochs_of_run"]
+        self._progress.update(self._all, total=total, completed=before)
         if self._downloads is not None:
             self._downloads.stop()
         # Not before: what is wrong with a recipe or its data is said without bars.
@@ -176,7 +175,7 @@ class Bars(Silence):
 
     def _move_to(self, place: int) -> None:
         self._progress.update(self._one, completed=place)
-        self._progress.update(self._all, completed=self._done * self._size + place)
+        self._progress.update(self._all, completed=self._plan["epochs_before"] + place)
 
 
 def described(event: Event, plan: Mapping[str, Any]) -> str | None:

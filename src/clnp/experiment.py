@@ -211,8 +211,17 @@ class Course:
                 "num_tasks": len(self.experiment.tasks),
                 "num_candidates": len(self.learner.candidates()),
                 "num_epochs": self.experiment.config.training.epochs,
+                "epochs_before": self._epochs_of(len(self._done)),
+                "epochs_of_run": self._epochs_of(len(self.experiment.tasks)),
             }
         )
+
+    def _epochs_of(self, num_tasks: int) -> int:
+        """The epochs of so many tasks, if no candidate stops early."""
+        config = self.experiment.config
+        grid = len(config.candidates())
+        later = 1 if config.search_on == "first" else grid
+        return (grid + (num_tasks - 1) * later) * config.training.epochs if num_tasks else 0
 
     def _tell(self, event: Event) -> None:
         self.run.log(event)
