@@ -56,11 +56,23 @@ class Batches:
             for start in range(0, len(self), size):
                 yield self.inputs[start : start + size], self.targets[start : start + size]
             return
+        for places in self.places(size, seed=seed):
+            yield self.inputs[places], self.targets[places]
+
+    def places(self, size: int, *, seed: int) -> Iterator[Tensor]:
+        """The samples of each batch of a shuffled pass, by number, on the device."""
         # Drawn on the CPU, so that the order does not depend on the device.
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         for batch in torch.split(order.to(self.device), size):
             if len(batch) > 1 or 1 in (size, len(self)):
-                yield self.inputs[batch], self.targets[batch]
+                yield batch
+
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples; the data is resident."""
+        assert self.inputs is not None
+        assert self.targets is not None
+        inputs = self.inputs[places]
+        return inputs if self.prepare is None else self.prepare(inputs), self.targets[places]
 
     def _streamed(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         assert self.dataset is not None

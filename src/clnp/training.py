@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .batches import Batches
+from .capture import CapturedStep
 from .errors import ArgumentError, DivergedError, unknown_name
 from .generators import seed_all
 from .net import ContinualNet
@@ -57,6 +59,8 @@ class Training:
     """Largest norm of the gradient, longer ones are shortened to it."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of the forward pass; the weights are in float32 always."""
+    cuda_graph: bool = False
+    """On a GPU, capture a step and replay it: much faster, but Python code in it runs only once."""
     augment: Callable[[Tensor], Tensor] | None = None
     """Changes a batch of inputs, on the device, before each step."""
 
@@ -104,13 +108,33 @@ def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     return known[name]
 
 
-def make_optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of these parameters."""
+def can_be_captured(training: Training, data: Batches) -> bool:
+    """Whether steps can be captured: the data must be resident, and nothing read by the host."""
+    return (
+        training.cuda_graph
+        and data.device.type == "cuda"
+        and data.inputs is not None
+        and training.precision != "float16"  # A scaler looks whether gradients are finite.
+        and isinstance(training.optimizer, str)
+        and "capturable" in signature(_optimizer_class(training.optimizer)).parameters
+    )
+
+
+def make_optimizer(
+    training: Training, parameters: list[nn.Parameter], *, captured: bool = False
+) -> torch.optim.Optimizer:
+    """The optimizer of these parameters; if steps are captured, its state is on their device."""
     if not isinstance(training.optimizer, str):
         return training.optimizer(parameters, training.lr)
     make: Any = _optimizer_class(training.optimizer)
+    options = {"lr": training.lr, **training.optimizer_options}
+    if captured:
+        options["lr"] = torch.tensor(training.lr, device=parameters[0].device)
+        options["capturable"] = True
+        if "fused" in signature(make).parameters and "foreach" not in options:
+            options.setdefault("fused", True)
     try:
-        made: torch.optim.Optimizer = make(parameters, lr=training.lr, **training.optimizer_options)
+        made: torch.optim.Optimizer = make(parameters, **options)
     except Exception as error:  # Optimizers raise whatever they like.
         message = f"training: {training.optimizer}: {error}"
         raise ArgumentError(message, argument="optimizer_options") from error
@@ -152,7 +176,11 @@ class Fit:
     def __init__(self, net: ContinualNet, data: TaskData, training: Training, *, seed: int) -> None:
         self.net, self.data, self.training, self.seed = net, data, training, seed
         self.device = data.train.device
-        self.optimizer = make_optimizer(training, list(net.parameters()))
+        captured = can_be_captured(training, data.train)
+        self.optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
+        size = training.batch_size
+        self._captured = CapturedStep(self._step_at, size, self.device) if captured else None
+        self._sums = torch.zeros(2, device=self.device)
         enabled = training.precision == "float16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=enabled)
         self.epochs: list[Epoch] = []
@@ -185,22 +213,23 @@ class Fit:
         start = time.monotonic()
         training, net = self.training, self.net
         seed_all(derive(self.seed, "noise", number))
-        parameters = list(net.parameters())
-        sums = torch.zeros(2, device=self.device)
+        self._sums.zero_()
         num_samples = 0
-        total_steps = math.ceil(len(self.data.train) / training.batch_size)
+        train, size = self.data.train, training.batch_size
+        total_steps = math.ceil(len(train) / size)
         net.train()
         order = derive(self.seed, "order", number)
-        batches = self.data.train.batches(training.batch_size, seed=order)
-        for step, (inputs, targets) in enumerate(batches):
-            lr = training.lr_at(number + step / total_steps)
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            loss, penalty = self._step(inputs, targets, parameters)
-            # Summed on the device: reading a value here would wait for it.
-            sums += torch.stack([loss.detach(), penalty.detach()]).float() * len(inputs)
-            num_samples += len(inputs)
-        loss_sum, penalty_sum = (sums / max(num_samples, 1)).tolist()
+        if self._captured is not None:
+            for step, places in enumerate(train.places(size, seed=order)):
+                self._set_lr(training.lr_at(number + step / total_steps))
+                self._captured(places)
+                num_samples += len(places)
+        else:
+            for step, (inputs, targets) in enumerate(train.batches(size, seed=order)):
+                self._set_lr(training.lr_at(number + step / total_steps))
+                self._step(inputs, targets)
+                num_samples += len(inputs)
+        loss_sum, penalty_sum = (self._sums / max(num_samples, 1)).tolist()
         if not math.isfinite(loss_sum + penalty_sum):
             raise DivergedError(
                 f"the loss of task {net.open_task!r} is {loss_sum} in epoch {number + 1}; "
@@ -213,10 +242,18 @@ class Fit:
             )
         return Epoch(number, loss_sum, loss_sum + penalty_sum, score, time.monotonic() - start)
 
-    def _step(
-        self, inputs: Tensor, targets: Tensor, parameters: list[nn.Parameter]
-    ) -> tuple[Tensor, Tensor]:
-        training = self.training
+    def _set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def _step_at(self, places: Tensor) -> None:
+        self._step(*self.data.train.at(places))
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> None:
+        training, num_samples = self.training, len(inputs)
         if training.augment is not None:
             inputs = training.augment(inputs)
         if training.input_dropout:
@@ -228,10 +265,11 @@ class Fit:
         torch.autograd.backward(self.scaler.scale(loss + penalty))
         if training.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(parameters, training.clip_norm)
+            nn.utils.clip_grad_norm_(list(self.net.parameters()), training.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return loss, penalty
+        # Summed on the device: reading a value here would wait for it.
+        self._sums += torch.stack([loss.detach(), penalty.detach()]).float() * num_samples
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.training.precision == "float32":
@@ -254,6 +292,9 @@ class Fit:
         self.best_epoch = state["best_epoch"]
         self.best = None if state["best"] is None else OpenState.from_state(state["best"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = group["lr"].to(self.device, copy=True)
         self.scaler.load_state_dict(state["scaler"])
 
 
