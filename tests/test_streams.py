@@ -216,3 +216,55 @@ def test_a_task_without_samples_is_refused():
     assert message_of(tasks, split(2), data=few)[0] == (
         "few: no sample of class 2, 3 in the test data"
     )
+
+
+@pytest.mark.parametrize("kind", ["permuted", "split"])
+def test_inputs_are_normalised_by_the_figures_of_the_data_set(kind):
+    x = torch.arange(48, dtype=torch.uint8).reshape(4, 3, 2, 2)
+    y = torch.arange(4) % 2
+    mean, deviation = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    data = LabelledData("d", (x, y), (x, y), 2, 255.0, mean=mean, deviation=deviation)
+    stream = (
+        Permuted("permuted", "d", 1, normalise=True)
+        if kind == "permuted"
+        else Split("split", "d", 2, normalise=True)
+    )
+    (task,) = tasks_of(stream, lambda name: data)
+    expected = (x / 255.0 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(deviation).view(
+        3, 1, 1
+    )
+    found = task.prepare(task.train[0])
+    if kind == "permuted":
+        found, expected = found.flatten(1).sort().values, expected.flatten(1).sort().values
+    assert torch.allclose(found, expected)
+
+
+def test_figures_that_are_not_known_cannot_normalise():
+    x, y = torch.zeros(4, 3), torch.arange(4) % 2
+    data = LabelledData("d", (x, y), (x, y), 2)
+    with pytest.raises(
+        ArgumentError, match="mean and deviation of d are not known; leave"
+    ) as error:
+        tasks_of(Split("split", "d", 1, normalise=True), lambda name: data)
+    assert error.value.argument == "normalise"
+
+
+def test_fewer_samples_are_drawn_by_the_seed():
+    x, y = torch.arange(200.0).reshape(100, 2), torch.arange(100) % 2
+    data = LabelledData("d", (x, y), (x, y), 2)
+
+    def drawn(seed, num_train=10):
+        stream = Split("split", "d", 1, num_train=num_train)
+        return [
+            task.train[0][:, 0].tolist() for task in tasks_of(stream, lambda name: data, seed=seed)
+        ]
+
+    assert [len(part) for part in drawn(0)] == [10, 10]
+    assert drawn(0) == drawn(0) != drawn(1)
+    assert all(part == sorted(part) for part in drawn(0))
+    assert [len(part) for part in drawn(0, 1000)] == [50, 50]
+    (task,) = tasks_of(Permuted("permuted", "d", 1, num_train=7), lambda name: data)
+    assert len(task.train[0]) == 7
+    assert len(task.test[0]) == 100
+    with pytest.raises(ArgumentError, match="num_train is 0; it must be 1 or more"):
+        Permuted("permuted", "d", num_train=0)

@@ -20,6 +20,7 @@ examples:
   clnp demo                                      the whole method at work, in under a minute
   clnp recipes                                   what can be run
   clnp run permuted-digits --set learner.margin=2 --seed 1
+  clnp run permuted-digits --seeds 5             five seeds: mean and standard deviation
   clnp resume runs/permuted-digits-seed1         after Ctrl-C, a crash or a power cut
   clnp verify runs/permuted-digits-seed1         certificates and accuracies, recomputed
 """
@@ -124,6 +125,9 @@ def _add_recipe_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--seed", type=int, help="what all random numbers are derived from")
     command.add_argument(
+        "--seeds", type=_count, metavar="N", help="run N seeds; their mean and deviation"
+    )
+    command.add_argument(
         "--out", metavar="DIR", help="directory of the run (default: runs/RECIPE-seedN)"
     )
     _add_run_options(command)
@@ -155,6 +159,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError
+    return count
+
+
 def _demo(options: argparse.Namespace) -> Answer:
     return _start(options, "permuted-digits")
 
@@ -171,6 +182,7 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
             recipe,
             assignments=options.assignments,
             seed=options.seed,
+            num_seeds=options.seeds,
             device=options.device,
             out=options.out,
             data=options.data,
@@ -206,9 +218,9 @@ def _inspect(options: argparse.Namespace) -> Answer:
 
 
 def _verify(options: argparse.Namespace) -> Answer:
-    from . import commands
+    from .verification import verify
 
-    return commands.verify(options.run, device=options.device, data=options.data)
+    return verify(options.run, device=options.device, data=options.data)
 
 
 def _recipes(options: argparse.Namespace) -> Answer:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Literal
 
 from torch import nn
@@ -11,9 +12,9 @@ from torch import nn
 from . import cookbook
 from .config import LearnerConfig
 from .document import Document, parse, read
-from .errors import ArgumentError, RecipeError, unknown_name
+from .errors import ArgumentError, RecipeError, RunError, unknown_name
 from .models import MLP, NarrowCNN, WideCNN
-from .runs import CONFIG, command, expanded
+from .runs import CHECKPOINT, CONFIG, RECIPE, command, expanded
 from .schema import build
 from .streams import Chain, Permuted, Split
 
@@ -133,3 +134,13 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     for assignment in assignments:
         document = document.set(assignment)
     return LoadedRecipe(short, build(Recipe, document), document)
+
+
+def recipe_of(place: Path) -> LoadedRecipe:
+    """The recipe that a run was made from."""
+    if not (place / RECIPE).is_file():
+        raise RunError(
+            f"{place} was not made from a recipe: use the Python program that began it, or "
+            f'clnp.ContinualNet.load("{place / CHECKPOINT}", model)'
+        )
+    return load(str(place / RECIPE))

@@ -240,6 +240,12 @@ def read_json(path: Path, name: str, otherwise: Any) -> Any:
     return found
 
 
+def last_environment(place: Path) -> dict[str, Any]:
+    """On what the run was started last."""
+    sessions = read_json(place, ENVIRONMENT, [])
+    return dict(sessions[-1]) if sessions else {}
+
+
 def read_events(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """All events of a run, without lines that are damaged: the last one may be half written."""
     try:

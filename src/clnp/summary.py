@@ -17,6 +17,7 @@ from .runs import (
     read_json,
     reading,
 )
+from .series import aggregate, described as series_text, finished_results, read_series
 
 LAYERS_ABREAST = 3
 """Layers that stand beside one another in a table."""
@@ -25,6 +26,15 @@ LAYERS_ABREAST = 3
 def inspect(path: str) -> tuple[Any, str]:
     """What a run is, how far it has come, and what it has come to."""
     place = expanded(path)
+    if series := read_series(place):
+        results = finished_results(place)
+        text = (
+            f"{place}: {series['recipe']}, {len(results)} of {len(series['seeds'])} runs finished"
+        )
+        if not results:
+            return {"series": series, "summary": None}, text
+        found = aggregate(results)
+        return {"series": series, "summary": found}, f"{text}\n\n{series_text(found)}"
     config = read_config(place)
     result = read_json(place, RESULT, {}) or None
     sessions = read_json(place, ENVIRONMENT, [])

@@ -86,6 +86,9 @@ class Training:
             if getattr(self, name) not in known:
                 message = f"training: {unknown_name(name, getattr(self, name), known)}"
                 raise ArgumentError(message, argument=name)
+        if "lr" in self.optimizer_options:
+            message = "training: optimizer_options holds lr; it has a key of its own"
+            raise ArgumentError(message, argument="optimizer_options")
         if isinstance(self.optimizer, str):
             _optimizer_class(self.optimizer)
 

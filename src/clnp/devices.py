@@ -1,0 +1,30 @@
+"""The device that a run is on, and its threads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .errors import ArgumentError
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device of that name; a GPU, if there is one, unless one is named."""
+    if name is None or name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    except Exception as error:  # Each kind of device has errors of its own.
+        reason = str(error).splitlines()[0][:100]
+        raise ArgumentError(
+            f"device {name!r} cannot be used here ({reason}); try --device cpu"
+        ) from error
+    return torch.device("cuda", 0) if name == "cuda" else device
+
+
+def use_threads(device: torch.device, before: Mapping[str, Any]) -> None:
+    """Use as many threads as the run did: another number adds up in another order."""
+    num_threads = before.get("num_threads")
+    if device.type == "cpu" and isinstance(num_threads, int) and 1 <= num_threads <= 1024:
+        torch.set_num_threads(num_threads)

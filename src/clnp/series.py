@@ -1,0 +1,102 @@
+"""Several runs of one recipe that differ in their seed, and what they come to together.
+
+series.json             the recipe's name and the seeds
+seed0/, seed1/, ...     a run each
+summary.json            means and standard deviations over the runs that are finished
+"""
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import RunError
+from .ledger import aligned
+from .runs import RESULT, read_json
+
+SERIES = "series.json"
+SUMMARY = "summary.json"
+
+
+def run_of(path: Path, seed: int) -> Path:
+    """The directory of the run with this seed."""
+    return path / f"seed{seed}"
+
+
+def read_series(path: Path) -> dict[str, Any]:
+    """The recipe's name and the seeds of the series at `path`; empty if there is none."""
+    if not os.path.isfile(path / SERIES):
+        return {}
+    series: dict[str, Any] = read_json(path, SERIES, {})
+    return series
+
+
+def finished_results(path: Path) -> list[dict[str, Any]]:
+    """The results of all runs of the series that are finished, in the order of the seeds."""
+    results = (read_json(run_of(path, seed), RESULT, {}) for seed in read_series(path)["seeds"])
+    return [result for result in results if result.get("finished")]
+
+
+def aggregate(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means and standard deviations over several results of one recipe.
+
+    `average` is the mean test score over the tasks after the last of them, `used` the percentage
+    of each group's neurons that are claimed then, and `forgetting` the largest loss of any task
+    since it was learnt. Where runs got different numbers of tasks into the network, tasks are
+    those that all have.
+    """
+    if not results:
+        raise RunError("no run of the series is finished yet")
+    num_tasks = min(len(result["tasks"]) for result in results)
+    last = [[float(score) for score in result["scores"][-1]] for result in results]
+    tasks = [record["task"] for record in results[0]["tasks"][:num_tasks]]
+    sizes = results[0]["capacity"]["sizes"]
+    return {
+        "seeds": [result["seed"] for result in results],
+        "num_tasks": [len(result["tasks"]) for result in results],
+        "average": _spread([statistics.fmean(row) for row in last]),
+        "tasks": [
+            {"task": task, **_spread([row[place] for row in last])}
+            for place, task in enumerate(tasks)
+        ],
+        "forgetting": max(
+            float(record["test_score"]) - now
+            for result, row in zip(results, last, strict=True)
+            for record, now in zip(result["tasks"], row, strict=True)
+        ),
+        "unchanged": all(record["unchanged"] for r in results for record in r["tasks"]),
+        "used": {
+            group: _spread(
+                [100 * (1 - result["capacity"]["free"][group] / size) for result in results]
+            )
+            for group, size in sizes.items()
+        },
+        "seconds": _spread([result["timings"]["seconds"] for result in results]),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, and the standard deviation of a sample; that of one value is 0."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "deviation": deviation}
+
+
+def described(summary: Mapping[str, Any]) -> str:
+    """The summary in text for a terminal."""
+    num_seeds = len(summary["seeds"])
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds, mean ± standard deviation"
+    rows = [["task", "test score"]]
+    rows += [[task["task"], plus_minus(task)] for task in summary["tasks"]]
+    rows.append(["average", plus_minus(summary["average"])])
+    used = [["layer", "neurons used, %"]]
+    used += [[group, plus_minus(value, 1)] for group, value in summary["used"].items()]
+    kept = "all outputs are what they were when their tasks ended, to the last bit"
+    if not summary["unchanged"]:
+        kept = f"outputs have changed; the largest loss of a task is {summary['forgetting']:.2f}"
+    return f"{seeds}\n\n{aligned(rows)}\n\n{aligned(used)}\n\nForgetting: {kept}."
+
+
+def plus_minus(value: Mapping[str, float], digits: int = 2) -> str:
+    """The mean and its spread: 98.46 ± 0.03."""
+    return f"{value['mean']:.{digits}f} ± {value['deviation']:.{digits}f}"

@@ -1,0 +1,119 @@
+"""Whether a run still is what it says: certificates, figures and test scores, recomputed."""
+
+from pathlib import Path
+from typing import Any
+
+from .assembly import experiment_of
+from .checkpoint import attached
+from .devices import find_device, use_threads
+from .environment import describe, same_arithmetic
+from .errors import ForgettingError, RunError
+from .experiment import Experiment, figures, judge
+from .likeness import check_alike
+from .net import ContinualNet
+from .recipe import recipe_of
+from .runs import (
+    CHECKPOINT,
+    RESULT,
+    expanded,
+    last_environment,
+    read_config,
+    read_json,
+    reading,
+)
+from .series import read_series, run_of
+
+Answer = tuple[Any, str]
+LOOSE = 0.5
+"""Points by which rounding on other hardware may move an accuracy."""
+
+
+def verify(path: str, *, device: str | None, data: str | None) -> Answer:
+    """Check every certificate and figure of a run; a `ForgettingError` names what differs."""
+    place = expanded(path)
+    if series := read_series(place):
+        runs = [str(run_of(place, seed)) for seed in series["seeds"]]
+        checked = {run: verify(run, device=device, data=data) for run in runs}
+        answers = {Path(run).name: answer for run, (answer, _) in checked.items()}
+        return answers, "\n".join(f"{run}: {text}" for run, (_, text) in checked.items())
+    config = read_config(place)
+    checkpoint = place / CHECKPOINT
+    result = read_json(place, RESULT, {})
+    if not result:
+        raise RunError(f"{place} has no ended task yet; there is nothing to verify")
+    if not checkpoint.exists():
+        raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks cannot be verified")
+    with reading(place):
+        before = last_environment(place)
+        chosen = find_device(device or before.get("device"))
+        use_threads(chosen, before)
+        experiment = experiment_of(recipe_of(place), chosen, data or config.get("data"))
+        check_alike(experiment.to_json(), config, place)
+        net = ContinualNet.load(checkpoint, experiment.model, check=False)
+        net.verify()
+        # What no ended task reads may be damaged too.
+        check_alike(experiment.to_json(), attached(checkpoint)["experiment"], checkpoint)
+        _check_figures(net, experiment, result)
+        exact = same_arithmetic(before, describe(chosen))
+        judged = {}
+        for task, record in zip(experiment.tasks, result["tasks"], strict=False):
+            found = judge(net, task, experiment.config)
+            if found is not None:
+                judged[task.name] = found[0]
+                _check_score(record, *found, exact=exact)
+    answer = {"verified": True, "tasks": list(net.tasks), "exact": exact, "scores": judged}
+    how = "to the last bit" if exact else f"to {LOOSE} points (another machine or device)"
+    tasks = "1 task" if len(net.tasks) == 1 else f"{len(net.tasks)} tasks"
+    return answer, (
+        f"verified: all that {tasks} read is as it was frozen (SHA-256), and the test accuracies "
+        f"of {len(judged)} are as recorded, {how}."
+    )
+
+
+def _check_figures(net: ContinualNet, experiment: Experiment, result: dict[str, Any]) -> None:
+    """Raise a `ForgettingError` unless the result says what follows from the network."""
+    names = [record["task"] for record in result["tasks"]]
+    now = figures(net)
+    for task, digest in result["certificates"].items():
+        if now["certificates"].get(task) != digest:
+            raise ForgettingError(
+                f"task {task!r} has changed: its certificate in {CHECKPOINT} is not the one that "
+                f"{RESULT} recorded when it ended"
+            )
+    if names != list(net.tasks)[: len(names)] or len(names) < len(net.tasks) - 1:
+        raise ForgettingError(f"{RESULT} has tasks {names}, the network {list(net.tasks)}")
+    if len(names) < len(net.tasks):
+        return  # It was killed after the checkpoint of a task and before the result.
+    expected: dict[str, Any] = {**now, "head": experiment.head, "seed": experiment.seed}
+    for key, value in expected.items():
+        if result[key] != value:
+            raise ForgettingError(f"{RESULT} is not what the network says: its {key} differs")
+    usages = {(usage["task"], usage["group"]): usage for usage in now["capacity"]["usages"]}
+    for number, record in enumerate(result["tasks"]):
+        for key in ("new", "reused"):
+            for group, value in record[key].items():
+                if usages[record["task"], group][key] != value:
+                    raise ForgettingError(
+                        f"task {record['task']!r}: {RESULT} is not what the network says: its "
+                        f"{key} neurons of {group} differ"
+                    )
+        later = {row[number] for row in result["scores"][number:]}
+        if later != {record["test_score"]} or record["unchanged"] is False:
+            raise ForgettingError(
+                f"task {record['task']!r}: by {RESULT}, its scores after later tasks are {later}, "
+                f"and {record['test_score']} when it ended"
+            )
+
+
+def _check_score(record: dict[str, Any], score: float, digest: str, *, exact: bool) -> None:
+    before = record["test_score"]
+    if exact and (score, digest) != (before, record["outputs"]):
+        raise ForgettingError(
+            f"task {record['task']!r}: its test accuracy is {score}, and was {before} when it ended"
+            + ("" if score != before else "; its outputs differ in some bits")
+        )
+    if not exact and abs(score - before) > LOOSE:
+        raise ForgettingError(
+            f"task {record['task']!r}: its test accuracy is {score:.2f}, and was {before:.2f} when "
+            "it ended, which rounding on another machine does not explain"
+        )

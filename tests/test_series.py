@@ -1,0 +1,125 @@
+import json
+import signal
+
+import pytest
+
+from clnp import cli
+from clnp.errors import RunError
+from clnp.runs import RESULT, read_json
+from clnp.series import SUMMARY, aggregate, described, plus_minus
+from test_cli import RECIPE, fails, start, wait_for
+
+
+def result(seed, scores, free, *, test_scores=None, unchanged=True):
+    learnt = test_scores or scores
+    return {
+        "seed": seed,
+        "tasks": [
+            {"task": f"t{place}", "test_score": score, "unchanged": unchanged}
+            for place, score in enumerate(learnt)
+        ],
+        "scores": [scores[: place + 1] for place in range(len(scores))],
+        "capacity": {"sizes": {"fc1": 200}, "free": {"fc1": free}},
+        "timings": {"seconds": 10.0 * (seed + 1)},
+    }
+
+
+def test_means_and_deviations_over_the_seeds():
+    summary = aggregate([result(0, [90.0, 80.0], 100), result(3, [94.0, 82.0], 140)])
+    assert summary["seeds"] == [0, 3]
+    assert summary["num_tasks"] == [2, 2]
+    assert summary["average"]["mean"] == 86.5
+    assert summary["average"]["deviation"] == pytest.approx(2.1213, abs=1e-3)
+    assert summary["tasks"][0] == {"task": "t0", "mean": 92.0, "deviation": pytest.approx(2.828427)}
+    assert summary["used"]["fc1"] == {"mean": 40.0, "deviation": pytest.approx(14.142136)}
+    assert summary["forgetting"] == 0.0
+    assert summary["unchanged"] is True
+    assert summary["seconds"]["mean"] == 25.0
+
+
+def test_one_seed_has_no_deviation():
+    assert aggregate([result(0, [90.0], 100)])["average"] == {"mean": 90.0, "deviation": 0.0}
+
+
+def test_runs_of_different_lengths_share_their_first_tasks():
+    summary = aggregate([result(0, [90.0, 80.0], 1), result(1, [94.0], 1)])
+    assert [task["task"] for task in summary["tasks"]] == ["t0"]
+    assert summary["num_tasks"] == [2, 1]
+
+
+def test_forgetting_is_the_largest_loss():
+    forgot = result(0, [90.0, 80.0], 1, test_scores=[93.5, 80.0], unchanged=False)
+    summary = aggregate([forgot])
+    assert summary["forgetting"] == 3.5
+    assert "outputs have changed; the largest loss of a task is 3.50" in described(summary)
+
+
+def test_without_results_there_is_nothing_to_sum_up():
+    with pytest.raises(RunError, match="no run of the series is finished yet"):
+        aggregate([])
+
+
+def test_a_summary_as_text():
+    text = described(aggregate([result(0, [90.0, 80.0], 100), result(3, [94.0, 82.0], 140)]))
+    assert text.startswith("2 seeds, mean ± standard deviation\n")
+    assert "average  86.50 ± 2.12" in text
+    assert "fc1        40.0 ± 14.1" in text
+    assert text.endswith("to the last bit.")
+    assert described(aggregate([result(0, [90.0], 100)])).startswith("1 seed\n")
+
+
+def test_a_mean_with_its_spread():
+    assert plus_minus({"mean": 98.456, "deviation": 0.0349}) == "98.46 ± 0.03"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def test_several_seeds_from_the_command_line(folder, capsys):
+    assert cli.main(["run", "small.toml", "--seeds", "2", "--seed", "5", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    series = folder / "runs" / "small-2seeds"
+    assert "2 seeds, mean ± standard deviation" in out
+    assert "The runs are in runs/small-2seeds." in out
+    assert [read_json(series / f"seed{seed}", RESULT, {})["seed"] for seed in (5, 6)] == [5, 6]
+    summary = json.loads((series / SUMMARY).read_text())
+    assert cli.main(["inspect", str(series), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"] == summary
+    assert cli.main(["verify", str(series)]) == 0
+    assert capsys.readouterr().out.count("verified: ") == 2
+    assert cli.main(["run", "small.toml", "--seed", "6", "--out", "alone", "--quiet"]) == 0
+    alone = read_json(folder / "alone", RESULT, {})
+    assert alone["certificates"] == read_json(series / "seed6", RESULT, {})["certificates"]
+    capsys.readouterr()
+    fails(
+        capsys,
+        2,
+        r".*2seeds is not empty; go on with it, clnp resume .*",
+        "run",
+        "small.toml",
+        "--seeds",
+        "2",
+        "--out",
+        series,
+    )
+
+
+def test_a_series_that_is_stopped_goes_on(folder, capsys):
+    assert cli.main(["run", "small.toml", "--seeds", "2", "--out", "whole", "--quiet"]) == 0
+    process = start("run", "small.toml", "--seeds", "2", "--out", "broken")
+    wait_for(lambda: (folder / "broken" / "seed0" / "events.jsonl").exists())
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    if process.returncode != 0:  # It may have been quicker than the signal.
+        assert process.returncode == 130
+        assert error.endswith("clnp: stopped; go on with: clnp resume broken\n")
+    capsys.readouterr()
+    assert cli.main(["resume", "broken", "--json", "--quiet"]) == 0
+    summaries = [json.loads((folder / name / SUMMARY).read_text()) for name in ("whole", "broken")]
+    for summary in summaries:
+        summary.pop("seconds")
+    assert summaries[0] == summaries[1]
