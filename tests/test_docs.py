@@ -1,6 +1,8 @@
 """The documentation is true: its code runs, its commands parse, its links lead somewhere."""
 
 import argparse
+import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -155,3 +157,43 @@ def test_every_relative_link_leads_somewhere(path):
         assert there.exists(), f"{path.name} links to {target}, which is not there"
         if anchor:
             assert anchor in anchors(there), f"{path.name} links to {target}: no such heading"
+
+
+def collecting():
+    """The module that makes tables of results."""
+    spec = importlib.util.spec_from_file_location("collect", ROOT / "results" / "collect.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_of_results_in_the_readme_is_current():
+    text = (ROOT / "README.md").read_text()
+    assert collecting().in_readme(text) == text, "run: make docs"
+
+
+def test_summaries_are_those_of_the_results_beside_them():
+    collect = collecting()
+    folders = [path.parent for path in sorted((ROOT / "results").glob("*/summary.json"))]
+    assert len(folders) >= 4
+    for folder in folders:
+        summary = json.loads((folder / "summary.json").read_text())
+        found = collect.summarise(folder)
+        assert {key: summary[key] for key in found} == json.loads(json.dumps(found)), folder
+
+
+def test_results_are_collected_from_runs(tmp_path, monkeypatch):
+    collect = collecting()
+    monkeypatch.setattr(collect, "HERE", tmp_path)
+    known = sorted((ROOT / "results" / "permuted-mnist").glob("seed*.json"))[0]
+    record = json.loads(known.read_text())
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "result.json").write_text(json.dumps(record["result"]))
+    environment = {**record["environment"], "began": "2030-01-02T03:04:05+00:00", "commit": None}
+    (run / "environment.json").write_text(json.dumps([environment]))
+    collect.collect("permuted-mnist", [run], "abc")
+    found = json.loads((tmp_path / "permuted-mnist" / known.name).read_text())
+    assert found["result"] == record["result"]
+    assert (found["environment"]["commit"], found["environment"]["date"]) == ("abc", "2030-01-02")
+    assert "| `permuted-mnist` |" in collect.table()
