@@ -3,8 +3,8 @@
     python results/collect.py RECIPE RUN...        results/RECIPE/seedN.json, and summary.json
     python results/collect.py --readme             writes the table into README.md
 
-RUN is the directory of a run or of a series, or a file with a line of JSON for each run that has its
-`result` and `environment`. `--commit` names the source where the environment does not know it.
+RUN is the directory of a run or of a series, or a file with a line of JSON for each run that has
+its `result` and `environment`. `--commit` names the source where the environment does not know it.
 """
 
 import argparse

@@ -68,7 +68,7 @@ def test_random_numbers_are_new_in_every_step_and_follow_the_seed():
     assert sequences[0][0] != sequences[0][1] != sequences[0][2]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "RMSprop"])
 def test_captured_training_is_like_any_other(optimizer, precision):
     losses = {}

@@ -268,3 +268,14 @@ def test_fewer_samples_are_drawn_by_the_seed():
     assert len(task.test[0]) == 100
     with pytest.raises(ArgumentError, match="num_train is 0; it must be 1 or more"):
         Permuted("permuted", "d", num_train=0)
+
+
+def test_classes_can_be_put_in_an_order():
+    x, y = torch.arange(40.0).reshape(20, 2), torch.arange(20) % 4
+    data = LabelledData("d", (x, y), (x, y), 4)
+    tasks = tasks_of(Split("split", "d", 2, order=(3, 1, 0, 2)), lambda name: data)
+    assert [task.name for task in tasks] == ["d 3,1", "d 0,2"]
+    assert tasks[0].train[0][tasks[0].train[1] == 0].tolist() == x[y == 3].tolist()
+    for order in ((0, 1, 2), (0, 1, 2, 2), (0, 1, 2, 4)):
+        with pytest.raises(ArgumentError, match="order must hold each of the 4 classes of d once"):
+            tasks_of(Split("split", "d", 2, order=order), lambda name: data)

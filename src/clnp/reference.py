@@ -44,8 +44,9 @@ num_tasks = 3
 ```
 """
 DATA_SETS = """\
-`digits` is built in: 1,797 handwritten digits of 8 x 8 pixels, from scikit-learn. Any other name
-is a file of your own, `NAME.npz`: see [data of your own](quickstart.md#data-of-your-own).
+`digits` (1,797 handwritten digits of 8 x 8 pixels, from scikit-learn), `mnist`, `fashion-mnist`,
+`cifar10` and `cifar100`: see [data](quickstart.md#data). Any other name is a file of your own,
+`NAME.npz`: see [data of your own](quickstart.md#data-of-your-own).
 """
 LAYERS = """\
 What `alpha` may name, with the neurons that each layer has where `widths` says nothing. A layer

@@ -47,8 +47,8 @@ class Split:
     """How many classes each task has; a last task with fewer is left out."""
     num_tasks: int | None = None
     """How many tasks; unless given, as many as there are classes for."""
-    order: Literal["given", "shuffled"] = "given"
-    """Take the classes by number, or in an order drawn from the seed."""
+    order: Literal["given", "shuffled"] | tuple[int, ...] = "given"
+    """Take the classes by number, in an order drawn from the seed, or in this one."""
     normalise: bool = False
     """Bring the inputs to mean 0 and deviation 1, by the known figures of the data set."""
     num_train: int | None = None
@@ -136,6 +136,13 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
     if stream.order == "shuffled":
         generator = torch.Generator().manual_seed(derive(seed, "classes", data.name))
         classes = torch.randperm(data.num_classes, generator=generator).tolist()
+    elif not isinstance(stream.order, str):
+        classes = list(stream.order)
+        if sorted(classes) != list(range(data.num_classes)):
+            raise ArgumentError(
+                f"order must hold each of the {data.num_classes} classes of {data.name} once",
+                argument="order",
+            )
     mean, deviation = _figures(data, stream)
     tasks = []
     for number in range(num_tasks):

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Literal
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .augmentation import augmentation
 from .batches import Batches
 from .capture import CapturedStep
 from .errors import ArgumentError, DivergedError, unknown_name
@@ -57,12 +58,12 @@ class Training:
     """Fraction of the inputs that are set to zero in training."""
     clip_norm: float | None = None
     """Largest norm of the gradient, longer ones are shortened to it."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of the forward pass; the weights are in float32 always."""
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] = "float32"
+    """Number format in training, on a GPU for tf32; weights, and all evaluation, are float32."""
     cuda_graph: bool = False
     """On a GPU, capture a step and replay it: much faster, but Python code in it runs only once."""
-    augment: Callable[[Tensor], Tensor] | None = None
-    """Changes a batch of inputs, on the device, before each step."""
+    augment: Literal["flip", "flip-and-crop"] | Callable[[Tensor], Tensor] | None = None
+    """Changes a batch of images before each step; in Python also a function, on the device."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -80,12 +81,14 @@ class Training:
                 raise ArgumentError(message, argument=name)
         choices = {
             "schedule": ("constant", "cosine", "milestones"),
-            "precision": ("float32", "bfloat16", "float16"),
+            "precision": ("float32", "tf32", "bfloat16", "float16"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 message = f"training: {unknown_name(name, getattr(self, name), known)}"
                 raise ArgumentError(message, argument=name)
+        if self.augment is not None:
+            augmentation(self.augment)
         if "lr" in self.optimizer_options:
             message = "training: optimizer_options holds lr; it has a key of its own"
             raise ArgumentError(message, argument="optimizer_options")
@@ -222,16 +225,17 @@ class Fit:
         total_steps = math.ceil(len(train) / size)
         net.train()
         order = derive(self.seed, "order", number)
-        if self._captured is not None:
-            for step, places in enumerate(train.places(size, seed=order)):
-                self._set_lr(training.lr_at(number + step / total_steps))
-                self._captured(places)
-                num_samples += len(places)
-        else:
-            for step, (inputs, targets) in enumerate(train.batches(size, seed=order)):
-                self._set_lr(training.lr_at(number + step / total_steps))
-                self._step(inputs, targets)
-                num_samples += len(inputs)
+        with _matmul_in_tf32(training.precision == "tf32" and self.device.type == "cuda"):
+            if self._captured is not None:
+                for step, places in enumerate(train.places(size, seed=order)):
+                    self._set_lr(training.lr_at(number + step / total_steps))
+                    self._captured(places)
+                    num_samples += len(places)
+            else:
+                for step, (inputs, targets) in enumerate(train.batches(size, seed=order)):
+                    self._set_lr(training.lr_at(number + step / total_steps))
+                    self._step(inputs, targets)
+                    num_samples += len(inputs)
         loss_sum, penalty_sum = (self._sums / max(num_samples, 1)).tolist()
         if not math.isfinite(loss_sum + penalty_sum):
             raise DivergedError(
@@ -258,7 +262,7 @@ class Fit:
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
         training, num_samples = self.training, len(inputs)
         if training.augment is not None:
-            inputs = training.augment(inputs)
+            inputs = augmentation(training.augment)(inputs)
         if training.input_dropout:
             inputs = F.dropout(inputs, training.input_dropout)
         with self._autocast():
@@ -275,7 +279,7 @@ class Fit:
         self._sums += torch.stack([loss.detach(), penalty.detach()]).float() * num_samples
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self.training.precision == "float32":
+        if self.training.precision in ("float32", "tf32"):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.training.precision))
 
@@ -299,6 +303,19 @@ class Fit:
             if isinstance(group["lr"], Tensor):
                 group["lr"] = group["lr"].to(self.device, copy=True)
         self.scaler.load_state_dict(state["scaler"])
+
+
+@contextlib.contextmanager
+def _matmul_in_tf32(wanted: bool) -> Iterator[None]:
+    """Let the matrix units of a GPU round inputs to ten bits, if that is wanted."""
+    before = torch.get_float32_matmul_precision()
+    if wanted:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.set_float32_matmul_precision(before)
 
 
 def evaluate(predict: Callable[[Tensor], Any], batches: Batches, objective: Objective) -> float:
