@@ -508,3 +508,21 @@ def test_downloads_have_bars():
         bars.download("[train].gz", num_bytes, 2_500_000)
     bars.close()
     assert re.search(r"\[train\]\.gz ━+ 2\.5/2\.5 MB", text_of(stream))
+
+
+class Gone(io.StringIO):
+    """A terminal that has been closed."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise OSError(5, "Input/output error")
+
+
+def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path):
+    bars = Bars(Gone())
+    result = experiment("a").run(tmp_path / "run", on_event=bars.show)
+    bars.say("hello")
+    bars.close()
+    assert result["finished"] is True

@@ -287,3 +287,25 @@ def test_a_disk_that_is_full_loses_nothing(tmp_path):
     assert len(read_json(tmp_path / "run", RESULT, {})["tasks"]) == 1
     result = experiment().run(tmp_path / "run")
     assert without_timings(result) == without_timings(whole)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Samples that are never twice the same."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, place):
+        return self.x[place] + torch.randn(6), int(self.y[place])
+
+
+def test_test_data_that_draws_random_numbers_is_the_same_every_time(tmp_path):
+    made = experiment(*"abc")
+    tasks = [replace(task, test=Noisy(*task.test)) for task in made.tasks]
+    result = replace(made, tasks=tasks).run(tmp_path / "run")
+    for number, record in enumerate(result["tasks"]):
+        assert record["unchanged"] is True
+        assert {row[number] for row in result["scores"][number:]} == {record["test_score"]}

@@ -123,3 +123,14 @@ def test_a_series_that_is_stopped_goes_on(folder, capsys):
     for summary in summaries:
         summary.pop("seconds")
     assert summaries[0] == summaries[1]
+
+
+def test_a_series_that_was_killed_at_its_start_can_be_begun_again(folder, capsys):
+    (folder / "series" / "seed0").mkdir(parents=True)
+    (folder / "series" / "series.json").write_text('{"format": 1, "recipe": "x", "seeds": [9]}')
+    run = ["run", "small.toml", "--seeds", "1", "--out", "series", "--quiet"]
+    assert cli.main(run) == 0
+    assert "1 seed" in capsys.readouterr().out
+    (folder / "other").mkdir()
+    (folder / "other" / "thesis.tex").write_text("precious")
+    fails(capsys, 2, "other is not empty; .*", *run[:-2], "other")

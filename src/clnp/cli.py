@@ -96,13 +96,14 @@ def parser() -> argparse.ArgumentParser:
     run = command("run", _run, "carry out a recipe")
     run.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a TOML file")
     _add_recipe_options(run)
+    where = "the directory of the run, or of a series of them"
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
-    resume.add_argument("run", metavar="RUN", help="the directory of the run")
+    resume.add_argument("run", metavar="RUN", help=where)
     _add_run_options(resume)
     inspect = command("inspect", _inspect, "say what a run is and how far it has come")
-    inspect.add_argument("run", metavar="RUN", help="the directory of the run")
+    inspect.add_argument("run", metavar="RUN", help=where)
     verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
-    verify.add_argument("run", metavar="RUN", help="the directory of the run")
+    verify.add_argument("run", metavar="RUN", help=where)
     _add_place_options(verify)
     recipes = command("recipes", _recipes, "list the recipes, or print one")
     recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="print this one")
@@ -125,7 +126,7 @@ def _add_recipe_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--seed", type=int, help="what all random numbers are derived from")
     command.add_argument(
-        "--seeds", type=_count, metavar="N", help="run N seeds; their mean and deviation"
+        "--seeds", type=_count, metavar="N", help="a series of N seeds, with mean and deviation"
     )
     command.add_argument(
         "--out", metavar="DIR", help="directory of the run (default: runs/RECIPE-seedN)"

@@ -102,7 +102,10 @@ def _begin(
 
 def _begin_series(path: Path, series: dict[str, Any]) -> None:
     with writing(path):
-        if path.exists() and any(path.iterdir()):
+        # One that was killed before its first run had begun may be begun again.
+        found = list(path.iterdir()) if path.exists() else []
+        own = all(each.name == SERIES or each.name.startswith("seed") for each in found)
+        if not own or any((each / CONFIG).exists() for each in found):
             raise RunError(
                 f"{path} is not empty; go on with it, {command('resume', path)}, or give another "
                 "directory"
@@ -179,9 +182,9 @@ def resume(
             return result, f"{place} is finished; nothing is left to do.\n\n{summary(result)}"
         before = last_environment(place)
         chosen = find_device(device or before.get("device"))
-        use_threads(chosen, before)
-        found = data or config.get("data")
-        experiment = experiment_of(recipe_of(place), chosen, found, on_download=console.download)
+    use_threads(chosen, before)
+    found = data or config.get("data")
+    experiment = experiment_of(recipe_of(place), chosen, found, on_download=console.download)
     with Run.open(place) as run:
         return carry_out(experiment, run, checkpoint_seconds, console)
 

@@ -94,6 +94,11 @@ class Bars(Silence):
 
     def show(self, event: Event) -> None:
         """Take note of an event."""
+        # The terminal may be gone; that is no reason to end a run.
+        with contextlib.suppress(OSError):
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
         kind = event["event"]
         if kind in ("begin", "resumed"):
             self._begin(event)
@@ -137,16 +142,18 @@ class Bars(Silence):
 
     def say(self, text: str) -> None:
         """Show a line that the user must see."""
-        self._progress.console.print(
-            text, markup=False, emoji=False, highlight=False, soft_wrap=True
-        )
+        with contextlib.suppress(OSError):
+            self._progress.console.print(
+                text, markup=False, emoji=False, highlight=False, soft_wrap=True
+            )
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        if self._downloads is not None:
-            self._downloads.stop()
-        if self._progress.live.is_started:
-            self._progress.stop()
+        with contextlib.suppress(OSError):
+            if self._downloads is not None:
+                self._downloads.stop()
+            if self._progress.live.is_started:
+                self._progress.stop()
 
     @property
     def _size(self) -> int:

@@ -15,6 +15,7 @@ from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import describe
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError
+from .generators import isolated, seed_all
 from .learner import Event, Learner, TaskReport
 from .likeness import check_alike, fingerprint, plain
 from .net import ContinualNet
@@ -34,6 +35,7 @@ from .runs import (
     to_json,
     writing,
 )
+from .seeds import derive
 from .task import Task, load_test
 from .training import outputs_of
 
@@ -72,6 +74,7 @@ class Experiment:
             "format": FORMAT,
             "tasks": [fingerprint(task) for task in self.tasks],
             "head": self.head,
+            "classifier": self.classifier,
             "seed": self.seed,
             "learner": plain(asdict(self.config)),
         }
@@ -113,6 +116,7 @@ class Course:
     ) -> None:
         self.experiment, self.run, self.on_event = experiment, run, on_event
         self.checkpoint_seconds = checkpoint_seconds
+        self._described = json.loads(to_json(experiment.to_json()))
         self.net: ContinualNet
         self.learner: Learner
         self._progress: Progress | None = None
@@ -162,13 +166,12 @@ class Course:
     def _take_up(self) -> None:
         """Put everything to where the last checkpoint left it, or to the start."""
         experiment, run = self.experiment, self.run
-        described = experiment.to_json()
-        check_alike(described, read_config(run.path), run.path)
+        check_alike(self._described, read_config(run.path), run.path)
         state = None
         path = run.path / CHECKPOINT
         if path.exists():
             state = attached(path)
-            check_alike(described, state["experiment"], path)
+            check_alike(self._described, state["experiment"], path)
             self.net = ContinualNet.load(path, experiment.model)
             self._done, self._scores = state["done"], state["scores"]
             self._seconds, self._began = state["task_seconds"], state["began"]
@@ -196,7 +199,7 @@ class Course:
         if state is not None and state["kept"] is not None:
             self.learner.kept = replace(experiment.config.training, **state["kept"])
         if state is None:
-            self._tell({"event": "run", **described})
+            self._tell({"event": "run", **self._described})
             for task in experiment.tasks:
                 self.learner.check(task)
         elif self._progress is not None:
@@ -237,7 +240,7 @@ class Course:
         kept = self.learner.kept
         state = {
             **self.run.state(),
-            "experiment": json.loads(to_json(self.experiment.to_json())),
+            "experiment": self._described,
             "progress": None if progress is None else progress.to_state(),
             "kept": None if kept is None else {"alpha": kept.alpha, "lr": kept.lr},
             "done": self._done,
@@ -293,7 +296,7 @@ class Course:
         """Run the test data of every task learnt so far: its score, and whether a bit differs."""
         row: list[float | None] = []
         for task, record in zip(tasks, self._done, strict=True):
-            judged = judge(self.net, task, self.experiment.config)
+            judged = judge(self.net, task, self.experiment)
             score, digest = judged if judged is not None else (None, None)
             row.append(score)
             record.setdefault("outputs", digest)
@@ -331,10 +334,17 @@ def figures(net: ContinualNet) -> dict[str, Any]:
     }
 
 
-def judge(net: ContinualNet, task: Task, config: LearnerConfig) -> tuple[float, str] | None:
+def judge(net: ContinualNet, task: Task, experiment: Experiment) -> tuple[float, str] | None:
     """The score of an ended task on its test data and the SHA-256 of its outputs, if it has any."""
-    batches = load_test(task, net.device, resident=config.resident, num_workers=config.num_workers)
-    if batches is None:
-        return None
-    outputs, targets = outputs_of(lambda inputs: net(inputs, task=task.name), batches)
+    config = experiment.config
+    with isolated(net.device):
+        # As the learner does: test data that draws random numbers is the same every time.
+        seed_all(derive(experiment.seed, "test", task.name))
+        batches = load_test(
+            task, net.device, resident=config.resident, num_workers=config.num_workers
+        )
+        if batches is None:
+            return None
+        seed_all(derive(experiment.seed, "test", task.name))
+        outputs, targets = outputs_of(lambda inputs: net(inputs, task=task.name), batches)
     return float(objective_named(task.objective).score(outputs, targets)), digest_of(outputs)

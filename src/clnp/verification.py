@@ -46,20 +46,24 @@ def verify(path: str, *, device: str | None, data: str | None) -> Answer:
     with reading(place):
         before = last_environment(place)
         chosen = find_device(device or before.get("device"))
-        use_threads(chosen, before)
-        experiment = experiment_of(recipe_of(place), chosen, data or config.get("data"))
-        check_alike(experiment.to_json(), config, place)
-        net = ContinualNet.load(checkpoint, experiment.model, check=False)
-        net.verify()
+    use_threads(chosen, before)
+    experiment = experiment_of(recipe_of(place), chosen, data or config.get("data"))
+    described = experiment.to_json()
+    check_alike(described, config, place)
+    net = ContinualNet.load(checkpoint, experiment.model, check=False)
+    net.verify()
+    with reading(place):
         # What no ended task reads may be damaged too.
-        check_alike(experiment.to_json(), attached(checkpoint)["experiment"], checkpoint)
+        check_alike(described, attached(checkpoint)["experiment"], checkpoint)
         _check_figures(net, experiment, result)
-        exact = same_arithmetic(before, describe(chosen))
-        judged = {}
-        for task, record in zip(experiment.tasks, result["tasks"], strict=False):
-            found = judge(net, task, experiment.config)
-            if found is not None:
-                judged[task.name] = found[0]
+        records = [dict(record) for record in result["tasks"]]
+    exact = same_arithmetic(before, describe(chosen))
+    judged = {}
+    for task, record in zip(experiment.tasks, records, strict=False):
+        found = judge(net, task, experiment)
+        if found is not None:
+            judged[task.name] = found[0]
+            with reading(place):
                 _check_score(record, *found, exact=exact)
     answer = {"verified": True, "tasks": list(net.tasks), "exact": exact, "scores": judged}
     how = "to the last bit" if exact else f"to {LOOSE} points (another machine or device)"
