@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clnp
-from clnp.activity import Activity, inputs_of
+from clnp.activity import Activity, inputs_of, up_to
 from clnp.errors import ArgumentError, DivergedError
 from networks import (
     NETWORKS,
@@ -322,3 +322,106 @@ def test_batches_may_be_made_with_an_ended_task():
     found, expected = net.measure_activity(batches()), net.measure_activity(x.split(4))
     assert all(torch.equal(found[group], expected[group]) for group in expected)
     assert all(torch.equal(found.owned[g], values) for g, values in expected.owned.items())
+
+
+def share(means: Tensor, weight: Tensor) -> Tensor:
+    """Of what the rows of a Linear layer's weight receive, the part that comes from each input."""
+    given = means.double() * weight.detach().double().abs().sum(0)
+    return given / given.sum()
+
+
+def test_sums_up_to_each_share():
+    shares = torch.tensor([3.0, 0.0, 1.0, 1.0])
+    assert up_to(shares).tolist() == [5, 0, 2, 2]
+    assert up_to(torch.zeros(0)).tolist() == []
+
+
+def test_contribution_is_activity_times_outgoing_weight_summed_from_the_smallest():
+    model, x = mlp().double(), torch.randn(9, 6).double()
+    found = begun(model, x).measure_contribution(x.split(4))
+    h1 = F.relu(model.fc1(x)).detach()
+    h2 = F.relu(model.fc2(h1)).detach()
+    for group, means, reader in (("fc1", h1, model.fc2), ("fc2", h2, model.fc3)):
+        shares = share(means.mean(0), reader.weight)
+        expected = torch.stack([shares[shares <= each].sum() for each in shares])
+        torch.testing.assert_close(found[group], expected, rtol=1e-9, atol=1e-12)
+        assert float(found[group].max()) == pytest.approx(1.0)
+
+
+def test_contribution_of_channels_counts_each_place_that_flatten_makes_of_them():
+    model = ConvNet().double().eval()
+    x = torch.randn(4, 3, 8, 8).double()
+    found = begun(model, x).measure_contribution([x])
+    entries = share(reading(model, [x])["fc1"], model.fc1.weight)
+    torch.testing.assert_close(found["conv2"], up_to(entries.view(5, 9).sum(1)))
+    strength = model.conv2.weight.detach().abs().sum((0, 2, 3))
+    given = reading(model, [x])["conv2"] * strength
+    torch.testing.assert_close(found["conv1"], up_to(given / given.sum()))
+
+
+def test_a_neuron_that_nobody_listens_to_contributes_nothing_however_loud_it_is():
+    net, x = make("conv"), example("conv")
+    net.begin_task("a")
+    with torch.no_grad():
+        net.model.conv2.weight_free[:, 1] = 0
+    assert float(net.measure_activity([x])["conv1"][1]) > 0
+    contribution = net.measure_contribution([x])
+    assert float(contribution["conv1"][1]) == 0
+    assert 1 not in net.plan_pruning(contribution, thresholds=0.0).keep["conv1"]
+
+
+def test_what_earlier_tasks_give_counts_as_received():
+    net, x = make().double(), example("mlp").double()
+    net.begin_task("a")
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    net.begin_task("b")
+    found = net.measure_contribution([x])
+    activity = net.measure_activity([x])
+    means = torch.cat([activity.owned["fc1"], activity["fc1"]])
+    fc2 = net.model.fc2
+    shares = share(means, torch.cat([fc2.weight_reuse, fc2.weight_free], 1))
+    torch.testing.assert_close(torch.cat([found.owned["fc1"], found["fc1"]]), up_to(shares))
+
+
+def test_contribution_in_a_concatenation_with_network_input():
+    model, x = Concatenating().double(), torch.randn(5, 6).double()
+    found = begun(model, x).measure_contribution([x])
+    means = reading(model, [x])
+    given = means["both"] * model.both.weight.detach().abs().sum(0)
+    total = given[:5].sum() + given[11:].sum()  # The input in between is no neuron.
+    torch.testing.assert_close(found["right"], up_to(given[11:] / total))
+    directly = share(means["fc"], model.fc.weight)[6:]
+    torch.testing.assert_close(found["left"], up_to(torch.maximum(given[:5] / total, directly)))
+
+
+def test_a_threshold_on_contribution_cuts_at_most_that_part():
+    model, x = mlp().double(), torch.randn(50, 6).double()
+    net = begun(model, x)
+    shares = share(F.relu(model.fc1(x)).mean(0).detach(), model.fc2.weight)
+    keep = net.plan_pruning(net.measure_contribution([x]), thresholds=0.3).keep["fc1"]
+    cut = [neuron for neuron in range(len(shares)) if neuron not in keep]
+    assert cut
+    assert float(shares[cut].sum()) <= 0.3
+    assert float(shares[cut].sum() + shares[list(keep)].min()) > 0.3
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("head", ["multi", "single"])
+def test_every_group_of_every_network_has_contributions(name, head):
+    net, x = make(name, head=head), example(name)
+    learn(net, "a", x)
+    net.begin_task("b")
+    found = net.measure_contribution([x])
+    assert found.num_free() == net.ledger.free()
+    for group, values in found.items():
+        assert bool((values >= 0).all())
+        assert float(torch.cat([values, found.owned[group]]).max()) <= len(net.graph.sites) + 1e-9
+        assert bool((values > 0).any()) or not len(values)
+
+
+def test_a_task_that_has_nothing_left_contributes_nothing():
+    net, x = make(), example("mlp")
+    net.begin_task("a")
+    with torch.no_grad():
+        net.model.fc3.weight_free.zero_()
+    assert torch.equal(net.measure_contribution([x])["fc2"], torch.zeros(5, dtype=torch.float64))

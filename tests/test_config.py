@@ -24,6 +24,7 @@ def test_the_grid_is_every_combination():
         ({"margin": -1.0}, "margin is -1.0; it must be 0 or more"),
         ({"margin": float("nan")}, "margin is nan; it must be 0 or more"),
         ({"search_on": "last"}, "search_on is 'last'; it must be 'every' or 'first'"),
+        ({"importance": "size"}, "importance is 'size'; it must be 'activity' or 'contribution'"),
         ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be between 0 and 1"),
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be between 0 and 1"),
         ({"lrs": (0.1, -1.0)}, "training: lr cannot be -1.0"),
@@ -43,3 +44,10 @@ def test_fine_tuning_needs_something_to_do(name, value):
     with pytest.raises(ArgumentError, match=message) as caught:
         FineTuning(**{name: value})
     assert caught.value.argument == name
+
+
+def test_fine_tuning_has_two_schedules():
+    message = "fine_tuning: schedule is 'milestones'; it must be 'constant' or 'cosine'"
+    with pytest.raises(ArgumentError, match=message) as caught:
+        FineTuning(schedule="milestones")
+    assert caught.value.argument == "schedule"

@@ -139,6 +139,31 @@ def test_fine_tuning_trains_the_survivors_only():
     assert second.score > first.score
 
 
+@pytest.mark.parametrize(("schedule", "last"), [("constant", 0.01), ("cosine", 0.01 / 2)])
+def test_fine_tuning_follows_its_schedule(schedule, last):
+    made = []
+
+    def factory(parameters, lr):
+        made.append(torch.optim.SGD(parameters, lr))
+        return made[-1]
+
+    tuning = FineTuning(2, 0.01, schedule=schedule)
+    training = {"optimizer": factory, "batch_size": 200}
+    Learner(network(), config(margin=100.0, fine_tuning=tuning, training=training)).learn(task())
+    assert made[-1].param_groups[0]["lr"] == pytest.approx(last)
+
+
+def test_importance_may_be_the_contribution():
+    nets = {kind: network() for kind in ("activity", "contribution")}
+    for kind, net in nets.items():
+        report = Learner(net, config(importance=kind)).learn(task())
+        tried = [p.theta for p in report.plan.curve if p.theta is not None and p.theta >= 0]
+        assert tried
+        # A contribution is a part of a whole; the largest of every group is all of it.
+        assert (max(tried) == pytest.approx(1.0)) is (kind == "contribution")
+        assert report.plan.score >= report.best_score - report.plan.margin
+
+
 def test_rounds_prune_on_and_one_that_leaves_the_margin_is_rolled_back():
     once, often = network(), network()
     one = Learner(once, config(margin=10.0, fine_tuning=FineTuning(10, 0.01))).learn(task())

@@ -190,6 +190,8 @@ CALLS: dict[str, Callable[[clnp.ContinualNet], object]] = {
     "abandon_task": lambda net: net.abandon_task(),
     "l1_penalty": lambda net: net.l1_penalty(1.0),
     "measure_activity": lambda net: net.measure_activity([X]),
+    "measure_contribution": lambda net: net.measure_contribution([X]),
+    "unpruned_score": lambda net: net.unpruned_score(lambda predict: 0.0),
     "plan_pruning": lambda net: net.plan_pruning(None),
     "prune": lambda net: net.prune({}),
     "recalibrate": lambda net: net.recalibrate([X]),
@@ -1442,3 +1444,18 @@ def test_an_empty_plan_of_another_kind_does_not_claim_everything(plan):
     with pytest.raises(PruningError, match="is no plan"):
         net.end_task(plan)
     assert net.open_task == "a"
+
+
+def test_the_unpruned_score_is_that_of_a_plan_that_keeps_everything():
+    net, x = make("conv"), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    net.prune({"fc1": [0, 2]})
+
+    def score(predict):
+        return float(predict(x).double().sum())
+
+    plan = net.plan_pruning(net.measure_activity([x]), score, thresholds=-1.0)
+    assert net.unpruned_score(score) == plan.score
+    with pytest.raises(PruningError, match="score returned nan; it must be a finite"):
+        net.unpruned_score(lambda predict: math.nan)

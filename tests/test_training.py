@@ -11,6 +11,7 @@ from clnp.errors import ArgumentError, DivergedError
 from clnp.packing import pack, unpack
 from clnp.task import load
 from clnp.training import Fit, evaluate, make_optimizer
+from networks import ConvNet
 
 CPU = torch.device("cpu")
 
@@ -155,6 +156,26 @@ def test_the_optimizer_follows_the_schedule():
     )
     Fit(net, data(), training, seed=0).run()
     assert seen == pytest.approx([1.0, 0.1, 0.01])
+
+
+def test_images_may_have_their_channels_last_in_training():
+    x, y = torch.randn(44, 3, 8, 8), torch.arange(44) % 4
+    seen, trained = [], []
+    for wanted in (False, True):
+        torch.manual_seed(0)
+        net = clnp.ContinualNet(ConvNet(), x)
+        net.begin_task("a")
+        net.model.conv1.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        loaded = load(Task("a", (x, y), num_outputs=4), CPU)
+        training = Training(1, batch_size=20, optimizer="SGD", channels_last=wanted)
+        Fit(net, loaded, training, seed=0).run()
+        formats = [each.is_contiguous(memory_format=torch.channels_last) for each in seen]
+        assert formats == [wanted, wanted, False]  # Two steps, and the evaluation.
+        trained.append(weights(net))
+        seen.clear()
+    for name, weight in trained[0].items():
+        torch.testing.assert_close(weight, trained[1][name], rtol=1e-3, atol=1e-4)
+    Fit(opened(), data(), Training(epochs=1, channels_last=True), seed=0).run()
 
 
 def test_options_reach_the_step():

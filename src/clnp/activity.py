@@ -1,9 +1,15 @@
-"""Mean activity: how strongly each neuron speaks to those that read it.
+"""Mean activity and contribution: how strongly each neuron speaks, and how far it is heard.
 
-The activity of a neuron is E|N|, the mean of its absolute value over a data set and, for a
+The *activity* of a neuron is E|N|, the mean of its absolute value over a data set and, for a
 channel, over space (Alg. 1, line 4). It is taken where the neuron is read, at the input of the
 layers that mix it into others, so that it counts after BatchNorm and activation; a neuron with
 several readers counts with the largest.
+
+Activity has no common scale: one layer's neurons may all be louder than another's, and a neuron
+that BatchNorm keeps loud may be one that nobody listens to. The *contribution* of a neuron has
+both: its share of what a reader receives, E|N_j| sum_i |w_ij| over the sum of the same for all j,
+and then the sum of all shares in its group that are no larger than its own. So a threshold of 0.05
+cuts, in every layer, the neurons that together give 5 % of what the next layer receives.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +26,8 @@ from .graph import Site
 
 class Activity(Mapping[str, Tensor]):
     """`activity[group]`: mean |activation| of each of the group's free neurons, in float64.
+
+    Or their contribution, which prunes the same way.
 
     `owned[group]` is that of the neurons of earlier tasks, in the order in which they were
     claimed; from it follows how many of them a task reuses.
@@ -72,7 +80,8 @@ class _Meter:
     """Sums of |x| at the input of one layer, for its frozen and its free neurons."""
 
     def __init__(self, site: Site, layer: nn.Module, stage: Stage) -> None:
-        self.site, self.layer, self.stage = site, layer, stage
+        self.site, self.stage = site, stage
+        self.layer: Any = layer
         self.sums: dict[tuple[Pass, int], Tensor] = {}
         self.num_places: dict[Pass, int] = {Pass.FROZEN: 0, Pass.FREE: 0}
 
@@ -92,7 +101,7 @@ class _Meter:
                 start += segment.size * segment.span
                 continue
             count = layout[segment.group]
-            part = sums.narrow(0, start, count * segment.span).view(count, segment.span).mean(1)
+            part = sums.narrow(0, start, count * segment.span).view(count, segment.span)
             key = (stage.running, place)
             self.sums[key] = self.sums[key] + part if key in self.sums else part
             start += max(count, 1) * segment.span
@@ -101,7 +110,40 @@ class _Meter:
         """The mean of |x| for each group that the layer reads."""
         for place, segment in enumerate(self.site.columns):
             if segment.group is not None and (running, place) in self.sums:
-                yield segment.group, self.sums[running, place] / self.num_places[running]
+                yield segment.group, self._mean(running, place).mean(1)
+
+    def shares(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
+        """Of all that the layer's free rows receive from neurons, what each gives to them."""
+        received = {
+            (each, group, place): given.sum(1)
+            for each in (Pass.FREE, Pass.FROZEN)
+            for group, place, given in self._given(each)
+        }
+        total = sum(float(given.sum()) for given in received.values())
+        for (each, group, _), given in received.items():
+            if each is running:
+                yield group, given / total if total > 0 else given
+
+    def _given(self, running: Pass) -> Iterator[tuple[str, int, Tensor]]:
+        """E|x_j| sum_i |w_ij| for each entry of each neuron that is read: [neurons, span]."""
+        block = self.layer.weight_free if running is Pass.FREE else self.layer.weight_reuse
+        if block is None:
+            return
+        rest = [d for d in range(block.ndim) if d != 1]
+        strengths = block.detach().abs().sum(rest, dtype=torch.float64)
+        layout, start = self.stage.free if running is Pass.FREE else self.stage.frozen, 0
+        for place, segment in enumerate(self.site.columns):
+            if segment.group is None:
+                start += segment.size * segment.span if running is Pass.FREE else 0
+                continue
+            shape = (layout[segment.group], segment.span)
+            strength = strengths.narrow(0, start, shape[0] * shape[1]).view(shape)
+            start += strength.numel()
+            if (running, place) in self.sums:
+                yield segment.group, place, self._mean(running, place) * strength
+
+    def _mean(self, running: Pass, place: int) -> Tensor:
+        return self.sums[running, place] / self.num_places[running]
 
 
 def measure(
@@ -110,8 +152,12 @@ def measure(
     *,
     run: Callable[[Any], object],
     batches: Iterable[Any],
+    contribution: bool = False,
 ) -> Activity:
-    """The mean activity of the neurons that `readers` read, while `run` goes through `batches`."""
+    """The mean activity of the neurons that `readers` read, while `run` goes through `batches`.
+
+    Or, if it is asked for, their contribution.
+    """
     meters = [_Meter(layer.site, layer, stage) for layer in readers]
     hooks = [meter.layer.register_forward_pre_hook(meter) for meter in meters]
     try:
@@ -128,7 +174,7 @@ def measure(
         for meter in meters:
             if running is Pass.FREE and not getattr(meter.layer, "num_free_rows", True):
                 continue  # A layer without free rows cannot read a free neuron.
-            for group, mean in meter.means(running):
+            for group, mean in (meter.shares if contribution else meter.means)(running):
                 found[running][group] = torch.maximum(found[running][group], mean.cpu())
         for group, mean in found[running].items():
             if not bool(torch.isfinite(mean).all()):
@@ -136,4 +182,19 @@ def measure(
                     f"the activity of {group} is NaN or infinite: the task has diverged, or its "
                     "data holds such values. Abandon it, and train again with a lower rate"
                 )
+    if contribution:
+        for group, share in found[Pass.FREE].items():
+            sums = up_to(torch.cat([share, found[Pass.FROZEN][group]]))
+            found[Pass.FREE][group] = sums[: len(share)]
+            found[Pass.FROZEN][group] = sums[len(share) :]
     return Activity(found[Pass.FREE], found[Pass.FROZEN])
+
+
+def up_to(shares: Tensor) -> Tensor:
+    """For each of the shares, the sum of all that are no larger.
+
+    up_to(tensor([3, 0, 1, 1])) == tensor([5, 0, 2, 2])
+    """
+    ascending = shares.sort().values
+    sums = torch.cat([ascending.new_zeros(1), ascending.cumsum(0)])
+    return sums[torch.searchsorted(ascending, shares, right=True)]

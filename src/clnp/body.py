@@ -264,12 +264,18 @@ class Body:
                 for module in training:
                     module.training = True
 
-    def measure(self, batches: Iterable[Any]) -> Activity:
-        """The mean activity of all neurons over the batches, in evaluation mode."""
+    def measure(self, batches: Iterable[Any], *, contribution: bool = False) -> Activity:
+        """The mean activity, or contribution, of all neurons over the batches, in evaluation."""
         _check_batches(batches)
         readers = [layer for layer in self.layers.values() if layer.site.mixes]
         with torch.no_grad(), self.evaluating():
-            return measure([*readers, self.head], self.stage, run=self._run_batch, batches=batches)
+            return measure(
+                [*readers, self.head],
+                self.stage,
+                run=self._run_batch,
+                batches=batches,
+                contribution=contribution,
+            )
 
     def recalibrate(self, batches: Iterable[Any]) -> None:
         """Average the statistics of the free channels of BatchNorm anew, all else in evaluation."""

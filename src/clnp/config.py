@@ -15,7 +15,9 @@ class FineTuning:
     epochs: int = 20
     """How often the training data is gone through, in each round."""
     lr: float = 1e-4
-    """Learning rate, which is constant."""
+    """Learning rate at the start of each round."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """How the learning rate goes on in a round: as it is, or down to zero along a cosine."""
     alpha: Alpha = 0.0
     """Strength of the L1 penalty: one for all layers, or one for each by its path."""
     rounds: int = 1
@@ -26,6 +28,9 @@ class FineTuning:
             if not 0 < getattr(self, name) < LARGEST:
                 message = f"fine_tuning: {name} is {getattr(self, name)!r}; it must be above 0"
                 raise ArgumentError(message, argument=name)
+        if self.schedule not in ("constant", "cosine"):
+            message = f"schedule is {self.schedule!r}; it must be 'constant' or 'cosine'"
+            raise ArgumentError(f"fine_tuning: {message}", argument="schedule")
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class LearnerConfig:
     """Search the grid for every task, or for the first one and keep its winner for the others."""
     training: Training = field(default_factory=Training)
     """How each candidate of the grid is trained."""
+    importance: Literal["activity", "contribution"] = "activity"
+    """What the threshold is on: mean activity, or the share that a neuron has in the next layer."""
     per_layer: bool = False
     """After the threshold for all layers, raise that of each layer as far as the margin allows."""
     resolution: int | None = 100
@@ -63,6 +70,10 @@ class LearnerConfig:
         checks = {
             "margin": (self.margin >= 0, "0 or more"),
             "search_on": (self.search_on in ("every", "first"), "'every' or 'first'"),
+            "importance": (
+                self.importance in ("activity", "contribution"),
+                "'activity' or 'contribution'",
+            ),
             "validation_fraction": (0 < self.validation_fraction < 1, "between 0 and 1"),
             "resolution": (self.resolution is None or self.resolution >= 1, "1 or more"),
             "num_workers": (self.num_workers >= 0, "0 or more"),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .activity import Activity
 from .arguments import alpha_by_layer
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
@@ -23,7 +24,7 @@ from .generators import isolated, seed_all
 from .net import ContinualNet
 from .openstate import OpenState
 from .progress import Candidate, Choice, Progress
-from .pruning import KEEP_ALL, PruningPlan
+from .pruning import PruningPlan
 from .seeds import derive
 from .task import Task, TaskData, load
 from .training import EVALUATION_BATCH, Fit, Training, check_optimizer, evaluate
@@ -173,7 +174,7 @@ class Learner:
             score, diverged, state = None, None, None
             try:
                 self._fit(data, progress, training, seed=seed, candidate=number)
-                score, state = self._unpruned_score(data), self.net.open_state()
+                score, state = self.net.unpruned_score(self._score(data)), self.net.open_state()
             except DivergedError as error:
                 diverged = str(error)
             fit = progress.fit
@@ -227,19 +228,16 @@ class Learner:
 
         return score
 
-    def _unpruned_score(self, data: TaskData) -> float:
-        """The score of the open task, computed the way that pruned ones are."""
+    def _importance(self, data: TaskData) -> Activity:
         seed_all(derive(self.seed, "measure", data.task.name))
-        activity = self.net.measure_activity(data.train.batches(EVALUATION_BATCH))
-        plan = self.net.plan_pruning(activity, self._score(data), thresholds=KEEP_ALL)
-        assert plan.score is not None
-        return plan.score
+        batches = data.train.batches(EVALUATION_BATCH)
+        if self.config.importance == "contribution":
+            return self.net.measure_contribution(batches)
+        return self.net.measure_activity(batches)
 
     def _plan(self, data: TaskData, best: float) -> PruningPlan:
-        seed_all(derive(self.seed, "measure", data.task.name))
-        activity = self.net.measure_activity(data.train.batches(EVALUATION_BATCH))
         return self.net.plan_pruning(
-            activity,
+            self._importance(data),
             self._score(data),
             margin=self.config.margin,
             best=best,
@@ -306,7 +304,7 @@ class Learner:
             epochs=tuning.epochs,
             lr=tuning.lr,
             alpha=tuning.alpha,
-            schedule="constant",
+            schedule=tuning.schedule,
             patience=None,
         )
         while progress.round < tuning.rounds and not progress.left_margin:
@@ -319,7 +317,7 @@ class Learner:
             score: float | None
             try:
                 self._fit(data, progress, training, seed=seed, round=number)
-                score = self._unpruned_score(data)
+                score = self.net.unpruned_score(self._score(data))
             except DivergedError:
                 score = None
             progress.fit = None

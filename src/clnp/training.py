@@ -60,6 +60,8 @@ class Training:
     """Largest norm of the gradient, longer ones are shortened to it."""
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = "float32"
     """Number format in training, on a GPU for tf32; weights, and all evaluation, are float32."""
+    channels_last: bool = False
+    """Lay images out with the channels last in training, which suits tensor cores; 4-D inputs."""
     cuda_graph: bool = False
     """On a GPU, capture a step and replay it: much faster, but Python code in it runs only once."""
     augment: Literal["flip", "flip-and-crop"] | Callable[[Tensor], Tensor] | None = None
@@ -265,6 +267,8 @@ class Fit:
             inputs = augmentation(training.augment)(inputs)
         if training.input_dropout:
             inputs = F.dropout(inputs, training.input_dropout)
+        if training.channels_last and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         with self._autocast():
             loss = self.data.objective.loss(self.net(inputs), targets)
         penalty = self.net.l1_penalty(training.alpha)
