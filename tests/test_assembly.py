@@ -57,6 +57,14 @@ def test_a_recipe_becomes_tasks_and_a_network(recipe):
         ("stream.parts.0.num_tasks=4", "4 tasks of 3 classes: digits has only 10"),
         ("network={model = 'wide-cnn'}", "network.model: a wide-cnn takes images of at least"),
         ("learner.fine_tuning.alpha={fc4 = 1}", "learner.fine_tuning.alpha: unknown layer 'fc4'"),
+        (
+            "learner.tasks.'digits 9'.margin=1",
+            "learner.tasks.\"digits 9\": unknown task 'digits 9'; did",
+        ),
+        (
+            "learner.tasks.'digits *'.alphas=[{fc4 = 1}]",
+            "learner.tasks.\"digits *\".alphas: unknown layer 'fc4'",
+        ),
         ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0; it must be 0 or more"),
     ],
 )

@@ -229,6 +229,10 @@ def test_a_full_network_ends_a_run_well(tmp_path):
 def test_an_experiment_needs_tasks_with_names_of_their_own():
     with pytest.raises(ArgumentError, match="an experiment needs at least one task"):
         Experiment(mlp(), torch.zeros(2, 6), [])
+    stray = clnp.LearnerConfig(tasks={"aa": clnp.TaskSettings(margin=1.0)})
+    message = "config.tasks: unknown task 'aa'; did you mean 'a'. Known: a"
+    with pytest.raises(ArgumentError, match=message):
+        Experiment(mlp(), torch.zeros(2, 6), [Task("a", None)], stray)
     with pytest.raises(ArgumentError, match="two tasks are called 'a'"):
         experiment("a", "a")
 

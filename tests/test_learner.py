@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import clnp
-from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, Training
+from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, TaskSettings, Training
 from clnp.errors import ArgumentError, CapacityError, DivergedError, TaskError
 from clnp.packing import pack, unpack
 from clnp.progress import Progress
@@ -66,6 +66,25 @@ def test_the_sparsest_candidate_within_the_margin_wins():
     kept = {number: sum(map(len, plan["keep"].values())) for number, plan in plans.items()}
     assert report.winner == min(kept, key=kept.get)
     assert all(plan["best"] == report.best_score for plan in plans.values())
+
+
+def test_a_task_is_learnt_with_its_own_settings():
+    own = TaskSettings(margin=40.0, alphas=(1e-3, 2e-3, 3e-3), epochs=2)
+    learner = Learner(network(), config(tasks={"b": own}, fine_tuning=FineTuning(1, 1e-6)))
+    one, two = learner.learn(task("a")), learner.learn(task("b", seed=1))
+    assert [len(report.candidates) for report in (one, two)] == [1, 3]
+    assert [report.candidates[0].num_epochs for report in (one, two)] == [12, 2]
+    assert (one.plan.margin, two.plan.margin) == (3.0, 40.0)
+    assert two.plan.score < two.best_score - 3.0
+    assert two.num_rounds == 1  # Judged by its own margin too.
+
+
+def test_a_grid_of_its_own_is_searched_whatever_is_kept():
+    own = {"b": TaskSettings(lrs=(0.01, 0.02)), "c": TaskSettings(epochs=3)}
+    learner = Learner(network(), config(alphas=(1e-4, 1e-3), search_on="first", tasks=own))
+    reports = [learner.learn(task(name, seed=n)) for n, name in enumerate("abc")]
+    assert [len(report.candidates) for report in reports] == [2, 4, 1]
+    assert reports[2].candidates[0].num_epochs == 3
 
 
 def test_a_candidate_outside_the_margin_is_not_even_pruned():

@@ -1,4 +1,5 @@
 import json
+import shutil
 import signal
 
 import pytest
@@ -134,3 +135,23 @@ def test_a_series_that_was_killed_at_its_start_can_be_begun_again(folder, capsys
     (folder / "other").mkdir()
     (folder / "other" / "thesis.tex").write_text("precious")
     fails(capsys, 2, "other is not empty; .*", *run[:-2], "other")
+
+
+def test_the_first_seed_may_search_for_all(folder, capsys):
+    grid = ["--set", "learner.alphas=[1e-4, 1e-3]", "--set", "learner.margin=20"]
+    run = ["run", "small.toml", "--seeds", "2", "--search-once", "--quiet", *grid]
+    assert cli.main([*run, "--out", "once"]) == 0
+    first, second = (read_json(folder / "once" / f"seed{seed}", RESULT, {}) for seed in (0, 1))
+    assert [len(record["candidates"]) for record in first["tasks"]] == [2, 2]
+    assert [len(record["candidates"]) for record in second["tasks"]] == [1, 1]
+    for one, other in zip(first["tasks"], second["tasks"], strict=True):
+        chosen, taken = one["candidates"][one["winner"]], other["candidates"][0]
+        assert (chosen["alpha"], chosen["lr"]) == (taken["alpha"], taken["lr"])
+    # One whose second run had not begun when it was stopped goes on in the same way.
+    shutil.rmtree(folder / "once" / "seed1")
+    assert cli.main(["resume", "once", "--quiet"]) == 0
+    again = read_json(folder / "once" / "seed1", RESULT, {})
+    assert again["certificates"] == second["certificates"]
+    capsys.readouterr()
+    message = "--search-once is for a series: name the number of seeds, --seeds 5"
+    fails(capsys, 2, message, "run", "small.toml", "--search-once")

@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from .activity import Activity as Activity
     from .certificate import Certificate as Certificate
     from .checkpoint import attached as attached
-    from .config import FineTuning as FineTuning, LearnerConfig as LearnerConfig
+    from .config import (
+        FineTuning as FineTuning,
+        LearnerConfig as LearnerConfig,
+        TaskSettings as TaskSettings,
+    )
     from .discovery import inspect as inspect
     from .errors import (
         ArgumentError as ArgumentError,
@@ -46,7 +50,7 @@ _FILES = {
     "activity": ["Activity"],
     "certificate": ["Certificate"],
     "checkpoint": ["attached"],
-    "config": ["FineTuning", "LearnerConfig"],
+    "config": ["FineTuning", "LearnerConfig", "TaskSettings"],
     "discovery": ["inspect"],
     "experiment": ["Experiment"],
     "errors": [

@@ -6,11 +6,11 @@ from . import datasets
 from .arguments import alpha_by_layer
 from .discovery import discover
 from .download import OnProgress
-from .errors import ArgumentError, RecipeError
+from .errors import ArgumentError, RecipeError, unknown_name
 from .experiment import Experiment
 from .recipe import LoadedRecipe
 from .streams import tasks_of
-from .training import check_optimizer
+from .training import Alpha, check_optimizer
 
 
 def experiment_of(
@@ -40,6 +40,10 @@ def experiment_of(
         tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
     except ArgumentError as error:
         raise loaded.mistake(error, "stream") from error
+    names = [task.name for task in tasks]
+    for unused in recipe.learner.unused(names):
+        unknown = RecipeError(unknown_name("task", unused, names))
+        raise loaded.mistake(unknown, "learner", "tasks", unused)
     shapes = {each.name: each.shape for each in found.values()}
     shape = next(iter(shapes.values()))
     if len(set(shapes.values())) > 1:
@@ -74,10 +78,12 @@ def _check_alphas(loaded: LoadedRecipe, model: torch.nn.Module, example: torch.T
     """Refuse strengths of the penalty for layers that the network does not have."""
     graph = discover(model, example)
     learner = loaded.recipe.learner
-    alphas = {
+    alphas: dict[tuple[str, ...], tuple[Alpha, ...]] = {
         ("learner", "alphas"): learner.alphas,
         ("learner", "training", "alpha"): (learner.training.alpha,),
     }
+    for name, own in learner.tasks.items():
+        alphas["learner", "tasks", name, "alphas"] = own.alphas
     if learner.fine_tuning is not None:
         alphas["learner", "fine_tuning", "alpha"] = (learner.fine_tuning.alpha,)
     for path, given in alphas.items():

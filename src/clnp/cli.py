@@ -129,6 +129,11 @@ def _add_recipe_options(command: argparse.ArgumentParser) -> None:
         "--seeds", type=_count, metavar="N", help="a series of N seeds, with mean and deviation"
     )
     command.add_argument(
+        "--search-once",
+        action="store_true",
+        help="search the grid with the first seed; the others take what it chose for each task",
+    )
+    command.add_argument(
         "--out", metavar="DIR", help="directory of the run (default: runs/RECIPE-seedN)"
     )
     _add_run_options(command)
@@ -184,6 +189,7 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
             assignments=options.assignments,
             seed=options.seed,
             num_seeds=options.seeds,
+            search_once=options.search_once,
             device=options.device,
             out=options.out,
             data=options.data,

@@ -40,6 +40,7 @@ from .series import (
     SERIES,
     SUMMARY,
     aggregate,
+    choices,
     described,
     finished_results,
     read_series,
@@ -56,6 +57,7 @@ def start(
     assignments: list[str],
     seed: int | None,
     num_seeds: int | None,
+    search_once: bool,
     device: str | None,
     out: str | None,
     data: str | None,
@@ -68,15 +70,18 @@ def start(
     loaded = recipe.load(name, assignments)
     first, short = loaded.recipe.seed, loaded.name
     chosen = find_device(device)
+    if search_once and num_seeds is None:
+        raise RunError("--search-once is for a series: name the number of seeds, --seeds 5")
     if num_seeds is None:
         path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-seed{first}")
         with _begin(loaded, path, chosen, data, console) as (experiment, run):
             return carry_out(experiment, run, checkpoint_seconds, console)
     path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-{num_seeds}seeds")
     seeds = list(range(first, first + num_seeds))
-    _begin_series(path, {"format": FORMAT, "recipe": short, "seeds": seeds})
+    series = {"format": FORMAT, "recipe": short, "seeds": seeds, "search_once": search_once}
+    _begin_series(path, series)
     for each in seeds:
-        seeded = recipe.load(name, [*assignments, f"seed={each}"])
+        seeded = _with_choices(recipe.load(name, [*assignments, f"seed={each}"]), path)
         console.say(f"seed {each}, {each - first + 1} of {num_seeds}")
         with _begin(seeded, run_of(path, each), chosen, data, console) as (experiment, run):
             try:
@@ -84,6 +89,14 @@ def start(
             except StoppedError as error:
                 raise _stopped_series(path) from error
     return _finish_series(path)
+
+
+def _with_choices(loaded: LoadedRecipe, path: Path) -> LoadedRecipe:
+    """The recipe with what the first run of the series chose, if that searches for all of them."""
+    if not read_series(path).get("search_once"):
+        return loaded
+    learner = loaded.recipe.learner.with_choices(choices(path))
+    return replace(loaded, recipe=replace(loaded.recipe, learner=learner))
 
 
 @contextmanager
@@ -153,7 +166,7 @@ def _resume_series(
                 )
                 continue
             loaded = recipe.load(str(run_of(path, begun[0]) / RECIPE), [f"seed={seed}"])
-            named = replace(loaded, name=config["recipe"])
+            named = replace(_with_choices(loaded, path), name=config["recipe"])
             where = data or config["data"]
             with _begin(named, place, find_device(device), where, console) as (experiment, run):
                 carry_out(experiment, run, checkpoint_seconds, console)

@@ -1,7 +1,9 @@
 """How tasks are learnt: the grid, the margin, and what follows pruning."""
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from .errors import ArgumentError
@@ -34,6 +36,20 @@ class FineTuning:
 
 
 @dataclass(frozen=True)
+class TaskSettings:
+    """What one task has of its own; what is not given is as for all tasks."""
+
+    margin: float | None = None
+    """What its validation score may give up, in percentage points."""
+    alphas: tuple[Alpha, ...] = ()
+    """Strengths of the L1 penalty to try for it; one is a choice that is made."""
+    lrs: tuple[float, ...] = ()
+    """Learning rates to try for it."""
+    epochs: int | None = None
+    """How often its training data is gone through, at most."""
+
+
+@dataclass(frozen=True)
 class LearnerConfig:
     """How tasks are learnt; `alphas` and `lrs` span the grid, and `training` has the rest."""
 
@@ -47,6 +63,8 @@ class LearnerConfig:
     """Search the grid for every task, or for the first one and keep its winner for the others."""
     training: Training = field(default_factory=Training)
     """How each candidate of the grid is trained."""
+    tasks: Mapping[str, TaskSettings] = field(default_factory=dict)
+    """Settings of single tasks by name, or by a pattern such as "cifar100 *"; the first counts."""
     importance: Literal["activity", "contribution"] = "activity"
     """What the threshold is on: mean activity, or the share that a neuron has in the next layer."""
     per_layer: bool = False
@@ -87,6 +105,51 @@ class LearnerConfig:
                 replace(self.training, lr=lr)
             except ArgumentError as error:
                 raise ArgumentError(str(error), argument="lrs") from error
+        for name in self.tasks:
+            try:
+                self.of(name)
+            except ArgumentError as error:
+                raise ArgumentError(f"tasks: {name!r}: {error}", argument="tasks") from error
+
+    def settings(self, task: str) -> TaskSettings:
+        """What the task has of its own: by its name, or else by the first pattern that fits."""
+        found = (own for name, own in self.tasks.items() if fnmatchcase(task, name))
+        return self.tasks.get(task) or next(found, TaskSettings())
+
+    def of(self, task: str) -> "LearnerConfig":
+        """How the task of that name is learnt: this, with what it has of its own."""
+        own, training = self.settings(task), self.training
+        if own.epochs is not None:
+            training = replace(training, epochs=own.epochs)
+        return replace(
+            self,
+            margin=self.margin if own.margin is None else own.margin,
+            alphas=own.alphas or self.alphas,
+            lrs=own.lrs or self.lrs,
+            training=training,
+            tasks={},
+        )
+
+    def has_own_grid(self, task: str) -> bool:
+        """Whether another grid is searched for the task than for others."""
+        own = self.settings(task)
+        return bool(own.alphas or own.lrs)
+
+    def with_choices(self, choices: Mapping[str, tuple[Alpha, float]]) -> "LearnerConfig":
+        """The same with an alpha and a learning rate in place of the grid, for each task named."""
+        chosen = {
+            task: replace(self.settings(task), alphas=(alpha,), lrs=(lr,))
+            for task, (alpha, lr) in choices.items()
+        }
+        return replace(
+            self, tasks={**chosen, **{k: v for k, v in self.tasks.items() if k not in chosen}}
+        )
+
+    def unused(self, tasks: Sequence[str]) -> list[str]:
+        """The names and patterns in `tasks` that fit none of these."""
+        return [
+            name for name in self.tasks if not any(t == name or fnmatchcase(t, name) for t in tasks)
+        ]
 
     def candidates(self) -> list[Training]:
         """Every combination of alpha and learning rate."""

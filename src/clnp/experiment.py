@@ -14,7 +14,7 @@ from .certificate import digest_of
 from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import describe
-from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError
+from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
 from .generators import isolated, seed_all
 from .learner import Event, Learner, TaskReport
 from .likeness import check_alike, fingerprint, plain
@@ -67,6 +67,9 @@ class Experiment:
         name, times = names.most_common(1)[0]
         if times > 1:
             raise ArgumentError(f"two tasks are called {name!r}", argument="tasks")
+        for unused in self.config.unused(list(names)):
+            message = f"config.tasks: {unknown_name('task', unused, names)}"
+            raise ArgumentError(message, argument="config")
 
     def to_json(self) -> dict[str, Any]:
         """What is learnt and how, in plain data: an experiment that goes on must be like it."""
@@ -212,8 +215,8 @@ class Course:
                 "task": task.name,
                 "number": len(self._done) + 1,
                 "num_tasks": len(self.experiment.tasks),
-                "num_candidates": len(self.learner.candidates()),
-                "num_epochs": self.experiment.config.training.epochs,
+                "num_candidates": len(self.learner.candidates(task.name)),
+                "num_epochs": self.experiment.config.of(task.name).training.epochs,
                 "epochs_before": self._epochs_of(len(self._done)),
                 "epochs_of_run": self._epochs_of(len(self.experiment.tasks)),
             }
@@ -221,10 +224,12 @@ class Course:
 
     def _epochs_of(self, num_tasks: int) -> int:
         """The epochs of so many tasks, if no candidate stops early."""
-        config = self.experiment.config
-        grid = len(config.candidates())
-        later = 1 if config.search_on == "first" else grid
-        return (grid + (num_tasks - 1) * later) * config.training.epochs if num_tasks else 0
+        config, total = self.experiment.config, 0
+        for number, task in enumerate(self.experiment.tasks[:num_tasks]):
+            kept = number and config.search_on == "first" and not config.has_own_grid(task.name)
+            own = config.of(task.name)
+            total += (1 if kept else len(own.candidates())) * own.training.epochs
+        return total
 
     def _tell(self, event: Event) -> None:
         self.run.log(event)

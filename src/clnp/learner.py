@@ -134,7 +134,7 @@ class Learner:
         """Refuse a task whose inputs do not fit the network, before anything is trained."""
         if progress.trained or progress.resumed is not None:
             return
-        for training in self.candidates():
+        for training in self.candidates(data.task.name):
             alpha_by_layer(self.net.graph, training.alpha)
             check_optimizer(training, self.net.device)
         if self.config.fine_tuning is not None:
@@ -165,7 +165,7 @@ class Learner:
         name = data.task.name
         if progress.winner is not None:
             return
-        for training in self.candidates()[len(progress.trained) :]:
+        for training in self.candidates(name)[len(progress.trained) :]:
             alpha = dict(training.alpha) if isinstance(training.alpha, Mapping) else training.alpha
             seed = derive(self.seed, "candidate", name, alpha, training.lr)
             number = len(progress.trained)
@@ -213,9 +213,12 @@ class Learner:
         where["num_epochs"] = training.epochs
         fit.run(lambda epoch: self._tell(progress, "epoch", data.task.name, **where, **vars(epoch)))
 
-    def candidates(self) -> list[Training]:
-        """What the next task is tried with: the grid, or the one that is kept."""
-        return [self.kept] if self.kept is not None else self.config.candidates()
+    def candidates(self, task: str) -> list[Training]:
+        """What the task is tried with: its own grid, the common one, or the one that is kept."""
+        config = self.config.of(task)
+        if self.kept is None or self.config.has_own_grid(task):
+            return config.candidates()
+        return [replace(self.kept, epochs=config.training.epochs)]
 
     def _score(self, data: TaskData) -> Callable[[Callable[..., Any]], float]:
         def score(predict: Callable[..., Any]) -> float:
@@ -239,7 +242,7 @@ class Learner:
         return self.net.plan_pruning(
             self._importance(data),
             self._score(data),
-            margin=self.config.margin,
+            margin=self.config.of(data.task.name).margin,
             best=best,
             per_layer=self.config.per_layer,
             resolution=self.config.resolution,
@@ -252,10 +255,10 @@ class Learner:
         name = data.task.name
         scores = [c.score if c.score is not None else -math.inf for c in progress.trained]
         best = max(scores)
-        choices = progress.pruned
+        choices, margin = progress.pruned, self.config.of(name).margin
         seen = {choice.candidate for choice in choices}
         for number, candidate in enumerate(progress.trained):
-            within = scores[number] >= best - self.config.margin
+            within = scores[number] >= best - margin
             if candidate.state is None or not within or number in seen:
                 continue
             self._reopen(data, candidate.state)
@@ -298,7 +301,7 @@ class Learner:
         assert progress.plan is not None
         best = progress.plan.best
         assert best is not None
-        bar = best - self.config.margin
+        bar = best - self.config.of(data.task.name).margin
         training = replace(
             self.config.training,
             epochs=tuning.epochs,

@@ -17,6 +17,7 @@ from .models import MLP, NarrowCNN, WideCNN
 from .runs import CHECKPOINT, CONFIG, RECIPE, command, expanded
 from .schema import build
 from .streams import Chain, Permuted, Split
+from .tomltext import dotted
 
 MODELS = ("mlp", "narrow-cnn", "wide-cnn")
 SMALLEST_IMAGE = 23
@@ -111,7 +112,7 @@ class LoadedRecipe:
         argument = getattr(error, "argument", None)
         if argument is not None:
             path = (*path, argument)
-        return RecipeError(f"{self.document.place(path)}: {'.'.join(path)}: {error}")
+        return RecipeError(f"{self.document.place(path)}: {dotted(path)}: {error}")
 
 
 def find(name: str) -> tuple[str, Document]:

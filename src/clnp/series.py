@@ -1,6 +1,6 @@
 """Several runs of one recipe that differ in their seed, and what they come to together.
 
-series.json             the recipe's name and the seeds
+series.json             the recipe's name, the seeds, and whether the first one searches for all
 seed0/, seed1/, ...     a run each
 summary.json            means and standard deviations over the runs that are finished
 """
@@ -36,6 +36,13 @@ def finished_results(path: Path) -> list[dict[str, Any]]:
     """The results of all runs of the series that are finished, in the order of the seeds."""
     results = (read_json(run_of(path, seed), RESULT, {}) for seed in read_series(path)["seeds"])
     return [result for result in results if result.get("finished")]
+
+
+def choices(path: Path) -> dict[str, tuple[Any, float]]:
+    """Alpha and learning rate that the first run of the series chose for each task."""
+    result: dict[str, Any] = read_json(run_of(path, read_series(path)["seeds"][0]), RESULT, {})
+    winners = {r["task"]: r["candidates"][r["winner"]] for r in result.get("tasks", [])}
+    return {task: (winner["alpha"], winner["lr"]) for task, winner in winners.items()}
 
 
 def aggregate(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
