@@ -37,7 +37,7 @@ format: $(STAMP) ## Fix what lint can fix
 
 docs: $(STAMP) ## Make the pages that are made from the source
 	$(RUN) -c 'from clnp.reference import markdown; print(markdown(), end="")' > docs/recipe-keys.md
-	$(RUN) results/collect.py --readme
+	$(RUN) results/tables.py
 
 bench: $(STAMP) ## Compare the speed of a training step with plain PyTorch
 	$(RUN) benchmarks/step.py $(ARGS)

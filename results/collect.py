@@ -1,7 +1,6 @@
-"""Puts the results of runs where they can be committed, and makes tables of them.
+"""Puts the results of runs where they can be committed.
 
     python results/collect.py RECIPE RUN...        results/RECIPE/seedN.json, and summary.json
-    python results/collect.py --readme             writes the table into README.md
 
 RUN is the directory of a run or of a series, or a file with a line of JSON for each run that has
 its `result` and `environment`. `--commit` names the source where the environment does not know it.
@@ -16,15 +15,7 @@ from typing import Any
 from clnp.series import aggregate, plus_minus
 
 HERE = Path(__file__).parent
-BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 VERSIONS = ("clnp", "commit", "python", "torch", "gpu", "cpu", "cuda")
-PAPER = {
-    "permuted-mnist": ("permuted MNIST, 10 tasks, 784-2000-2000-10, single head", "98.42 ± 0.04"),
-    "split-cifar-narrow-m1": ("six CIFAR tasks, narrow multi-head CNN, margin 1", "figure only"),
-    "split-cifar-narrow-m2": ("the same, margin 2", "figure only"),
-    "split-cifar-narrow-m4-finetune": ("the same, margin 4, then fine-tuned", "figure only"),
-    "split-cifar-wide": ("eleven CIFAR tasks, wide single-head CNN", "figure only"),
-}
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -67,47 +58,14 @@ def summarise(folder: Path) -> dict[str, Any]:
     return {**summary, "environments": list(environments.values())}
 
 
-def table() -> str:
-    """The headline results as Markdown."""
-    lines = [
-        "| experiment | recipe | average test accuracy | the paper | seeds | forgetting |",
-        "|---|---|---|---|---|---|",
-    ]
-    for recipe, (what, paper) in PAPER.items():
-        path = HERE / recipe / "summary.json"
-        if not path.is_file():
-            continue
-        summary = json.loads(path.read_text())
-        forgetting = "none, to the bit" if summary["unchanged"] else f"{summary['forgetting']:.2f}"
-        lines.append(
-            f"| {what} | `{recipe}` | **{plus_minus(summary['average'])}** | {paper} "
-            f"| {len(summary['seeds'])} | {forgetting} |"
-        )
-    return "\n".join(lines)
-
-
-def in_readme(text: str) -> str:
-    """The text of README.md with the table as it is now between its two marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE")
-    parser.add_argument("runs", nargs="*", metavar="RUN", type=Path)
+    parser.add_argument("recipe", metavar="RECIPE")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path)
     parser.add_argument("--commit")
-    parser.add_argument("--readme", action="store_true")
     options = parser.parse_args()
-    if options.readme:
-        path = HERE.parent / "README.md"
-        path.write_text(in_readme(path.read_text()))
-        return
-    if options.recipe is None or not options.runs:
-        parser.error("name a recipe and at least one run, or --readme")
     collect(options.recipe, options.runs, options.commit)
 
 

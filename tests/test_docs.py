@@ -159,21 +159,47 @@ def test_every_relative_link_leads_somewhere(path):
             assert anchor in anchors(there), f"{path.name} links to {target}: no such heading"
 
 
-def collecting():
-    """The module that makes tables of results."""
-    spec = importlib.util.spec_from_file_location("collect", ROOT / "results" / "collect.py")
+def program(name):
+    """One of the programs that are kept with the results, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "results" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_table_of_results_in_the_readme_is_current():
-    text = (ROOT / "README.md").read_text()
-    assert collecting().in_readme(text) == text, "run: make docs"
+def test_the_tables_of_results_are_current():
+    tables, num_tables = program("tables"), 0
+    for page in tables.PAGES:
+        text = (ROOT / page).read_text()
+        assert tables.filled(text) == text, "run: make docs"
+        num_tables += len(tables.MARK.findall(text))
+    assert num_tables >= 5
+
+
+def test_tables_are_made_of_the_results(tmp_path, monkeypatch):
+    tables = program("tables")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    (tmp_path / "x").mkdir()
+    for seed, score in enumerate((80.0, 90.0)):
+        task = {"new": {"fc1": 10 + 10 * seed}, "best_score": score, "score": score - 1}
+        task["pruning"] = {"score": score - 2}
+        result = {"tasks": [task, task], "capacity": {"sizes": {"fc1": 100}}}
+        (tmp_path / "x" / f"seed{seed}.json").write_text(json.dumps({"result": result}))
+    page = "a\n<!-- table: capacity x -->\nold\n<!-- end of table -->\nb"
+    assert tables.filled(page).splitlines() == [
+        "a",
+        "<!-- table: capacity x -->",
+        "| used, % | T1 | T2 |",
+        "|---|---|---|",
+        "| fc1 (100) | 15.0 | 30.0 |",
+        "<!-- end of table -->",
+        "b",
+    ]
+    assert tables.pruning("x")[1] == ["`x`", "85.0 ± 7.1", "83.0 ± 7.1", "84.0 ± 7.1"]
 
 
 def test_summaries_are_those_of_the_results_beside_them():
-    collect = collecting()
+    collect = program("collect")
     folders = [path.parent for path in sorted((ROOT / "results").glob("*/summary.json"))]
     assert len(folders) >= 4
     for folder in folders:
@@ -183,7 +209,7 @@ def test_summaries_are_those_of_the_results_beside_them():
 
 
 def test_results_are_collected_from_runs(tmp_path, monkeypatch):
-    collect = collecting()
+    collect = program("collect")
     monkeypatch.setattr(collect, "HERE", tmp_path)
     known = sorted((ROOT / "results" / "permuted-mnist").glob("seed*.json"))[0]
     record = json.loads(known.read_text())
@@ -196,4 +222,3 @@ def test_results_are_collected_from_runs(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "permuted-mnist" / known.name).read_text())
     assert found["result"] == record["result"]
     assert (found["environment"]["commit"], found["environment"]["date"]) == ("abc", "2030-01-02")
-    assert "| `permuted-mnist` |" in collect.table()

@@ -1,0 +1,134 @@
+"""Makes the tables of results in README.md and docs/, between their marks.
+
+    python results/tables.py
+
+A mark names a table and the recipes that it is about:
+
+    <!-- table: capacity permuted-mnist -->
+    <!-- end of table -->
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clnp.series import plus_minus
+
+HERE = Path(__file__).parent
+PAGES = ("README.md", "docs/reproduction.md")
+MARK = re.compile(r"(<!-- table: (\w+)([^>]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+PAPER = {
+    "permuted-mnist": ("permuted MNIST, 10 tasks, 784-2000-2000-10, single head", "98.42 ± 0.04"),
+    "split-cifar-narrow-m1": ("six CIFAR tasks, narrow multi-head CNN, margin 1", "figure only"),
+    "split-cifar-narrow-m2": ("the same, margin 2", "figure only"),
+    "split-cifar-narrow-m4-finetune": ("the same, margin 4, then fine-tuned", "figure only"),
+    "split-cifar-narrow-best": ("the same, pruned by contribution, with flips", "not in the paper"),
+    "split-cifar-wide": ("eleven CIFAR tasks, wide single-head CNN", "figure only"),
+}
+
+
+def headline() -> list[list[str]]:
+    """The average of every recipe, beside the paper's."""
+    rows = [["experiment", "recipe", "average test accuracy", "the paper", "seeds", "forgetting"]]
+    for recipe, (what, paper) in PAPER.items():
+        if not (HERE / recipe / "summary.json").is_file():
+            continue
+        summary = _summary(recipe)
+        forgetting = "none, to the bit" if summary["unchanged"] else f"{summary['forgetting']:.2f}"
+        average = f"**{plus_minus(summary['average'])}**"
+        seeds = str(len(summary["seeds"]))
+        rows.append([what, f"`{recipe}`", average, paper, seeds, forgetting])
+    return rows
+
+
+def accuracy(*recipes: str) -> list[list[str]]:
+    """The accuracy of every task after the last one, a row for each recipe."""
+    summaries = [_summary(recipe) for recipe in recipes]
+    tasks = [f"T{number + 1}" for number in range(len(summaries[0]["tasks"]))]
+    return [
+        ["", *tasks, "mean"],
+        *(
+            [f"`{s['recipe']}`", *(plus_minus(t, 1) for t in s["tasks"]), plus_minus(s["average"])]
+            for s in summaries
+        ),
+    ]
+
+
+def capacity(recipe: str) -> list[list[str]]:
+    """The percentage of each layer that is in use after each task, a row for each layer."""
+    results = _results(recipe)
+    num_tasks = min(len(result["tasks"]) for result in results)
+    sizes = results[0]["capacity"]["sizes"]
+    rows = [["used, %", *(f"T{number + 1}" for number in range(num_tasks))]]
+    for group, size in sizes.items():
+        used = [
+            statistics.fmean(
+                100 * sum(record["new"][group] for record in result["tasks"][: number + 1]) / size
+                for result in results
+            )
+            for number in range(num_tasks)
+        ]
+        rows.append([f"{group} ({size})", *(f"{value:.1f}" for value in used)])
+    return rows
+
+
+def pruning(*recipes: str) -> list[list[str]]:
+    """What pruning and fine-tuning did to the validation score of the first task."""
+    rows = [["validation score of task 1", "unpruned", "pruned", "in the end"]]
+    for recipe in recipes:
+        first = [result["tasks"][0] for result in _results(recipe)]
+        columns = (
+            [task["best_score"] for task in first],
+            [task["pruning"]["score"] for task in first],
+            [task["score"] for task in first],
+        )
+        rows.append([f"`{recipe}`", *(_spread(column) for column in columns)])
+    return rows
+
+
+TABLES = {"headline": headline, "accuracy": accuracy, "capacity": capacity, "pruning": pruning}
+
+
+def filled(text: str) -> str:
+    """The page with every table as the results are now."""
+
+    def fill(mark: re.Match[str]) -> str:
+        begin, name, recipes, end = mark.groups()
+        return f"{begin}{markdown(TABLES[name](*recipes.split()))}\n{end}"
+
+    return MARK.sub(fill, text)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as a Markdown table, the first of them its head."""
+    head, *rest = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
+
+
+def _summary(recipe: str) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((HERE / recipe / "summary.json").read_text())
+    return summary
+
+
+def _results(recipe: str) -> list[dict[str, Any]]:
+    paths = sorted((HERE / recipe).glob("seed*.json"))
+    return [json.loads(path.read_text())["result"] for path in paths]
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return plus_minus({"mean": statistics.fmean(values), "deviation": deviation}, 1)
+
+
+def main() -> None:
+    """Write the tables into the pages."""
+    for name in PAGES:
+        page = HERE.parent / name
+        page.write_text(filled(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
