@@ -189,6 +189,7 @@ def test_an_open_task_is_in_the_way(call):
 CALLS: dict[str, Callable[[clnp.ContinualNet], object]] = {
     "abandon_task": lambda net: net.abandon_task(),
     "l1_penalty": lambda net: net.l1_penalty(1.0),
+    "add_l1_gradient": lambda net: net.add_l1_gradient(1.0),
     "measure_activity": lambda net: net.measure_activity([X]),
     "measure_contribution": lambda net: net.measure_contribution([X]),
     "unpruned_score": lambda net: net.unpruned_score(lambda predict: 0.0),
@@ -856,6 +857,35 @@ def test_the_penalty_counts_depthwise_convolutions_and_not_prelu():
     paths = ("expand", "depthwise", "project", "fc")
     weights = [net.model.get_submodule(path).weight_free for path in paths]
     torch.testing.assert_close(net.l1_penalty(1.0), sum(weight.abs().sum() for weight in weights))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_gradient_of_the_penalty_can_be_added_after_the_backward_pass(name):
+    net, x = make(name).double(), example(name).double()
+    learn(net, "a", x)
+    net.begin_task("b")
+    last = [path for path in net.graph.sites if net.graph.sites[path].mixes][-1]
+    for alpha in (0.0, 0.5, {last: 0.25, net.graph.classifier: 0.5}):
+        torch.manual_seed(1)  # One of the networks has dropout.
+        (net(x).square().mean() + net.l1_penalty(alpha)).backward()
+        expected = {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
+        net.zero_grad()
+        torch.manual_seed(1)
+        net(x).square().mean().backward()
+        net.add_l1_gradient(alpha)
+        for path, parameter in net.named_parameters():
+            if path in expected:
+                torch.testing.assert_close(parameter.grad, expected[path])
+        net.zero_grad()
+
+
+def test_the_gradient_of_the_penalty_is_there_without_a_backward_pass():
+    net = make()
+    net.begin_task("a")
+    net.add_l1_gradient({"fc2": 0.25})
+    weight = net.model.fc2.weight_free
+    assert torch.equal(weight.grad, 0.25 * weight.detach().sign())
+    assert net.model.fc1.weight_free.grad is None
 
 
 def test_the_gradient_of_the_penalty_is_the_sign_of_each_weight():

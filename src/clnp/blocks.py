@@ -9,10 +9,11 @@ With neurons sorted by owner, a weight falls into blocks:
 Frozen neurons depend on frozen neurons only, so a training step runs the model twice: a *frozen*
 pass on the frozen neurons, without gradients, in which every layer also computes what the frozen
 neurons give to its free ones (the *carry*), and a *free* pass on the free neurons, to which the
-carry is added. Ended tasks, and everything that is not being trained, take one *plain* pass.
+carry is added. Ended tasks, and everything that is not being trained, take one *plain* pass; all
+ended tasks together take a pass each, on the *portion* that it added (see portions.py).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -37,7 +38,7 @@ ONE_PATH = (
 
 
 class Pass(Enum):
-    """Which neurons the layers run on: those shown, the frozen ones, or the free ones.
+    """Which neurons the layers run on: those shown, the frozen, the free, or one ended task's own.
 
     IDLE is between passes, when no layer may run.
     """
@@ -46,6 +47,7 @@ class Pass(Enum):
     PLAIN = "plain"
     FROZEN = "frozen"
     FREE = "free"
+    PORTION = "portion"
 
 
 class Stage:
@@ -53,7 +55,8 @@ class Stage:
 
     `frozen` and `free` count the neurons of each group that are claimed and that the open task
     trains. `showing` names what the layers have laid out for the plain and frozen passes. It is
-    `sealed` once a task has ended, and what is frozen may no longer change.
+    `sealed` once a task has ended, and what is frozen may no longer change. While all ended tasks
+    run, it is the `turn` of one of them, and `kept` has, by layer, how many ran and their inputs.
     """
 
     def __init__(self, groups: Iterable[str]) -> None:
@@ -63,6 +66,8 @@ class Stage:
         self.showing: object = None
         self.with_grad = False
         self.sealed = False
+        self.turn = 0
+        self.kept: dict[str, tuple[int, Tensor | None]] = {}
 
     def check_conversion(self, like: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
         """Raise a `TaskError` if `fn` would change the dtype of what ended tasks read."""
@@ -74,17 +79,40 @@ class Stage:
             )
 
 
+@dataclass(frozen=True)
+class Portion:
+    """What one ended task added to a layer: the tensors of its rows.
+
+    In the input of its pass, `own` are the stretches that the layer has not read before. With
+    `keeps`, they go behind those that it has kept of earlier tasks; the weight's columns follow.
+    """
+
+    tensors: Tensors
+    own: Stretches = None
+    keeps: bool = False
+
+
 class Staged(nn.Module):
     """What layers and head have in common: they run on what is shown, and know the stage."""
 
     site: Site
     stage: Stage
     _shown: Tensors
+    _portions: Sequence[Portion]
     _carry: Tensor | None
 
     def show(self, tensors: Tensors) -> None:
         """Run on these tensors in the plain pass, and a layer in the frozen pass too."""
-        self._shown = tensors
+        self._shown, self._portions = tensors, ()
+
+    def show_portions(self, portions: Sequence[Portion]) -> None:
+        """Run on these, one for each ended task, in the passes of all ended tasks."""
+        self._shown, self._portions = {}, portions
+
+    @property
+    def portion(self) -> Portion:
+        """What the task added whose turn it is."""
+        return self._portions[self.stage.turn]
 
     def forget_carry(self) -> None:
         """Drop what a pass that did not come to its end may have left."""
@@ -261,8 +289,18 @@ def select(tensor: Tensor, dim: int, index: Index, *, fill: float = 0.0) -> Tens
 
 def place(target: Tensor, rows: Index, columns: Index, block: Tensor) -> None:
     """Write `block` into the given rows and columns of `target`."""
-    if block.numel():
+    if not block.numel():
+        return
+    if _is_stretch(rows) and _is_stretch(columns):
+        corner = target[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        corner.copy_(block)
+    else:
         target[_on(target, rows)[:, None], _on(target, columns)] = block
+
+
+def _is_stretch(index: Index) -> bool:
+    """Whether the index is one number after the other."""
+    return np.array_equal(index, np.arange(index[0], index[-1] + 1))
 
 
 def _on(tensor: Tensor, index: Index) -> Tensor:

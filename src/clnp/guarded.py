@@ -25,6 +25,16 @@ class GuardedNet(nn.Module):
     _certificates: tuple[Certificate, ...]
     _described: Mapping[str, str]
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The ended tasks, in order."""
+        return self.ledger.tasks
+
+    @property
+    def open_task(self) -> str | None:
+        """The task that is being learnt."""
+        return self._open.name if self._open else None
+
     def record(self) -> Record:
         """Everything about the network but its tensors and its model's code."""
         return Record(
@@ -66,6 +76,13 @@ class GuardedNet(nn.Module):
         if self.ledger.rows:
             raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
         return super().to_empty(device=device, recurse=recurse)
+
+    def extra_repr(self) -> str:
+        """Head, tasks and free neurons in one line."""
+        free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
+        return (
+            f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._body.stage.check_conversion(self._body.head.like, fn)

@@ -8,7 +8,7 @@ Ended tasks keep their tensors as `weight_0`, `bias_0`, `weight_1`, ...; with a 
 weights side by side are the one output layer of fixed size and the bias is `bias_frozen`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from .axis import View, num_entries, occupied, positions
-from .blocks import Pass, Stage, Staged, Tensors, carry, complete, dead_weight, place, run, select
+from .blocks import (
+    Pass,
+    Portion,
+    Stage,
+    Staged,
+    Tensors,
+    carry,
+    complete,
+    dead_weight,
+    place,
+    run,
+    select,
+)
 from .graph import Site
+from .portions import Widths, in_order, own_entries, run_portion
 from .surgery import plain_layer
 
 
@@ -49,6 +62,8 @@ class Head(Staged):
 
     def forward(self, x: Tensor) -> Tensor:
         running = self.running()
+        if running is Pass.PORTION:
+            return run_portion(self, x)
         if running is Pass.PLAIN:
             return run(self, x, self._shown)
         if running is Pass.FROZEN:
@@ -194,6 +209,14 @@ class Head(Staged):
         wanted = {g: [max(n - first[g], -1) for n in neurons] for g, neurons in view.items()}
         columns = positions(self.site.columns, stored, wanted, stand_in=True)
         return {**tensors, "weight": select(tensors["weight"], 1, columns)}
+
+    def portion_of(self, widths: Sequence[Widths]) -> Portion:
+        """What the last of some ended tasks added; `widths` are those before and after each."""
+        tensors, columns = self.frozen(len(widths) - 2), self.site.columns
+        if not self.shared:
+            order = in_order(columns, widths[-1], widths)
+            tensors = {**tensors, "weight": select(tensors["weight"], 1, order)}
+        return Portion(tensors, own_entries(columns, widths), keeps=not self.shared)
 
     def _bias(self) -> Tensor | None:
         if not self.has_bias:

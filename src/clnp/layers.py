@@ -5,8 +5,10 @@ its tensors in blocks (see blocks.py): `weight_frozen` is a buffer, `weight_reus
 `weight_free` are Parameters that exist while a task is open.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 from .axis import View, num_entries, occupied, positions
 from .blocks import (
     Pass,
+    Portion,
     Slot,
     Stage,
     Staged,
@@ -29,6 +32,7 @@ from .blocks import (
     with_stand_ins,
 )
 from .graph import Site
+from .portions import Widths, in_order, own_entries, own_neurons, run_portion
 from .surgery import NORMS, is_depthwise, plain_layer
 
 
@@ -64,6 +68,8 @@ class PrefixLayer(Staged):
 
     def forward(self, x: Tensor) -> Tensor:
         running = self.running()
+        if running is Pass.PORTION:
+            return run_portion(self, x)
         if running is Pass.FREE:
             return self._mix(x) if self.site.mixes else self._act(x)
         if running is Pass.FROZEN and self.site.mixes:
@@ -280,6 +286,21 @@ class PrefixLayer(Staged):
             tensor = select(tensors[slot.name], 0, rows, fill=slot.dead)
             narrow[slot.name] = select(tensor, 1, columns) if slot.has_columns else tensor
         return narrow
+
+    def portion_of(self, widths: Sequence[Widths]) -> Portion:
+        """What the last of some ended tasks added; `widths` are those before and after each."""
+        layout, columns = self.stage.frozen, self.site.columns
+        rows = positions(self.site.rows, layout, own_neurons(widths), stand_in=True)
+        tensors = {
+            slot.name: select(self._need(f"{slot.name}_frozen"), 0, rows, fill=slot.dead)
+            for slot in self.slots
+        }
+        if not self.site.mixes:
+            return Portion(tensors)
+        # Rows that only stand in read nothing.
+        read = in_order(columns, layout, widths) if (rows >= 0).any() else np.empty(0, np.int64)
+        tensors["weight"] = select(tensors["weight"], 1, read)
+        return Portion(tensors, own_entries(columns, widths), keeps=True)
 
     def lay_out(self) -> None:
         """Note where real neurons lie in the inputs of the two passes, after the stage changed."""

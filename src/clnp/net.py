@@ -23,6 +23,7 @@ from .arguments import (
 )
 from .axis import has_input
 from .body import Body, eagerly
+from .cascade import run_all
 from .certificate import Certificate, certify
 from .discovery import discover
 from .errors import (
@@ -84,16 +85,6 @@ class ContinualNet(GuardedNet):
         self.train(model.training)
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """The ended tasks, in order."""
-        return self.ledger.tasks
-
-    @property
-    def open_task(self) -> str | None:
-        """The task that is being learnt."""
-        return self._open.name if self._open else None
-
-    @property
     def certificates(self) -> dict[str, Certificate]:
         """What each ended task read when it ended, hashed."""
         return {certificate.task: certificate for certificate in self._certificates}
@@ -129,6 +120,15 @@ class ContinualNet(GuardedNet):
             return self._body.run_open(args, kwargs)
         place = self.ledger.index(task), *self.ledger.widths(task)
         return eagerly(lambda: self._body.run_task(*place, args=args, kwargs=kwargs))
+
+    def predict_all(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The outputs of every ended task, by name; each neuron is computed once for all of them.
+
+        `{task: net(x, task=task) for task in net.tasks}` up to rounding, since products of other
+        shapes round otherwise: for those exact bits, run the tasks one by one. What it returns for
+        a task is bit-identical for ever too, and reads nothing of a later task.
+        """
+        return eagerly(lambda: run_all(self._body, self.ledger, args=args, kwargs=kwargs))
 
     def begin_task(
         self, name: str, num_outputs: int | None = None, *, initial: nn.Module | None = None
@@ -177,13 +177,36 @@ class ContinualNet(GuardedNet):
         layers that it does not name have none. Biases and BatchNorm are not penalised.
         """
         self._need_open("l1_penalty")
-        alphas = alpha_by_layer(self.graph, alpha)
         terms = [
-            alphas[path] * torch.linalg.vector_norm(weight, 1)
-            for path, weight in self._body.weights()
-            if alphas.get(path)
+            strength * torch.linalg.vector_norm(weight, 1)
+            for strength, weights in self._penalised(alpha).items()
+            for weight in weights
         ]
         return torch.stack(terms).sum() if terms else self._body.head.weight.new_zeros(())
+
+    @torch.no_grad()
+    def add_l1_gradient(self, alpha: float | Mapping[str, float]) -> None:
+        """Add the gradient of `l1_penalty(alpha)`, alpha sign(w), to what `backward` has left.
+
+        The same step as with the penalty in the loss, in fewer operations.
+        """
+        self._need_open("add_l1_gradient")
+        for strength, weights in self._penalised(alpha).items():
+            gradients = []
+            for weight in weights:
+                if weight.grad is None:
+                    weight.grad = torch.zeros_like(weight)
+                gradients.append(weight.grad)
+            torch._foreach_add_(gradients, torch._foreach_sign(weights), alpha=strength)
+
+    def _penalised(self, alpha: float | Mapping[str, float]) -> dict[float, list[Tensor]]:
+        """The weights that the open task trains, by the strength of their penalty."""
+        alphas = alpha_by_layer(self.graph, alpha)
+        found: dict[float, list[Tensor]] = {}
+        for path, weight in self._body.weights():
+            if alphas.get(path):
+                found.setdefault(alphas[path], []).append(weight)
+        return found
 
     def measure_activity(self, batches: Iterable[Any]) -> Activity:
         """Mean |activation| of every neuron over `batches`, in evaluation mode.
@@ -212,15 +235,15 @@ class ContinualNet(GuardedNet):
         best: float | None = None,
         thresholds: float | Mapping[str, float] | None = None,
         per_layer: bool = False,
-        resolution: int | None = 100,
+        resolution: int | None = 10,
     ) -> PruningPlan:
         """The fewest neurons, by a threshold on activity, that keep the score within the margin.
 
         `score` is handed the pruned network as `predict(x) -> outputs` and gives a number, higher
         is better. The plan has the highest threshold at which the score is at least `best` -
         `margin`; `best` is the score of the unpruned network unless given. `per_layer=True` goes
-        on to raise the threshold of each group as far as the margin allows. Up to `resolution`
-        thresholds are tried before the search refines between two of them; None tries all.
+        on to raise the threshold of each group as far as the margin allows. The search tries
+        `resolution` thresholds, then as many between two of them, and so on; None tries all.
 
         `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
         that fire, and a group that is not named keeps all.
@@ -360,13 +383,6 @@ class ContinualNet(GuardedNet):
         if check:
             net.verify()
         return net
-
-    def extra_repr(self) -> str:
-        """Head, tasks and free neurons in one line."""
-        free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
-        return (
-            f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
-        )
 
     def _certify(self, task: str) -> Certificate:
         reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))

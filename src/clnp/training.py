@@ -165,7 +165,7 @@ def check_optimizer(training: Training, device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to: mean loss without and with the L1 term, and the validation score."""
+    """What one epoch came to: its mean loss, also with the L1 term at its end, and the score."""
 
     number: int
     loss: float
@@ -188,7 +188,7 @@ class Fit:
         self.optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
         size = training.batch_size
         self._captured = CapturedStep(self._step_at, size, self.device) if captured else None
-        self._sums = torch.zeros(2, device=self.device)
+        self._loss_sum = torch.zeros((), device=self.device)
         enabled = training.precision == "float16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=enabled)
         self.epochs: list[Epoch] = []
@@ -221,7 +221,7 @@ class Fit:
         start = time.monotonic()
         training, net = self.training, self.net
         seed_all(derive(self.seed, "noise", number))
-        self._sums.zero_()
+        self._loss_sum.zero_()
         num_samples = 0
         train, size = self.data.train, training.batch_size
         total_steps = math.ceil(len(train) / size)
@@ -238,10 +238,12 @@ class Fit:
                     self._set_lr(training.lr_at(number + step / total_steps))
                     self._step(inputs, targets)
                     num_samples += len(inputs)
-        loss_sum, penalty_sum = (self._sums / max(num_samples, 1)).tolist()
-        if not math.isfinite(loss_sum + penalty_sum):
+        loss = float(self._loss_sum) / max(num_samples, 1)
+        with torch.no_grad():
+            penalised = loss + float(net.l1_penalty(training.alpha))
+        if not math.isfinite(penalised):
             raise DivergedError(
-                f"the loss of task {net.open_task!r} is {loss_sum} in epoch {number + 1}; "
+                f"the loss of task {net.open_task!r} is {loss} in epoch {number + 1}; "
                 "use a lower learning rate"
             )
         score = evaluate(net, self.data.validation, self.data.objective)
@@ -249,7 +251,7 @@ class Fit:
             raise DivergedError(
                 f"the validation score of task {net.open_task!r} is {score} in epoch {number + 1}"
             )
-        return Epoch(number, loss_sum, loss_sum + penalty_sum, score, time.monotonic() - start)
+        return Epoch(number, loss, penalised, score, time.monotonic() - start)
 
     def _set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -271,16 +273,16 @@ class Fit:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         with self._autocast():
             loss = self.data.objective.loss(self.net(inputs), targets)
-        penalty = self.net.l1_penalty(training.alpha)
         self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(self.scaler.scale(loss + penalty))
+        torch.autograd.backward(self.scaler.scale(loss))
+        self.scaler.unscale_(self.optimizer)
+        self.net.add_l1_gradient(training.alpha)
         if training.clip_norm is not None:
-            self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(list(self.net.parameters()), training.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         # Summed on the device: reading a value here would wait for it.
-        self._sums += torch.stack([loss.detach(), penalty.detach()]).float() * num_samples
+        self._loss_sum.add_(loss.detach(), alpha=num_samples)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.training.precision in ("float32", "tf32"):

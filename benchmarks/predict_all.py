@@ -1,0 +1,97 @@
+"""All tasks on one input: `predict_all` against running the tasks one by one.
+
+    python benchmarks/predict_all.py [--rounds 7] [--device cpu]
+
+Everything is measured in one run, the candidates taking turns in every round, so that a busy
+machine slows all of them alike. A ratio is the median over rounds; the spread is its lowest and
+highest value. The tasks claim equal parts of every group, all of it together. *Exported* are the
+plain modules of `subnetwork`, one after the other: the same products as `net(x, task=...)` without
+laying out another task for each.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+
+import torch
+from timing import machine, ratios, seconds, spread
+from torch import Tensor, nn
+
+import clnp
+
+
+def with_tasks(
+    make: Callable[[], nn.Module], x: Tensor, *, head: str, num_tasks: int
+) -> clnp.ContinualNet:
+    """A network whose groups are full, each task owning an equal part of every group."""
+    net = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
+    for number in range(num_tasks):
+        left = num_tasks - number
+        net.begin_task(f"task {number + 1}")
+        net.end_task({group: range(n // left) for group, n in net.ledger.free().items()})
+    return net
+
+
+def measured(
+    candidates: dict[str, Callable[[], object]], *, rounds: int, repeats: int, device: torch.device
+) -> dict[str, list[float]]:
+    """Seconds per call of each candidate, one value for each round; they take turns."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for number in range(rounds + 1):
+        for name, run in candidates.items():
+            run()  # What it lays out stays for the calls that are timed.
+            took = seconds(lambda run=run: [run() for _ in range(repeats)], device) / repeats
+            if number:  # The first round warms up.
+                times[name].append(took)
+    return times
+
+
+def report(
+    title: str,
+    make: Callable[[], nn.Module],
+    x: Tensor,
+    *,
+    head: str,
+    num_tasks: int,
+    rounds: int,
+    repeats: int,
+) -> None:
+    net = with_tasks(make, x, head=head, num_tasks=num_tasks)
+    dense = make().to(x.device).eval()
+    exported = [net.subnetwork(task) for task in net.tasks]
+    for task, answer in net.predict_all(x).items():
+        torch.testing.assert_close(answer, net(x, task=task), rtol=1e-4, atol=1e-4)
+    candidates: dict[str, Callable[[], object]] = {
+        "predict_all": lambda: net.predict_all(x),
+        "net(x, task=...) one by one": lambda: [net(x, task=task) for task in net.tasks],
+        "exported one by one": lambda: [module(x) for module in exported],
+        "dense network, once": lambda: dense(x),
+    }
+    with torch.inference_mode():
+        times = measured(candidates, rounds=rounds, repeats=repeats, device=x.device)
+    ours = times.pop("predict_all")
+    print(f"\n{title}, {num_tasks} tasks, batch {len(x)}: {1e3 * statistics.median(ours):.2f} ms")
+    for name, theirs in times.items():
+        print(f"  {'predict_all / ' + name:44}{spread(ratios(ours, theirs), 'x')}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7, help="how often each candidate is timed")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    print(f"{machine(device)}, {options.rounds} rounds: median ratio (lowest .. highest)")
+    for batch, repeats in ((256, 3), (1, 30)):
+        timing = {"rounds": options.rounds, "repeats": repeats}
+        digits = torch.rand(batch, 784, device=device)
+        title = "MLP 784-2000-2000-10, single head"
+        report(title, clnp.MLP, digits, head="single", num_tasks=10, **timing)
+        title = "narrow CNN, multi-head"
+        images = torch.rand(batch, 3, 32, 32, device=device)
+        report(title, clnp.NarrowCNN, images, head="multi", num_tasks=6, **timing)
+
+
+if __name__ == "__main__":
+    main()

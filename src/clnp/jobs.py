@@ -1,0 +1,83 @@
+"""Functions that run side by side, each in a process of its own."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A function to call in a process of its own: one that can be found by its name."""
+
+    name: str
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+
+def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
+    """The exit code of every job, by its name; those that a signal kept from starting are missing.
+
+    Signals to stop are handed on to the processes that are running, and no other one is started.
+    """
+    # A process that is forked has the locks of this one's threads, and no GPU.
+    context = multiprocessing.get_context("spawn")
+    waiting, codes = list(jobs), dict[str, int]()
+    running: dict[str, BaseProcess] = {}
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        waiting.clear()
+        for process in running.values():
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    # What is ignored stays so: nohup ignores SIGHUP.
+    before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, hand_on)
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_most:
+                job = waiting.pop(0)
+                running[job.name] = context.Process(target=_work, args=(job,), name=job.name)
+                running[job.name].start()
+            wait([process.sentinel for process in running.values()])
+            for name, process in list(running.items()):
+                if process.exitcode is not None:
+                    codes[name] = process.exitcode
+                    del running[name]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return codes
+
+
+def _work(job: Job) -> None:
+    """What the process of a job does."""
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # A terminal signals a whole group; here the parent hands signals on.
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    job.function(*job.arguments)
+
+
+def _stop_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def num_threads(num_jobs: int) -> int:
+    """How many threads each of so many processes can have."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, cores // num_jobs)
