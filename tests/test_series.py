@@ -3,11 +3,13 @@ import shutil
 import signal
 
 import pytest
+import torch
 
 from clnp import cli
 from clnp.errors import RunError
+from clnp.jobs import num_threads
 from clnp.runs import RESULT, read_json
-from clnp.series import SUMMARY, aggregate, described, plus_minus
+from clnp.series import SUMMARY, aggregate, described, finished_results, plus_minus
 from test_cli import RECIPE, fails, start, wait_for
 
 
@@ -155,3 +157,43 @@ def test_the_first_seed_may_search_for_all(folder, capsys):
     capsys.readouterr()
     message = "--search-once is for a series: name the number of seeds, --seeds 5"
     fails(capsys, 2, message, "run", "small.toml", "--search-once")
+
+
+def test_runs_of_a_series_may_be_carried_out_side_by_side(folder, capfd):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(num_threads(2))  # Another number of threads would round otherwise.
+    try:
+        assert cli.main(["run", "small.toml", "--seeds", "2", "--out", "after", "--quiet"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    run = ["run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside"]
+    assert cli.main(run) == 0
+    out, error = capfd.readouterr()
+    assert "2 seeds, mean ± standard deviation" in out
+    assert "seed 0: learnt" in error
+    assert "seed 1: learnt" in error
+    one, two = (finished_results(folder / name) for name in ("after", "beside"))
+    assert [r["certificates"] for r in one] == [r["certificates"] for r in two]
+    shutil.rmtree(folder / "beside" / "seed0")
+    assert cli.main(["resume", "beside", "--jobs", "2", "--quiet"]) == 0
+    assert [r["seed"] for r in finished_results(folder / "beside")] == [0, 1]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_run_that_fails_beside_others_is_named(folder, capfd):
+    run = ["run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "x", "--quiet"]
+    (folder / "x" / "seed1").mkdir(parents=True)
+    (folder / "x" / "seed1" / "precious").touch()
+    assert cli.main(run) == 2
+    error = capfd.readouterr().err
+    assert "clnp: seed 1: x/seed1 is not empty" in error
+    assert error.endswith("clnp: seed 1 failed, see above; go on with: clnp resume x\n")
+    assert [r["seed"] for r in finished_results(folder / "x")] == [0]
+
+
+def test_jobs_are_for_a_series(folder, capsys):
+    message = "--jobs is for a series: name the number of seeds, --seeds 5"
+    fails(capsys, 2, message, "run", "small.toml", "--jobs", "2")
+    assert cli.main(["run", "small.toml", "--out", "one", "--quiet"]) == 0
+    capsys.readouterr()
+    fails(capsys, 2, "--jobs is for a series, and one is one run", "resume", "one", "--jobs", "2")

@@ -148,6 +148,13 @@ def _add_run_options(command: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how often to save inside a task, at the end of an epoch (default: 60)",
     )
+    command.add_argument(
+        "--jobs",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="carry out N runs of a series at a time, each in a process of its own",
+    )
     command.add_argument("--quiet", action="store_true", help="show no progress")
 
 
@@ -185,15 +192,13 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
 
     with contextlib.closing(_console(options)) as console:
         return commands.start(
-            recipe,
-            assignments=options.assignments,
+            commands.Source(recipe, tuple(options.assignments)),
+            _circumstances(options),
             seed=options.seed,
             num_seeds=options.seeds,
             search_once=options.search_once,
-            device=options.device,
+            num_jobs=options.jobs,
             out=options.out,
-            data=options.data,
-            checkpoint_seconds=options.checkpoint_every,
             console=console,
         )
 
@@ -203,12 +208,14 @@ def _resume(options: argparse.Namespace) -> Answer:
 
     with contextlib.closing(_console(options)) as console:
         return commands.resume(
-            options.run,
-            device=options.device,
-            data=options.data,
-            checkpoint_seconds=options.checkpoint_every,
-            console=console,
+            options.run, _circumstances(options), num_jobs=options.jobs, console=console
         )
+
+
+def _circumstances(options: argparse.Namespace) -> Any:
+    from .commands import Circumstances
+
+    return Circumstances(options.device, options.data, options.checkpoint_every)
 
 
 def _console(options: argparse.Namespace) -> Silence:

@@ -30,8 +30,8 @@ class Silence:
 class Lines(Silence):
     """One line for each candidate, pruning and task, and now and then one for an epoch."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, *, label: str = "") -> None:
+        self._stream, self._label = stream, label
         self._started = self._told = time.monotonic()
         self._plan: Mapping[str, Any] = {}
 
@@ -59,7 +59,7 @@ class Lines(Silence):
         clock = f"{elapsed // 3600}:{elapsed // 60 % 60:02}:{elapsed % 60:02}"
         # Nobody may be reading any more; that is no reason to end a run.
         with contextlib.suppress(OSError, UnicodeError):
-            print(f"[{clock}] {text}", file=self._stream, flush=True)
+            print(f"[{clock}] {self._label}{text}", file=self._stream, flush=True)
 
 
 class Bars(Silence):

@@ -1,0 +1,113 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clnp.jobs import Job, num_threads, side_by_side
+
+
+def write(path, text):
+    Path(path).write_text(text)
+
+
+def leave(code):
+    sys.exit(code)
+
+
+def meet(own, other):
+    """Wait for a file that another job writes, which it can only do at the same time."""
+    Path(own).touch()
+    for _ in range(600):
+        if Path(other).exists():
+            return
+        time.sleep(0.05)
+    sys.exit(9)
+
+
+def occupy(place):
+    """Be at a place for a moment; fail if somebody is there."""
+    Path(place).touch(exist_ok=False)
+    time.sleep(0.2)
+    Path(place).unlink()
+
+
+def linger(started, stopped):
+    """Wait to be told to stop."""
+
+    def stop(number, frame):
+        Path(stopped).write_text(signal.Signals(number).name)
+        sys.exit(130)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    Path(started).touch()
+    time.sleep(60)
+
+
+def wait_for(path, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not Path(path).exists():
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.02)
+
+
+def test_jobs_run_and_leave_their_exit_codes(tmp_path):
+    jobs = [Job("a", write, (tmp_path / "a", "hello")), Job("b", leave, (3,))]
+    assert side_by_side(jobs, at_most=2) == {"a": 0, "b": 3}
+    assert (tmp_path / "a").read_text() == "hello"
+
+
+def test_jobs_run_at_the_same_time(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    jobs = [Job("one", meet, (one, two)), Job("two", meet, (two, one))]
+    assert side_by_side(jobs, at_most=2) == {"one": 0, "two": 0}
+
+
+def test_no_more_jobs_run_than_wanted(tmp_path):
+    jobs = [Job(name, occupy, (tmp_path / "place",)) for name in ("a", "b", "c")]
+    assert side_by_side(jobs, at_most=1) == {"a": 0, "b": 0, "c": 0}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_handed_on_and_nothing_more_is_started(tmp_path, number):
+    started, stopped, never = (tmp_path / name for name in ("started", "stopped", "never"))
+    jobs = [Job("one", linger, (started, stopped)), Job("two", write, (never, ""))]
+
+    def interrupt():
+        wait_for(started)
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    threading.Thread(target=interrupt).start()
+    assert side_by_side(jobs, at_most=1) == {"one": 130}
+    assert stopped.read_text() == number.name
+    assert not never.exists()
+    assert signal.getsignal(number) is before
+
+
+def test_jobs_stop_when_their_parent_is_killed(tmp_path):
+    started, stopped = tmp_path / "started", tmp_path / "stopped"
+    program = (
+        "from clnp.jobs import Job, side_by_side; from test_jobs import linger\n"
+        f"side_by_side([Job('a', linger, ({str(started)!r}, {str(stopped)!r}))], at_most=1)"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }
+    parent = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    wait_for(started)
+    parent.kill()
+    parent.wait()
+    wait_for(stopped)
+    assert stopped.read_text() == "SIGTERM"
+
+
+def test_threads_are_shared_out():
+    assert num_threads(10**6) == 1
+    assert num_threads(1) >= num_threads(2) >= 1
