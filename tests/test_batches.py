@@ -232,3 +232,35 @@ def test_a_split_with_an_empty_part_is_refused(make, count, fraction):
         f"{fraction} of {count} training samples leaves an empty part; "
         "give validation data, or another fraction"
     )
+
+
+def test_inputs_are_prepared_once_where_that_changes_nothing():
+    calls = []
+
+    def halve(x):
+        calls.append(len(x))
+        return x / 2
+
+    data = batches_of((torch.arange(6.0), torch.arange(6)), CPU, prepare=halve)
+    ready = data.prepared()
+    calls.clear()
+    for (one, a), (two, b) in zip(data.batches(4), ready.batches(4), strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(a, b)
+    assert calls == [4, 2]
+    noisy = batches_of(
+        (torch.arange(6.0), torch.arange(6)), CPU, prepare=lambda x: x + torch.rand(1)
+    )
+    assert noisy.prepared() is noisy
+    plain = batches_of((torch.arange(6.0), torch.arange(6)), CPU)
+    assert plain.prepared() is plain
+
+
+def test_inputs_that_would_become_too_large_are_not_prepared_before(monkeypatch):
+    monkeypatch.setattr(module, "RESIDENT_BYTES", 100)
+    data = batches_of(
+        (torch.zeros(6, dtype=torch.uint8), torch.arange(6)), CPU, prepare=Tensor.double
+    )
+    assert data.prepared().prepare is None
+    monkeypatch.setattr(module, "RESIDENT_BYTES", 40)
+    assert data.prepared() is data

@@ -194,7 +194,7 @@ def test_a_coarse_search_refines_between_two_thresholds(needed):
     score = Score(lambda num: float(num >= needed))
     made = search(found, score, resolution=10)
     assert made.kept == {"a": needed}
-    assert made.num_evaluations <= 1 + 10 + 1 + 202 // 10
+    assert made.num_evaluations <= 1 + 11 + 21
     assert made.num_evaluations == len(score.asked)
 
 
@@ -205,9 +205,20 @@ def test_a_coarse_search_tries_the_whole_gap_above_what_holds():
     assert made.kept == {"a": 15}
 
 
-def test_a_resolution_of_one_looks_at_the_top_and_at_the_bottom():
-    found = activity(a=[float(n) for n in range(1, 101)])
-    assert search(found, Score(lambda num: float(num >= 60)), resolution=1).kept == {"a": 60}
+@pytest.mark.parametrize("resolution", [1, 2])
+def test_the_coarsest_search_halves(resolution):
+    found = activity(a=[float(n) for n in range(1, 1001)])
+    made = search(found, Score(lambda num: float(num >= 600)), resolution=resolution)
+    assert made.kept == {"a": 600}
+    assert made.num_evaluations <= 2 + 3 * 10
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 12))
+def test_any_resolution_finds_the_highest_threshold_of_a_monotone_score(size, needed, resolution):
+    found = activity(a=[float(n) for n in range(1, size + 1)])
+    needed = min(needed, size)
+    made = search(found, Score(lambda num: float(num >= needed)), resolution=resolution)
+    assert made.kept == {"a": needed}
 
 
 @pytest.mark.parametrize(

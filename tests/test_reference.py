@@ -50,7 +50,7 @@ def test_defaults_are_those_of_the_dataclasses():
 def test_sections_are_the_tables_in_the_order_of_a_recipe():
     titles = list(sections())
     assert titles[:2] == ["At the top", '[stream] with kind = "permuted"']
-    assert titles[-2:] == ["[learner.training]", "[learner.fine_tuning]"]
+    assert titles[-3:] == ["[learner.training]", "[learner.tasks.*]", "[learner.fine_tuning]"]
     assert {key.path.rpartition(".")[0] for key in sections()["[learner]"]} == {"learner"}
 
 

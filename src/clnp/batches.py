@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,21 @@ class Batches:
     def __len__(self) -> int:
         """The number of samples."""
         return len(self.dataset if self.inputs is None else self.inputs)  # type: ignore[arg-type]
+
+    def prepared(self) -> "Batches":
+        """The same with its inputs prepared once for all, if that fits and gives no other inputs.
+
+        For data that is gone through many times: all thresholds of a search are tried on it.
+        """
+        if self.inputs is None or self.prepare is None:
+            return self
+        few = self.inputs[:64]
+        once = self.prepare(few)
+        fits = once.nbytes * len(self) <= RESIDENT_BYTES * len(few)
+        if not fits or not torch.equal(once, self.prepare(few)):
+            return self
+        inputs = torch.cat([self.prepare(part) for part in torch.split(self.inputs, 1024)])
+        return replace(self, inputs=inputs, prepare=None)
 
     def batches(self, size: int, *, seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets on the device, `size` at a time; shuffled when a seed is given.

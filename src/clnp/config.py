@@ -69,8 +69,8 @@ class LearnerConfig:
     """What the threshold is on: mean activity, or the share that a neuron has in the next layer."""
     per_layer: bool = False
     """After the threshold for all layers, raise that of each layer as far as the margin allows."""
-    resolution: int | None = 100
-    """Thresholds that are tried before the search refines between two of them; "none": all."""
+    resolution: int | None = 10
+    """Thresholds that are tried before the search goes on between two of them; "none": all."""
     recalibrate: bool = True
     """Set the BatchNorm statistics of the survivors anew after pruning."""
     fine_tuning: FineTuning | None = None

@@ -168,10 +168,10 @@ def plan(
 class Search:
     """The search for the highest thresholds that keep the score within the margin.
 
-    `evaluate` scores a set of neurons; the same set is never evaluated twice. Where a group has
-    more distinct activities than `resolution`, that many thresholds, evenly spread over them, are
-    tried from the top, and then every one between the first that holds and the one above it;
-    `resolution=None` tries all of them.
+    `evaluate` scores a set of neurons; the same set is never evaluated twice. Where there are more
+    thresholds than `resolution`, that many, evenly spread over them, are tried from the top, then
+    as many between the first that holds and the one above it, and so on; `resolution=None` tries
+    all of them.
     """
 
     def __init__(
@@ -238,16 +238,18 @@ class Search:
         def holds(theta: float) -> bool:
             return self.holds({**others, **dict.fromkeys(groups, theta)})
 
-        if not candidates:
+        places, most = range(len(candidates)), max(self.resolution or len(candidates), 2)
+        while len(places) > 1:
+            stride = math.ceil(len(places) / most) if len(places) > 2 * most else 1
+            tried = [*places[:-1:stride], places[-1]]
+            first = next((n for n, place in enumerate(tried) if holds(candidates[place])), None)
+            if first is None:
+                return None
+            start = tried[first - 1] + 1 if first else tried[0]
+            places = range(start, tried[first] + 1)
+        if not places or not holds(candidates[places[0]]):
             return None
-        stride = math.ceil(len(candidates) / (self.resolution or len(candidates)))
-        above = -1
-        for place in sorted({*range(0, len(candidates), stride), len(candidates) - 1}):
-            if holds(candidates[place]):
-                between = candidates[above + 1 : place]
-                return next((theta for theta in between if holds(theta)), candidates[place])
-            above = place
-        return None
+        return candidates[places[0]]
 
 
 def checked_score(score: object, what: str = "score returned") -> float:

@@ -94,7 +94,8 @@ def load(
         if check or batches.inputs is not None:
             _check_values(f"task {task.name!r}, {part} data", batches, objective, num_outputs)
     test = loaded.get("test")
-    return TaskData(task, objective, num_outputs, loaded["training"], loaded["validation"], test)
+    judged = loaded["validation"].prepared()
+    return TaskData(task, objective, num_outputs, loaded["training"], judged, test)
 
 
 def load_test(
