@@ -8,12 +8,18 @@ from torch import nn
 import clnp
 from clnp import Task, Training
 from clnp.errors import ArgumentError, DivergedError
+from clnp.fit import Fit as Loop, evaluate, l1_rule
 from clnp.packing import pack, unpack
 from clnp.task import load
-from clnp.training import Fit, evaluate, make_optimizer
+from clnp.training import make_optimizer
 from networks import ConvNet
 
 CPU = torch.device("cpu")
+
+
+def Fit(net, data, training, *, seed):
+    """The loop as the learner uses it."""
+    return Loop(net, data, training, seed=seed, rule=l1_rule(net, training.alpha))
 
 
 def data(*, num_samples=120, nan=False):

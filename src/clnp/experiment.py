@@ -15,6 +15,7 @@ from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import describe
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
+from .fit import outputs_of
 from .generators import isolated, seed_all
 from .learner import Event, Learner, TaskReport
 from .likeness import check_alike, fingerprint, plain
@@ -37,7 +38,6 @@ from .runs import (
 )
 from .seeds import derive
 from .task import Task, load_test
-from .training import outputs_of
 
 
 @dataclass(frozen=True)

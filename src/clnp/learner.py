@@ -20,6 +20,7 @@ from .activity import Activity
 from .arguments import alpha_by_layer
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
+from .fit import EVALUATION_BATCH, Fit, evaluate, l1_rule
 from .generators import isolated, seed_all
 from .net import ContinualNet
 from .openstate import OpenState
@@ -27,7 +28,7 @@ from .progress import Candidate, Choice, Progress
 from .pruning import PruningPlan
 from .seeds import derive
 from .task import Task, TaskData, load
-from .training import EVALUATION_BATCH, Fit, Training, check_optimizer, evaluate
+from .training import Training, check_optimizer
 
 Event = Mapping[str, Any]
 
@@ -206,7 +207,8 @@ class Learner:
         self, data: TaskData, progress: Progress, training: Training, *, seed: int, **where: int
     ) -> None:
         """Train in the open task, from where it broke off if it did; `where` marks its epochs."""
-        progress.fit = fit = Fit(self.net, data, training, seed=seed)
+        rule = l1_rule(self.net, training.alpha)
+        progress.fit = fit = Fit(self.net, data, training, seed=seed, rule=rule)
         if progress.resumed is not None:
             fit.restore(progress.resumed)
             progress.resumed = None

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .fit import Fit
 from .openstate import OpenState
 from .pruning import PruningPlan
-from .training import Alpha, Fit
+from .training import Alpha
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,226 @@
+"""One task, one set of hyper-parameters: a candidate, trained, resumable at every epoch."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .augmentation import augmentation
+from .batches import Batches
+from .capture import CapturedStep
+from .errors import DivergedError
+from .generators import seed_all
+from .net import ContinualNet
+from .objective import Objective
+from .openstate import OpenState
+from .seeds import derive
+from .task import TaskData
+from .trainable import StepRule, Trainable
+from .training import Alpha, Training, can_be_captured, make_optimizer
+
+EVALUATION_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch came to: its mean loss, also with the L1 term at its end, and the score."""
+
+    number: int
+    loss: float
+    penalised_loss: float
+    score: float
+    seconds: float
+
+
+def l1_rule(net: ContinualNet, alpha: Alpha) -> StepRule:
+    """The L1 penalty on what the open task trains (Alg. 1, line 3)."""
+
+    def penalty() -> float:
+        with torch.no_grad():
+            return float(net.l1_penalty(alpha))
+
+    return StepRule(after_backward=lambda: net.add_l1_gradient(alpha), penalty=penalty)
+
+
+class Fit:
+    """A candidate that is being trained in the open task of `net`, by the loss and a rule.
+
+    It can be stopped after any epoch and taken up again from `state()`; the epochs that follow
+    are the same, because each draws its random numbers from a seed of its own.
+    """
+
+    def __init__(
+        self, net: Trainable, data: TaskData, training: Training, *, seed: int, rule: StepRule
+    ) -> None:
+        self.net, self.data, self.training, self.seed = net, data, training, seed
+        self.rule = rule
+        self.device = data.train.device
+        captured = can_be_captured(training, data.train)
+        self.optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
+        size = training.batch_size
+        self._captured = CapturedStep(self._step_at, size, self.device) if captured else None
+        self._loss_sum = torch.zeros((), device=self.device)
+        enabled = training.precision == "float16"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=enabled)
+        self.epochs: list[Epoch] = []
+        self.best_epoch = 0
+        self.best: OpenState | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are done, or none of late has been better than an earlier one."""
+        num_epochs, patience = len(self.epochs), self.training.patience
+        waited = num_epochs - 1 - self.best_epoch
+        return num_epochs >= self.training.epochs or (patience is not None and waited >= patience)
+
+    def run(self, on_epoch: Callable[[Epoch], None] = lambda epoch: None) -> float:
+        """Train to the end; the validation score of the weights that are then in the network."""
+        while not self.finished:
+            epoch = self._epoch(len(self.epochs))
+            self.epochs.append(epoch)
+            if epoch.number == 0 or epoch.score > self.epochs[self.best_epoch].score:
+                self.best_epoch = epoch.number
+                if self.training.patience is not None:
+                    self.best = self.net.open_state()
+            on_epoch(epoch)
+        if self.best is not None:
+            self.net.set_open_state(self.best)
+            return self.epochs[self.best_epoch].score
+        return self.epochs[-1].score
+
+    def _epoch(self, number: int) -> Epoch:
+        start = time.monotonic()
+        training, net = self.training, self.net
+        seed_all(derive(self.seed, "noise", number))
+        self._loss_sum.zero_()
+        num_samples = 0
+        train, size = self.data.train, training.batch_size
+        total_steps = math.ceil(len(train) / size)
+        net.train()
+        order = derive(self.seed, "order", number)
+        with _matmul_in_tf32(training.precision == "tf32" and self.device.type == "cuda"):
+            if self._captured is not None:
+                for step, places in enumerate(train.places(size, seed=order)):
+                    self._before_step(number, step / total_steps)
+                    self._captured(places)
+                    num_samples += len(places)
+            else:
+                for step, (inputs, targets) in enumerate(train.batches(size, seed=order)):
+                    self._before_step(number, step / total_steps)
+                    self._step(inputs, targets)
+                    num_samples += len(inputs)
+        loss = float(self._loss_sum) / max(num_samples, 1)
+        penalised = loss + self.rule.penalty()
+        if not math.isfinite(penalised):
+            raise DivergedError(
+                f"the loss of task {net.open_task!r} is {loss} in epoch {number + 1}; "
+                "use a lower learning rate"
+            )
+        score = evaluate(net, self.data.validation, self.data.objective)
+        if not math.isfinite(score):
+            raise DivergedError(
+                f"the validation score of task {net.open_task!r} is {score} in epoch {number + 1}"
+            )
+        return Epoch(number, loss, penalised, score, time.monotonic() - start)
+
+    def _before_step(self, number: int, over: float) -> None:
+        """Do what is not captured: set the learning rate, and what the rule sets."""
+        self.rule.before_step(over)
+        lr = self.training.lr_at(number + over)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def _step_at(self, places: Tensor) -> None:
+        self._step(*self.data.train.at(places))
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> None:
+        training, num_samples = self.training, len(inputs)
+        if training.augment is not None:
+            inputs = augmentation(training.augment)(inputs)
+        if training.input_dropout:
+            inputs = F.dropout(inputs, training.input_dropout)
+        if training.channels_last and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with self._autocast():
+            loss = self.data.objective.loss(self.net(inputs), targets)
+            if self.rule.loss is not None:
+                loss = loss + self.rule.loss()
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(self.scaler.scale(loss))
+        self.scaler.unscale_(self.optimizer)
+        self.rule.after_backward()
+        if training.clip_norm is not None:
+            nn.utils.clip_grad_norm_(list(self.net.parameters()), training.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.rule.after_step()
+        # Summed on the device: reading a value here would wait for it.
+        self._loss_sum.add_(loss.detach(), alpha=num_samples)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.training.precision in ("float32", "tf32"):
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, self.training.precision))
+
+    def state(self) -> dict[str, Any]:
+        """All that `restore` needs beside the open task's weights."""
+        return {
+            "epochs": [vars(epoch) for epoch in self.epochs],
+            "best_epoch": self.best_epoch,
+            "best": None if self.best is None else self.best.to_state(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state()` was taken; the network holds the weights of that moment."""
+        self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
+        self.best_epoch = state["best_epoch"]
+        self.best = None if state["best"] is None else OpenState.from_state(state["best"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"] = group["lr"].to(self.device, copy=True)
+        self.scaler.load_state_dict(state["scaler"])
+
+
+@contextlib.contextmanager
+def _matmul_in_tf32(wanted: bool) -> Iterator[None]:
+    """Let the matrix units of a GPU round inputs to ten bits, if that is wanted."""
+    before = torch.get_float32_matmul_precision()
+    if wanted:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        if wanted:
+            torch.set_float32_matmul_precision(before)
+
+
+def evaluate(predict: Callable[[Tensor], Any], batches: Batches, objective: Objective) -> float:
+    """The objective's score of `predict` over the data; a network is put in evaluation mode."""
+    return float(objective.score(*outputs_of(predict, batches)))
+
+
+def outputs_of(predict: Callable[[Tensor], Any], batches: Batches) -> tuple[Tensor, Tensor]:
+    """All outputs and targets; a network is put in evaluation mode for it."""
+    mode = predict.training if isinstance(predict, nn.Module) else None
+    if isinstance(predict, nn.Module):
+        predict.eval()
+    try:
+        with torch.no_grad():
+            pairs = [(predict(x), y) for x, y in batches.batches(EVALUATION_BATCH)]
+            outputs, targets = zip(*pairs, strict=True)
+            return torch.cat(outputs), torch.cat(targets)
+    finally:
+        if mode is not None:
+            predict.train(mode)  # type: ignore[attr-defined]
