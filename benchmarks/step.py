@@ -8,12 +8,13 @@ is its lowest and highest value.
 """
 
 import argparse
-import platform
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
+from frozen import with_fraction_frozen
+from timing import machine, ratios, spread, wait_for
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,6 +22,8 @@ import clnp
 
 ALPHA = 1e-5
 BATCH = 256
+FRACTIONS = {"task 1": 0.0, "25 %": 0.25, "50 %": 0.5, "75 %": 0.75}
+"""How much of every group is frozen."""
 
 
 def training_step(
@@ -59,17 +62,6 @@ def clnp_step(net: clnp.ContinualNet, x: Tensor, labels: Tensor) -> Callable[[],
     )
 
 
-def with_fraction_frozen(
-    make: Callable[[], nn.Module], x: Tensor, head: str, fraction: float
-) -> clnp.ContinualNet:
-    """A network in which one ended task owns that fraction of every group, and another is open."""
-    net = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
-    net.begin_task("first")
-    net.end_task({group: range(int(size * fraction)) for group, size in net.graph.groups.items()})
-    net.begin_task("second")
-    return net
-
-
 def inference(model: nn.Module, x: Tensor) -> Callable[[], None]:
     model.eval()
 
@@ -85,7 +77,7 @@ def measured(
     *,
     rounds: int,
     seconds: float,
-    sync: Callable[[], None],
+    device: torch.device,
 ) -> dict[str, list[float]]:
     """Seconds per call of each candidate, one value for each round; they take turns."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
@@ -95,41 +87,37 @@ def measured(
     for _ in range(rounds):
         for name, run in candidates.items():
             run()
-            sync()
+            wait_for(device)
             start, calls = time.perf_counter(), 0
             while calls < 3 or time.perf_counter() - start < seconds:
                 run()
                 calls += 1
-            sync()
+            wait_for(device)
             times[name].append((time.perf_counter() - start) / calls)
     return times
 
 
 def ratio(times: dict[str, list[float]], name: str, plain: str) -> str:
-    values = [a / b for a, b in zip(times[name], times[plain], strict=True)]
-    return f"{statistics.median(values):.2f}x  ({min(values):.2f} .. {max(values):.2f})"
+    return spread(ratios(times[name], times[plain]), "x")
 
 
 def report(
     title: str, make: Callable[[], nn.Module], x: Tensor, *, head: str, rounds: int, seconds: float
 ) -> None:
     labels = torch.randint(0, 10, (len(x),), device=x.device)
-    first = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
-    first.begin_task("first")
-    half = with_fraction_frozen(make, x, head, 0.5)
+    nets = {
+        name: with_fraction_frozen(make, x, head=head, fraction=fraction)
+        for name, fraction in FRACTIONS.items()
+    }
     steps = {
         "plain": plain_step(make().to(x.device), x, labels),
-        "task 1": clnp_step(first, x, labels),
-        "25 %": clnp_step(with_fraction_frozen(make, x, head, 0.25), x, labels),
-        "50 %": clnp_step(half, x, labels),
-        "75 %": clnp_step(with_fraction_frozen(make, x, head, 0.75), x, labels),
+        **{name: clnp_step(net, x, labels) for name, net in nets.items()},
     }
     answers = {
         "plain": inference(make().to(x.device), x),
-        "subnetwork": inference(half.subnetwork("first"), x),
+        "subnetwork": inference(nets["50 %"].subnetwork("first"), x),
     }
-    sync = torch.cuda.synchronize if x.is_cuda else lambda: None
-    times = measured(steps, rounds=rounds, seconds=seconds, sync=sync)
+    times = measured(steps, rounds=rounds, seconds=seconds, device=x.device)
     print(f"\n{title}: plain step {1e3 * statistics.median(times['plain']):.2f} ms")
     rows = [
         ("training step, task 1 / plain dense", "task 1", "at most 1.05x"),
@@ -139,7 +127,7 @@ def report(
     ]
     for what, name, target in rows:
         print(f"  {what:46}{ratio(times, name, 'plain'):28}{target}")
-    times = measured(answers, rounds=rounds, seconds=seconds, sync=sync)
+    times = measured(answers, rounds=rounds, seconds=seconds, device=x.device)
     what = "inference, dense / subnetwork with half used"
     print(f"  {what:46}{ratio(times, 'plain', 'subnetwork'):28}at least 2x")
 
@@ -152,10 +140,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device(options.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     print(
-        f"torch {torch.__version__}, {name}, {torch.get_num_threads()} threads, batch {BATCH}, "
-        f"{options.rounds} rounds: median ratio (lowest .. highest)"
+        f"{machine(device)}, batch {BATCH}, {options.rounds} rounds: "
+        "median ratio (lowest .. highest)"
     )
     timing = {"rounds": options.rounds, "seconds": options.seconds}
     images = torch.rand(BATCH, 3, 32, 32, device=device)

@@ -11,6 +11,7 @@ from clnp.errors import ArgumentError, DivergedError
 from clnp.fit import Fit as Loop, evaluate, l1_rule
 from clnp.packing import pack, unpack
 from clnp.task import load
+from clnp.trainable import StepRule
 from clnp.training import make_optimizer
 from networks import ConvNet
 
@@ -264,3 +265,35 @@ def test_evaluating_keeps_the_mode_and_judges_in_evaluation_mode():
     twin = copy.deepcopy(net).eval()
     assert evaluate(twin, loaded.validation, loaded.objective) == once
     assert not twin.training
+
+
+def test_a_rule_takes_part_in_every_step():
+    net, calls = opened(), []
+
+    def loss():
+        calls.append("loss")
+        return torch.tensor(3.0)
+
+    def drop_gradients():
+        calls.append("after backward")
+        for parameter in net.parameters():
+            parameter.grad.zero_()
+
+    rule = StepRule(
+        before_step=lambda over: calls.append(over),
+        loss=loss,
+        after_backward=drop_gradients,
+        after_step=lambda: calls.append("after step"),
+        penalty=lambda: 7.0,
+    )
+    before = weights(net)
+    training = Training(1, lr=0.1, batch_size=54, optimizer="SGD")
+    fit = Loop(net, data(), training, seed=0, rule=rule)
+    fit.run()
+    assert calls == [
+        *(0.0, "loss", "after backward", "after step"),
+        *(0.5, "loss", "after backward", "after step"),
+    ]
+    assert same(weights(net), before)  # The gradients were gone when the optimizer came.
+    assert fit.epochs[0].loss > 3.0
+    assert fit.epochs[0].penalised_loss == pytest.approx(fit.epochs[0].loss + 7.0)
