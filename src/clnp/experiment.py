@@ -5,10 +5,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .certificate import digest_of
 from .checkpoint import attached
@@ -17,12 +18,10 @@ from .environment import describe
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
 from .fit import outputs_of
 from .generators import isolated, seed_all
-from .learner import Event, Learner, TaskReport
 from .likeness import check_alike, fingerprint, plain
-from .net import ContinualNet
+from .method import Event, Method, Setting
+from .neural_pruning import NeuralPruning
 from .objective import objective_named
-from .outlook import forecast
-from .progress import Progress
 from .runs import (
     CHECKPOINT,
     CONFIG,
@@ -120,9 +119,7 @@ class Course:
         self.experiment, self.run, self.on_event = experiment, run, on_event
         self.checkpoint_seconds = checkpoint_seconds
         self._described = json.loads(to_json(experiment.to_json()))
-        self.net: ContinualNet
-        self.learner: Learner
-        self._progress: Progress | None = None
+        self.method: Method
         self._done: list[dict[str, Any]] = []
         self._scores: list[list[float | None]] = []
         self._seconds: list[float] = []
@@ -137,16 +134,16 @@ class Course:
 
     def follow(self) -> dict[str, Any]:
         """Learn the tasks that are left; the result."""
-        self._take_up()
+        resumed = self._take_up()
         tasks = self.experiment.tasks
         while len(self._done) < len(tasks) and self._full is None:
             task = tasks[len(self._done)]
-            if self._progress is None:
+            if not resumed:
                 self._began = self.run.seconds
                 self._announce("begin", task)
-            progress, self._progress = self._progress, None
+            resumed = False
             try:
-                report = self.learner.learn(task, progress)
+                record = self.method.learn(task)
             except StoppedError:
                 raise
             except CapacityError as error:
@@ -156,18 +153,18 @@ class Course:
                 self._tell({"event": "failed", "task": task.name, "reason": str(error)})
                 raise
             else:
-                self._done.append(self._record(report, task))
+                self._done.append(record)
                 self._seconds.append(self.run.seconds - self._began)
                 self._judge(tasks[: len(self._done)])
-            self._save(None)
-        self.net.verify()
+            self._save()
+        self.method.verify()
         result = self.result()
         self.run.write(RESULT, result)
         self._tell({"event": "finished", "num_tasks": len(self._done)})
         return result
 
-    def _take_up(self) -> None:
-        """Put everything to where the last checkpoint left it, or to the start."""
+    def _take_up(self) -> bool:
+        """Put everything to where the last checkpoint left it; whether that is inside a task."""
         experiment, run = self.experiment, self.run
         check_alike(self._described, read_config(run.path), run.path)
         state = None
@@ -175,38 +172,33 @@ class Course:
         if path.exists():
             state = attached(path)
             check_alike(self._described, state["experiment"], path)
-            self.net = ContinualNet.load(path, experiment.model)
             self._done, self._scores = state["done"], state["scores"]
             self._seconds, self._began = state["task_seconds"], state["began"]
             self._full = state["full"]
-            if state["progress"] is not None:
-                self._progress = Progress.from_state(state["progress"])
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
-        else:
-            self.net = ContinualNet(
-                experiment.model,
-                experiment.example_input,
-                head=experiment.head,
-                classifier=experiment.classifier,
-            )
-        run.add_environment(describe(self.net.device))
-        run.go_on_from(state)
-        self.learner = Learner(
-            self.net,
+        setting = Setting(
+            experiment.model,
+            experiment.example_input,
             experiment.config,
+            head=experiment.head,
+            classifier=experiment.classifier,
             seed=experiment.seed,
             on_event=self._tell,
             on_progress=self._progressed,
         )
-        if state is not None and state["kept"] is not None:
-            self.learner.kept = replace(experiment.config.training, **state["kept"])
+        self.method = NeuralPruning(setting, path, state)
+        run.add_environment(describe(self.method.device))
+        run.go_on_from(state)
         if state is None:
             self._tell({"event": "run", **self._described})
             for task in experiment.tasks:
-                self.learner.check(task)
-        elif self._progress is not None:
-            self._announce("resumed", experiment.tasks[len(self._done)])
+                self.method.check(task)
+            return False
+        if state["progress"] is None:
+            return False
+        self._announce("resumed", experiment.tasks[len(self._done)])
+        return True
 
     def _announce(self, event: str, task: Task) -> None:
         self._tell(
@@ -215,7 +207,7 @@ class Course:
                 "task": task.name,
                 "number": len(self._done) + 1,
                 "num_tasks": len(self.experiment.tasks),
-                "num_candidates": len(self.learner.candidates(task.name)),
+                "num_candidates": self.method.num_candidates(task.name),
                 "num_epochs": self.experiment.config.of(task.name).training.epochs,
                 "epochs_before": self._epochs_of(len(self._done)),
                 "epochs_of_run": self._epochs_of(len(self.experiment.tasks)),
@@ -235,19 +227,18 @@ class Course:
         self.run.log(event)
         self.on_event(event)
 
-    def _progressed(self, progress: Progress) -> None:
+    def _progressed(self) -> None:
         due = time.monotonic() - self._saved >= self.checkpoint_seconds
         if due or self._stopping:
-            self._save(progress)
+            self._save()
 
-    def _save(self, progress: Progress | None) -> None:
+    def _save(self) -> None:
         """Write the checkpoint and, between two tasks, the result so far; then stop if asked to."""
-        kept = self.learner.kept
+        own = self.method.state()
         state = {
             **self.run.state(),
             "experiment": self._described,
-            "progress": None if progress is None else progress.to_state(),
-            "kept": None if kept is None else {"alpha": kept.alpha, "lr": kept.lr},
+            **own,
             "done": self._done,
             "scores": self._scores,
             "task_seconds": self._seconds,
@@ -255,8 +246,8 @@ class Course:
             "full": self._full,
         }
         with writing(self.run.path):
-            self.net.save(self.run.path / CHECKPOINT, attached=state)
-        if progress is None:
+            self.method.save(self.run.path / CHECKPOINT, attached=state)
+        if own["progress"] is None:
             self.run.write(RESULT, self.result())
         self._saved = time.monotonic()
         if self._stopping and not self._finished:
@@ -266,42 +257,11 @@ class Course:
     def _finished(self) -> bool:
         return self._full is not None or len(self._done) == len(self.experiment.tasks)
 
-    def _record(self, report: TaskReport, task: Task) -> dict[str, Any]:
-        """What is known about a task that has ended; `pruning` is before any fine-tuning."""
-        plan, capacity = report.plan, self.net.capacity()
-        usages = [usage for usage in capacity.usages if usage.task == report.task]
-        return {
-            "task": report.task,
-            "objective": objective_named(task.objective).name,
-            "candidates": [
-                {
-                    "alpha": candidate.alpha,
-                    "lr": candidate.lr,
-                    "num_epochs": candidate.num_epochs,
-                    "score": candidate.score,
-                    "diverged": candidate.diverged,
-                }
-                for candidate in report.candidates
-            ],
-            "winner": report.winner,
-            "best_score": report.best_score,
-            "pruning": {
-                "score": plan.score,
-                "kept": dict(plan.kept),
-                "thresholds": dict(plan.thresholds),
-            },
-            "num_rounds": report.num_rounds,
-            "score": report.score,
-            "test_score": report.test_score,
-            "new": {usage.group: usage.new for usage in usages},
-            "reused": {usage.group: usage.reused for usage in usages},
-        }
-
     def _judge(self, tasks: Sequence[Task]) -> None:
         """Run the test data of every task learnt so far: its score, and whether a bit differs."""
         row: list[float | None] = []
         for task, record in zip(tasks, self._done, strict=True):
-            judged = judge(self.net, task, self.experiment)
+            judged = judge(self.method.predict, task, self.experiment, self.method.device)
             score, digest = judged if judged is not None else (None, None)
             row.append(score)
             record.setdefault("outputs", digest)
@@ -320,36 +280,25 @@ class Course:
             "seed": self.experiment.seed,
             "tasks": self._done,
             "scores": self._scores,
-            **figures(self.net),
+            **self.method.figures(),
             "timings": {"seconds": self.run.seconds, "tasks": self._seconds},
         }
 
 
-def figures(net: ContinualNet) -> dict[str, Any]:
-    """What a result holds that follows from the network alone."""
-    capacity = net.capacity()
-    return {
-        "capacity": {
-            "sizes": dict(capacity.sizes),
-            "usages": [asdict(usage) for usage in capacity.usages],
-            "free": capacity.free,
-        },
-        "forecast": asdict(forecast(capacity)),
-        "certificates": {name: c.digest for name, c in net.certificates.items()},
-    }
-
-
-def judge(net: ContinualNet, task: Task, experiment: Experiment) -> tuple[float, str] | None:
-    """The score of an ended task on its test data and the SHA-256 of its outputs, if it has any."""
+def judge(
+    predict: Callable[[Tensor, str], Any],
+    task: Task,
+    experiment: Experiment,
+    device: torch.device,
+) -> tuple[float, str] | None:
+    """The score of a task on its test data and the SHA-256 of its outputs, if it has any."""
     config = experiment.config
-    with isolated(net.device):
+    with isolated(device):
         # As the learner does: test data that draws random numbers is the same every time.
         seed_all(derive(experiment.seed, "test", task.name))
-        batches = load_test(
-            task, net.device, resident=config.resident, num_workers=config.num_workers
-        )
+        batches = load_test(task, device, resident=config.resident, num_workers=config.num_workers)
         if batches is None:
             return None
         seed_all(derive(experiment.seed, "test", task.name))
-        outputs, targets = outputs_of(lambda inputs: net(inputs, task=task.name), batches)
+        outputs, targets = outputs_of(lambda inputs: predict(inputs, task.name), batches)
     return float(objective_named(task.objective).score(outputs, targets)), digest_of(outputs)

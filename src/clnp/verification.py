@@ -3,14 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from .assembly import experiment_of
 from .checkpoint import attached
 from .devices import find_device, use_threads
 from .environment import describe, same_arithmetic
 from .errors import ForgettingError, RunError
-from .experiment import Experiment, figures, judge
+from .experiment import Experiment, judge
 from .likeness import check_alike
 from .net import ContinualNet
+from .neural_pruning import figures
 from .recipe import recipe_of
 from .runs import (
     CHECKPOINT,
@@ -59,8 +62,12 @@ def verify(path: str, *, device: str | None, data: str | None) -> Answer:
         records = [dict(record) for record in result["tasks"]]
     exact = same_arithmetic(before, describe(chosen))
     judged = {}
+
+    def predict(inputs: Tensor, name: str) -> Any:
+        return net(inputs, task=name)
+
     for task, record in zip(experiment.tasks, records, strict=False):
-        found = judge(net, task, experiment)
+        found = judge(predict, task, experiment, chosen)
         if found is not None:
             judged[task.name] = found[0]
             with reading(place):

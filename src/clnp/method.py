@@ -1,0 +1,63 @@
+"""A method of continual learning, as a run carries it out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .config import LearnerConfig
+from .task import Task
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method has to work with.
+
+    It tells `on_event` what it does, and calls `on_progress` whenever it could be saved.
+    """
+
+    model: nn.Module
+    example_input: Any
+    config: LearnerConfig
+    head: Literal["multi", "single"]
+    classifier: str | None
+    seed: int
+    on_event: Callable[[Event], None]
+    on_progress: Callable[[], None]
+
+
+class Method(Protocol):
+    """Learns one task after the other, answers for all of them, and can be saved in between."""
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the task can be told not to fit."""
+
+    def num_candidates(self, task: str) -> int:
+        """How often the task will be trained."""
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        """Learn the task, from where it broke off; what a result says about it."""
+
+    def predict(self, inputs: Tensor, task: str) -> Any:
+        """The outputs of a task that has been learnt."""
+
+    def figures(self) -> dict[str, Any]:
+        """What a result says about the network."""
+
+    def verify(self) -> None:
+        """Raise an error if something is not as the method promises."""
+
+    def state(self) -> dict[str, Any]:
+        """What has to be saved beside the network; `progress` is None between two tasks."""
+
+    def save(self, path: str | PathLike[str], *, attached: Any) -> None:
+        """Write the network to a file, and with it what is attached."""

@@ -1,0 +1,140 @@
+"""Continual learning by neural pruning, as a run carries it out."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .learner import Learner, TaskReport
+from .method import Setting
+from .net import ContinualNet
+from .objective import objective_named
+from .outlook import forecast
+from .progress import Progress
+from .task import Task
+
+
+class NeuralPruning:
+    """A `ContinualNet` and the `Learner` that teaches it, from the start or from a checkpoint."""
+
+    def __init__(self, setting: Setting, path: Path, state: Mapping[str, Any] | None) -> None:
+        config = setting.config
+        if state is None:
+            self.net = ContinualNet(
+                setting.model,
+                setting.example_input,
+                head=setting.head,
+                classifier=setting.classifier,
+            )
+        else:
+            self.net = ContinualNet.load(path, setting.model)
+        self.learner = Learner(
+            self.net,
+            config,
+            seed=setting.seed,
+            on_event=setting.on_event,
+            on_progress=self._progressed,
+        )
+        self._on_progress = setting.on_progress
+        self._progress: Progress | None = None
+        if state is not None and state["kept"] is not None:
+            self.learner.kept = replace(config.training, **state["kept"])
+        if state is not None and state["progress"] is not None:
+            self._progress = Progress.from_state(state["progress"])
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return self.net.device
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the task can be told not to fit."""
+        self.learner.check(task)
+
+    def num_candidates(self, task: str) -> int:
+        """How often the task will be trained."""
+        return len(self.learner.candidates(task))
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        """Learn the task, from where it broke off; what a result says about it."""
+        try:
+            return self._record(self.learner.learn(task, self._progress), task)
+        finally:
+            self._progress = None
+
+    def predict(self, inputs: Tensor, task: str) -> Any:
+        """The outputs of a task that has been learnt."""
+        return self.net(inputs, task=task)
+
+    def figures(self) -> dict[str, Any]:
+        """What a result says about the network."""
+        return figures(self.net)
+
+    def verify(self) -> None:
+        """Raise a `ForgettingError` if a task has changed."""
+        self.net.verify()
+
+    def state(self) -> dict[str, Any]:
+        """What has to be saved beside the network; `progress` is None between two tasks."""
+        kept, progress = self.learner.kept, self._progress
+        return {
+            "progress": None if progress is None else progress.to_state(),
+            "kept": None if kept is None else {"alpha": kept.alpha, "lr": kept.lr},
+        }
+
+    def save(self, path: str | PathLike[str], *, attached: Any) -> None:
+        """Write the network to a file, and with it what is attached."""
+        self.net.save(path, attached=attached)
+
+    def _progressed(self, progress: Progress) -> None:
+        self._progress = progress
+        self._on_progress()
+
+    def _record(self, report: TaskReport, task: Task) -> dict[str, Any]:
+        """What is known about a task that has ended; `pruning` is before any fine-tuning."""
+        plan, capacity = report.plan, self.net.capacity()
+        usages = [usage for usage in capacity.usages if usage.task == report.task]
+        return {
+            "task": report.task,
+            "objective": objective_named(task.objective).name,
+            "candidates": [
+                {
+                    "alpha": candidate.alpha,
+                    "lr": candidate.lr,
+                    "num_epochs": candidate.num_epochs,
+                    "score": candidate.score,
+                    "diverged": candidate.diverged,
+                }
+                for candidate in report.candidates
+            ],
+            "winner": report.winner,
+            "best_score": report.best_score,
+            "pruning": {
+                "score": plan.score,
+                "kept": dict(plan.kept),
+                "thresholds": dict(plan.thresholds),
+            },
+            "num_rounds": report.num_rounds,
+            "score": report.score,
+            "test_score": report.test_score,
+            "new": {usage.group: usage.new for usage in usages},
+            "reused": {usage.group: usage.reused for usage in usages},
+        }
+
+
+def figures(net: ContinualNet) -> dict[str, Any]:
+    """What a result holds that follows from the network alone."""
+    capacity = net.capacity()
+    return {
+        "capacity": {
+            "sizes": dict(capacity.sizes),
+            "usages": [asdict(usage) for usage in capacity.usages],
+            "free": capacity.free,
+        },
+        "forecast": asdict(forecast(capacity)),
+        "certificates": {name: c.digest for name, c in net.certificates.items()},
+    }
