@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .baselines.dense_method import DenseMethod
 from .certificate import digest_of
 from .checkpoint import attached
 from .config import LearnerConfig
@@ -47,7 +48,8 @@ class Experiment:
         result = experiment.run("runs/mine")        # after a crash, the same again: it goes on
 
     `model`, `example_input`, `head` and `classifier` are those of `ContinualNet`; the network is on
-    the device of the model. The same seed gives the same result, bit for bit on a CPU.
+    the device of the model. The same seed gives the same result, bit for bit on a CPU. `baseline`
+    has the settings of another method to learn them with, such as `clnp.baselines.ewc.EWC()`.
     """
 
     model: nn.Module
@@ -57,6 +59,7 @@ class Experiment:
     head: Literal["multi", "single"] = "multi"
     classifier: str | None = None
     seed: int = 0
+    baseline: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
@@ -79,6 +82,7 @@ class Experiment:
             "classifier": self.classifier,
             "seed": self.seed,
             "learner": plain(asdict(self.config)),
+            "baseline": None if self.baseline is None else _described(self.baseline),
         }
 
     def run(
@@ -187,7 +191,10 @@ class Course:
             on_event=self._tell,
             on_progress=self._progressed,
         )
-        self.method = NeuralPruning(setting, path, state)
+        if experiment.baseline is None:
+            self.method = NeuralPruning(setting, path, state)
+        else:
+            self.method = DenseMethod(experiment.baseline, setting, state)
         run.add_environment(describe(self.method.device))
         run.go_on_from(state)
         if state is None:
@@ -283,6 +290,10 @@ class Course:
             **self.method.figures(),
             "timings": {"seconds": self.run.seconds, "tasks": self._seconds},
         }
+
+
+def _described(baseline: Any) -> dict[str, Any]:
+    return {"kind": type(baseline).__name__, **plain(asdict(baseline))}
 
 
 def judge(

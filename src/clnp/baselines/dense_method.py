@@ -1,0 +1,189 @@
+"""A baseline, as a run carries it out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import checkpoint
+from ..discovery import discover
+from ..errors import ArgumentError
+from ..fit import Epoch, Fit, evaluate
+from ..generators import isolated, seed_all
+from ..ledger import Ledger
+from ..method import Setting
+from ..objective import objective_named
+from ..seeds import derive
+from ..task import Task, TaskData, load
+from ..training import Training, check_optimizer
+from .dense import DenseNet
+
+
+class DenseMethod:
+    """A `DenseNet` and the strategy that protects it, from the start or from a saved state."""
+
+    def __init__(self, settings: Any, setting: Setting, state: Mapping[str, Any] | None) -> None:
+        self.setting = setting
+        self.graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
+        shared = setting.head == "single"
+        self.net = DenseNet(setting.model, self.graph.classifier, shared_head=shared)
+        self.training = plain(settings.training or setting.config.training)
+        self.strategy = settings.strategy(self.net)
+        self._fit: Fit | None = None
+        self._resumed: Mapping[str, Any] | None = None
+        if state is not None:
+            self.net.restore(state["net"])
+            self.strategy.restore(state["strategy"])
+            self._resumed = state["progress"]
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return self.net.device
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the task can be told not to fit."""
+        check_optimizer(self.training, self.device)
+        most = self.graph_outputs()
+        if self.setting.head == "single" and (task.num_outputs or 0) > most:
+            raise ArgumentError(
+                f"task {task.name!r} has {task.num_outputs} outputs, the single head {most}"
+            )
+
+    def graph_outputs(self) -> int:
+        """The outputs of the model's own classifier."""
+        layer: Any = self.setting.model.get_submodule(self.graph.classifier)
+        return int(layer.weight.shape[0])
+
+    def num_candidates(self, task: str) -> int:
+        """How often the task will be trained: once."""
+        return 1
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        """Learn the task, from where it broke off; what a result says about it."""
+        with isolated(self.device):
+            data = self._load(task)
+            index = len(self.net.tasks)
+            resumed, self._resumed = self._resumed, None
+            if resumed is None:
+                seed_all(derive(self.setting.seed, "init", task.name))
+                if index == 0:
+                    self.net.reset()
+                self.net.begin_task(task.name, data.num_outputs)
+                self.strategy.begin(index)
+            seed = derive(self.setting.seed, "candidate", task.name)
+            rule = self.strategy.rule()
+            self._fit = Fit(self.net, data, self.training, seed=seed, rule=rule)
+            if resumed is not None:
+                self._fit.restore(resumed)
+            best = self._fit.run(lambda epoch: self._tell(task, epoch))
+            num_epochs = len(self._fit.epochs)
+            self._fit = None
+            seed_all(derive(self.setting.seed, "end", task.name))
+            self.strategy.end(index, data)
+            self.net.end_task()
+            scores = self._scores(data)
+        self.setting.on_event({"event": "task", "task": task.name, "new": {}, **scores})
+        candidate = {"alpha": 0.0, "lr": self.training.lr, "num_epochs": num_epochs}
+        return {
+            "task": task.name,
+            "objective": objective_named(task.objective).name,
+            "candidates": [{**candidate, "score": best, "diverged": None}],
+            "winner": 0,
+            "best_score": best,
+            "pruning": {"score": None, "kept": {}, "thresholds": {}},
+            "num_rounds": 0,
+            **scores,
+            "new": {},
+            "reused": {},
+        }
+
+    def _load(self, task: Task) -> TaskData:
+        """The data as neural pruning has it: the same samples are held out."""
+        config = self.setting.config
+        seed_all(derive(self.setting.seed, "load", task.name))
+        return load(
+            task,
+            self.device,
+            seed=self.setting.seed,
+            validation_fraction=config.validation_fraction,
+            resident=config.resident,
+            num_workers=config.num_workers,
+            check=config.check_data,
+        )
+
+    def _tell(self, task: Task, epoch: Epoch) -> None:
+        where = {"candidate": 0, "num_epochs": self.training.epochs}
+        self.setting.on_event({"event": "epoch", "task": task.name, **where, **vars(epoch)})
+        self.setting.on_progress()
+
+    def _scores(self, data: TaskData) -> dict[str, float | None]:
+        def predict(inputs: Tensor) -> Any:
+            return self.predict(inputs, data.task.name)
+
+        test = None if data.test is None else evaluate(predict, data.test, data.objective)
+        return {"score": evaluate(predict, data.validation, data.objective), "test_score": test}
+
+    def predict(self, inputs: Tensor, task: str) -> Any:
+        """The outputs of a task that has been learnt."""
+        index, net = self.net.tasks.index(task), self.net
+        current, training = net.heads.current, net.training
+        net.heads.current = index
+        net.eval()
+        try:
+            with self.strategy.running(index):
+                return net(inputs)
+        finally:
+            net.heads.current = current
+            net.train(training)
+
+    def figures(self) -> dict[str, Any]:
+        """What a result says about the network: no neurons are claimed, but something is stored."""
+        heads = self.net.heads
+        own = 0 if heads.shared else sum(p.nbytes for p in heads.parameters())
+        total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
+        return {
+            "capacity": {"sizes": {}, "usages": [], "free": {}},
+            "forecast": {"num_tasks": None, "bottleneck": None},
+            "certificates": {},
+            "stored_bytes": {
+                "network": total - own,
+                "heads": own,
+                **self.strategy.stored_bytes(),
+            },
+        }
+
+    def verify(self) -> None:
+        """Nothing: a baseline promises nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """All of it; `progress` is None between two tasks."""
+        fit = self._fit
+        return {
+            "progress": None if fit is None else fit.state(),
+            "net": self.net.state(),
+            "strategy": self.strategy.state(),
+        }
+
+    def save(self, path: str | PathLike[str], *, attached: Any) -> None:
+        """Write what is attached, in which there is everything, to a file."""
+        empty = checkpoint.Record(
+            graph=self.graph,
+            head=self.setting.head,
+            modules={},
+            ledger=Ledger(self.graph.groups),
+            certificates=(),
+            num_outputs=(),
+            open_task=None,
+            open_free={},
+            attached=attached,
+        )
+        checkpoint.write(path, empty, {})
+
+
+def plain(training: Training) -> Training:
+    """The same training without an L1 penalty."""
+    return replace(training, alpha=0.0)

@@ -1,0 +1,36 @@
+"""What a baseline does about forgetting: in a step, when a task ends, and when one is asked for."""
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..task import TaskData
+from ..trainable import StepRule
+
+
+class Strategy(Protocol):
+    """One method's way to learn in a `DenseNet`, with all that it remembers.
+
+    The calls for task number `index`, from 0: `begin`, `rule` (again after a crash, when `restore`
+    has put back what `state` gave), the training, `end`; and `running` around every prediction.
+    """
+
+    def begin(self, index: int) -> None:
+        """Prepare the network and what is remembered for a new task, which is open already."""
+
+    def rule(self) -> StepRule:
+        """What it does in each step of the open task."""
+
+    def end(self, index: int, data: TaskData) -> None:
+        """Remember what has to be remembered of the task, which is still open."""
+
+    def running(self, index: int) -> AbstractContextManager[None]:
+        """The network as it answers for a task that has been learnt, or that is being learnt."""
+
+    def state(self) -> dict[str, Any]:
+        """All that it remembers, in plain data and tensors."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Remember again what `state` gave."""
+
+    def stored_bytes(self) -> dict[str, int]:
+        """What has to be kept beside the network to learn and answer, by what it is."""
