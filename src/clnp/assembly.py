@@ -4,6 +4,7 @@ import torch
 
 from . import datasets
 from .arguments import alpha_by_layer
+from .baselines.methods import baseline_of
 from .discovery import discover
 from .download import OnProgress
 from .errors import ArgumentError, RecipeError, unknown_name
@@ -62,7 +63,15 @@ def experiment_of(
     _check_alphas(loaded, model, example)
     _check_optimizers(loaded, device)
     network, learner = recipe.network, recipe.learner
-    return Experiment(model, example, tasks, learner, head=network.head, seed=recipe.seed)
+    return Experiment(
+        model,
+        example,
+        tasks,
+        learner,
+        head=network.head,
+        seed=recipe.seed,
+        baseline=baseline_of(recipe.methods, recipe.method),
+    )
 
 
 def _check_optimizers(loaded: LoadedRecipe, device: torch.device) -> None:

@@ -96,6 +96,16 @@ def parser() -> argparse.ArgumentParser:
     run = command("run", _run, "carry out a recipe")
     run.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a TOML file")
     _add_recipe_options(run)
+    compare = command("compare", _compare, "carry out a recipe with several methods")
+    compare.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a file")
+    compare.add_argument(
+        "--methods",
+        type=_names,
+        default=("clnp", "single", "finetune"),
+        metavar="A,B,...",
+        help="clnp and baselines: single, finetune, ewc, ... (default: clnp,single,finetune)",
+    )
+    _add_recipe_options(compare)
     where = "the directory of the run, or of a series of them"
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("run", metavar="RUN", help=where)
@@ -172,6 +182,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError("expected names with commas between them")
+    return names
+
+
 def _count(text: str) -> int:
     count = int(text)
     if count < 1:
@@ -187,12 +204,29 @@ def _run(options: argparse.Namespace) -> Answer:
     return _start(options, options.recipe)
 
 
+def _compare(options: argparse.Namespace) -> Answer:
+    from . import carrying, commands
+
+    with contextlib.closing(_console(options)) as console:
+        return commands.compare(
+            carrying.Source(options.recipe, tuple(options.assignments)),
+            _circumstances(options),
+            methods=options.methods,
+            seed=options.seed,
+            num_seeds=options.seeds or 1,
+            search_once=options.search_once,
+            num_jobs=options.jobs,
+            out=options.out,
+            console=console,
+        )
+
+
 def _start(options: argparse.Namespace, recipe: str) -> Answer:
-    from . import commands
+    from . import carrying, commands
 
     with contextlib.closing(_console(options)) as console:
         return commands.start(
-            commands.Source(recipe, tuple(options.assignments)),
+            carrying.Source(recipe, tuple(options.assignments)),
             _circumstances(options),
             seed=options.seed,
             num_seeds=options.seeds,
@@ -213,7 +247,7 @@ def _resume(options: argparse.Namespace) -> Answer:
 
 
 def _circumstances(options: argparse.Namespace) -> Any:
-    from .commands import Circumstances
+    from .carrying import Circumstances
 
     return Circumstances(options.device, options.data, options.checkpoint_every)
 

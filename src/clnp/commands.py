@@ -1,27 +1,24 @@
 """What the commands of `clnp` do. Each gives back what `--json` prints, and text for the others."""
 
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
-from . import recipe
 from .assembly import experiment_of
 from .atomic import replace_file
+from .baselines.methods import NAMES
+from .carrying import HEADER, Answer, Circumstances, Source, begin, carry_out, data_of
+from .compare import COMPARISON, TABLE, read_comparison, rows, texts
 from .console import Lines, Silence
 from .devices import find_device, use_threads
-from .errors import ClnpError, RunError, StoppedError
-from .experiment import Course, Experiment
+from .errors import ClnpError, RunError, StoppedError, unknown_name
 from .jobs import Job, num_threads, side_by_side
-from .recipe import LoadedRecipe, recipe_of
+from .recipe import recipe_of
 from .runs import (
     CONFIG,
     FORMAT,
@@ -50,32 +47,77 @@ from .series import (
 )
 from .summary import summary
 
-Answer = tuple[Any, str]
-HEADER = "A recipe with every default spelt out: clnp run FILE runs it again."
 FAILED, STOPPED = 2, 130
 """Exit codes of the command line."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the recipe of a run comes from, and what is changed in it."""
+def compare(
+    source: Source,
+    place: Circumstances,
+    *,
+    methods: Sequence[str],
+    seed: int | None,
+    num_seeds: int,
+    search_once: bool,
+    num_jobs: int,
+    out: str | None,
+    console: Silence,
+) -> Answer:
+    """Carry out a recipe with several methods, and compare what they come to."""
+    for method in methods:
+        if method not in NAMES:
+            raise RunError(unknown_name("method", method, NAMES))
+    loaded = source.load(seed)
+    path = expanded(out) if out is not None else Path("runs") / f"{loaded.name}-compared"
+    before = read_comparison(path)
+    known = {
+        "format": FORMAT,
+        "recipe": loaded.name,
+        "source": source.absolute().to_json(),
+        "seeds": list(range(loaded.recipe.seed, loaded.recipe.seed + num_seeds)),
+        "search_once": search_once,
+        "data": data_of(place),
+        # Methods may be added to a comparison later.
+        "methods": list(dict.fromkeys([*before.get("methods", []), *methods])),
+    }
+    for key in ("recipe", "source", "seeds", "search_once"):
+        if before and before[key] != known[key]:
+            raise RunError(
+                f"{path} is another comparison: its {key} is {before[key]}; name another directory"
+            )
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / COMPARISON, to_json(known, indent=1).encode())
+    return _go_on_comparing(path, place, methods, num_jobs=num_jobs, console=console)
 
-    name: str
-    assignments: tuple[str, ...] = ()
 
-    def load(self, seed: int | None = None) -> LoadedRecipe:
-        """The recipe, with another seed if one is given."""
-        seeded = () if seed is None else (f"seed={seed}",)
-        return recipe.load(self.name, (*self.assignments, *seeded))
-
-
-@dataclass(frozen=True)
-class Circumstances:
-    """On what, from where and how often saved: what does not belong to an experiment."""
-
-    device: str | None = None
-    data: str | None = None
-    checkpoint_seconds: float = 60.0
+def _go_on_comparing(
+    path: Path,
+    place: Circumstances,
+    methods: Sequence[str],
+    *,
+    num_jobs: int,
+    console: Silence,
+) -> Answer:
+    """Carry out all runs of these methods that are not finished; the table of all methods."""
+    known = read_comparison(path)
+    for method in methods:
+        source = Source.from_json(known["source"]).with_method(method)
+        if not read_series(path / method):
+            text = to_toml(source.load(known["seeds"][0]).recipe, header=HEADER)
+            _begin_series(path / method, {**known, "methods": [method]}, text)
+        console.say(f"method {method}")
+        try:
+            _go_on(path / method, source, place, num_jobs=num_jobs, console=console, apart=True)
+        except StoppedError as error:
+            raise _stopped_series(path) from error
+    found = rows(path)
+    written = texts(found)
+    with writing(path):
+        replace_file(path / f"{TABLE}.json", (to_json(found, indent=1) + "\n").encode())
+        for ending, text in written.items():
+            replace_file(path / f"{TABLE}.{ending}", text.encode())
+    return found, f"{written['txt']}\nThe runs are in {path}, the table in {path / TABLE}.*"
 
 
 def start(
@@ -98,32 +140,18 @@ def start(
             option = "--search-once" if search_once else "--jobs"
             raise RunError(f"{option} is for a series: name the number of seeds, --seeds 5")
         path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-seed{first}")
-        with _begin(loaded, path, device, place.data, console) as (experiment, run):
+        with begin(loaded, path, device, place.data, console) as (experiment, run):
             return carry_out(experiment, run, place.checkpoint_seconds, console)
     path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-{num_seeds}seeds")
-    where = _absolute(place.data or os.environ.get("CLNP_DATA"))
     series = {
         "format": FORMAT,
         "recipe": short,
         "seeds": list(range(first, first + num_seeds)),
         "search_once": search_once,
-        "data": where,
+        "data": data_of(place),
     }
     _begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
     return _go_on(path, source, place, num_jobs=num_jobs, console=console)
-
-
-@contextmanager
-def _begin(
-    loaded: LoadedRecipe, path: Path, device: torch.device, data: str | None, console: Silence
-) -> Iterator[tuple[Experiment, Run]]:
-    """A new run of a recipe, in its directory."""
-    experiment = experiment_of(loaded, device, data, on_download=console.download)
-    where = _absolute(data or os.environ.get("CLNP_DATA"))
-    config = {**experiment.to_json(), "recipe": loaded.name, "data": where}
-    files = {CONFIG: to_json(config, indent=1), RECIPE: to_toml(loaded.recipe, header=HEADER)}
-    with Run.create(path, files) as run:
-        yield experiment, run
 
 
 def _begin_series(path: Path, series: dict[str, Any], text: str) -> None:
@@ -142,13 +170,23 @@ def _begin_series(path: Path, series: dict[str, Any], text: str) -> None:
 
 
 def _go_on(
-    path: Path, source: Source, place: Circumstances, *, num_jobs: int, console: Silence
+    path: Path,
+    source: Source,
+    place: Circumstances,
+    *,
+    num_jobs: int,
+    console: Silence,
+    apart: bool = False,
 ) -> Answer:
-    """Carry out all runs of a series that are not finished, several at a time if asked to."""
+    """Carry out all runs of a series that are not finished, several at a time if asked to.
+
+    With `apart`, each has a process of its own even if there is one at a time.
+    """
     series = read_series(path)
     seeds = series["seeds"]
     # Where the first run searches for all of them, it has to come first.
-    alone = seeds if num_jobs == 1 else seeds[: 1 if series["search_once"] else 0]
+    num_alone = 1 if series["search_once"] else 0
+    alone = seeds if num_jobs == 1 and not apart else seeds[:num_alone]
     for seed in alone:
         console.say(f"seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}")
         try:
@@ -178,7 +216,7 @@ def _carry_out_one(
         learner = loaded.recipe.learner.with_choices(choices(path))
         loaded = replace(loaded, recipe=replace(loaded.recipe, learner=learner))
     device = find_device(place.device)
-    with _begin(loaded, run, device, place.data or series["data"], console) as (experiment, begun):
+    with begin(loaded, run, device, place.data or series["data"], console) as (experiment, begun):
         carry_out(experiment, begun, place.checkpoint_seconds, console)
 
 
@@ -242,6 +280,9 @@ def _stopped_series(path: Path) -> StoppedError:
 def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) -> Answer:
     """Go on with a run, or a series of them, that was stopped, killed or lost its machine."""
     run = expanded(path)
+    if known := read_comparison(run):
+        methods = known["methods"]
+        return _go_on_comparing(run, place, methods, num_jobs=num_jobs, console=console)
     if read_series(run):
         return _go_on(run, Source(str(run / RECIPE)), place, num_jobs=num_jobs, console=console)
     if num_jobs > 1:
@@ -260,57 +301,7 @@ def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) 
         return carry_out(experiment, opened, place.checkpoint_seconds, console)
 
 
-def carry_out(
-    experiment: Experiment, run: Run, checkpoint_seconds: float, console: Silence
-) -> Answer:
-    """Follow the course of an experiment; a signal makes it save and stop."""
-    course = Course(experiment, run, checkpoint_seconds, console.show)
-    try:
-        with stopping(course, console):
-            result = course.follow()
-    except KeyboardInterrupt:
-        again = command("resume", run.path)
-        raise StoppedError(
-            f"stopped at once; what was saved last is whole, go on with: {again}"
-        ) from None
-    console.close()
-    verify = command("verify", run.path)
-    closing = f"The run is in {run.path}. Check it again at any time: {verify}"
-    return result, f"{summary(result)}\n\n{closing}"
-
-
-@contextmanager
-def stopping(course: Course, console: Silence) -> Iterator[None]:
-    """Let the first signal to stop end the run after the current epoch, the second at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.default_int_handler)
-        course.stop()
-        console.say("stopping after this epoch; once more to stop at once")
-
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    # What is ignored stays so: nohup ignores SIGHUP.
-    before = {
-        each: signal.getsignal(each)
-        for each in signals
-        if signal.getsignal(each) is not signal.SIG_IGN
-    }
-    for each in before:
-        signal.signal(each, handle)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
 def _unused(folder: Path, stem: str) -> Path:
     """A directory for the run that is not there yet."""
     candidates = (folder / (stem if number == 1 else f"{stem}-{number}") for number in count(1))
     return next(path for path in candidates if not path.exists())
-
-
-def _absolute(data: str | None) -> str | None:
-    return None if data is None else str(expanded(data).absolute())

@@ -15,7 +15,7 @@ from .baselines.dense_method import DenseMethod
 from .certificate import digest_of
 from .checkpoint import attached
 from .config import LearnerConfig
-from .environment import describe
+from .environment import describe, peak_bytes
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
 from .fit import outputs_of
 from .generators import isolated, seed_all
@@ -82,8 +82,14 @@ class Experiment:
             "classifier": self.classifier,
             "seed": self.seed,
             "learner": plain(asdict(self.config)),
-            "baseline": None if self.baseline is None else _described(self.baseline),
+            "method": self.method,
+            "baseline": None if self.baseline is None else plain(asdict(self.baseline)),
         }
+
+    @property
+    def method(self) -> str:
+        """The name of the method that learns."""
+        return "clnp" if self.baseline is None else type(self.baseline).__name__.lower()
 
     def run(
         self,
@@ -127,7 +133,7 @@ class Course:
         self._done: list[dict[str, Any]] = []
         self._scores: list[list[float | None]] = []
         self._seconds: list[float] = []
-        self._began = 0.0
+        self._began, self._peak = 0.0, 0
         self._full: str | None = None
         self._saved = time.monotonic()
         self._stopping = False
@@ -178,7 +184,7 @@ class Course:
             check_alike(self._described, state["experiment"], path)
             self._done, self._scores = state["done"], state["scores"]
             self._seconds, self._began = state["task_seconds"], state["began"]
-            self._full = state["full"]
+            self._full, self._peak = state["full"], state["peak_bytes"]
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
         setting = Setting(
@@ -195,6 +201,8 @@ class Course:
             self.method = NeuralPruning(setting, path, state)
         else:
             self.method = DenseMethod(experiment.baseline, setting, state)
+        if self.method.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.method.device)
         run.add_environment(describe(self.method.device))
         run.go_on_from(state)
         if state is None:
@@ -251,6 +259,7 @@ class Course:
             "task_seconds": self._seconds,
             "began": self._began,
             "full": self._full,
+            "peak_bytes": max(self._peak, peak_bytes(self.method.device)),
         }
         with writing(self.run.path):
             self.method.save(self.run.path / CHECKPOINT, attached=state)
@@ -283,17 +292,18 @@ class Course:
             "finished": self._finished,
             "full": self._full,
             "num_tasks": len(self.experiment.tasks),
+            "method": self.experiment.method,
             "head": self.experiment.head,
             "seed": self.experiment.seed,
             "tasks": self._done,
             "scores": self._scores,
             **self.method.figures(),
-            "timings": {"seconds": self.run.seconds, "tasks": self._seconds},
+            "timings": {
+                "seconds": self.run.seconds,
+                "tasks": self._seconds,
+                "peak_bytes": max(self._peak, peak_bytes(self.method.device)),
+            },
         }
-
-
-def _described(baseline: Any) -> dict[str, Any]:
-    return {"kind": type(baseline).__name__, **plain(asdict(baseline))}
 
 
 def judge(

@@ -137,4 +137,14 @@ def figures(net: ContinualNet) -> dict[str, Any]:
         },
         "forecast": asdict(forecast(capacity)),
         "certificates": {name: c.digest for name, c in net.certificates.items()},
+        "stored_bytes": stored_bytes(net),
     }
+
+
+def stored_bytes(net: ContinualNet) -> dict[str, int]:
+    """What ended tasks read: all claimed neurons, and the heads if each task has its own."""
+    sizes = {name: tensor.nbytes for name, tensor in net.model.named_buffers()}
+    within = f"{net.graph.classifier}."
+    own = sum(size for name, size in sizes.items() if name.startswith(within))
+    heads = own if net.head == "multi" else 0
+    return {"network": sum(sizes.values()) - heads, "heads": heads}

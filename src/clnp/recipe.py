@@ -10,6 +10,7 @@ from typing import Literal
 from torch import nn
 
 from . import cookbook
+from .baselines.methods import NAMES, OURS, Methods
 from .config import LearnerConfig
 from .document import Document, parse, read
 from .errors import ArgumentError, RecipeError, RunError, unknown_name
@@ -97,6 +98,14 @@ class Recipe:
     """What learns."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     """How it learns."""
+    method: str = OURS
+    """What learns the tasks: "clnp", or a baseline, whose settings are in `methods`."""
+    methods: Methods = field(default_factory=Methods)
+    """The settings of baselines."""
+
+    def __post_init__(self) -> None:
+        if self.method not in NAMES:
+            raise ArgumentError(unknown_name("method", self.method, NAMES), argument="method")
 
 
 @dataclass(frozen=True)

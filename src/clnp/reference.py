@@ -9,6 +9,8 @@ from torch import nn
 from .recipe import MODELS, Network, Recipe
 from .schema import Key, keys
 
+OWN_TRAINING = re.compile(r"methods\.\w+\.training\.")
+"""The keys of `learner.training` once more, for each baseline."""
 INTRODUCTION = """\
 # Recipe keys
 
@@ -58,6 +60,8 @@ def sections() -> dict[str, list[Key]]:
     """The keys of a recipe by the table that they are in; of a union, by its kind too."""
     found: dict[str, list[Key]] = {}
     for key in sorted(keys(Recipe), key=lambda key: "." in key.path):
+        if OWN_TRAINING.match(key.path):
+            continue
         table = key.path.rpartition(".")[0]
         title = f"[{table}]" if table else "At the top"
         if key.kind:

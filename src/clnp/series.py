@@ -98,10 +98,11 @@ def described(summary: Mapping[str, Any]) -> str:
     rows.append(["average", plus_minus(summary["average"])])
     used = [["layer", "neurons used, %"]]
     used += [[group, plus_minus(value, 1)] for group, value in summary["used"].items()]
+    capacity = f"{aligned(used)}\n\n" if summary["used"] else ""
     kept = "all outputs are what they were when their tasks ended, to the last bit"
     if not summary["unchanged"]:
         kept = f"outputs have changed; the largest loss of a task is {summary['forgetting']:.2f}"
-    return f"{seeds}\n\n{aligned(rows)}\n\n{aligned(used)}\n\nForgetting: {kept}."
+    return f"{seeds}\n\n{aligned(rows)}\n\n{capacity}Forgetting: {kept}."
 
 
 def plus_minus(value: Mapping[str, float], digits: int = 2) -> str:

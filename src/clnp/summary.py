@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .compare import read_comparison, rows, texts
 from .console import described
 from .ledger import aligned
+from .metrics import forgetting
 from .outlook import Forecast
 from .runs import (
     ENVIRONMENT,
@@ -26,6 +28,10 @@ LAYERS_ABREAST = 3
 def inspect(path: str) -> tuple[Any, str]:
     """What a run is, how far it has come, and what it has come to."""
     place = expanded(path)
+    if comparison := read_comparison(place):
+        compared = rows(place)
+        head = f"{place}: {comparison['recipe']}, {len(compared)} methods"
+        return {"comparison": comparison, "table": compared}, f"{head}\n\n{texts(compared)['txt']}"
     if series := read_series(place):
         results = finished_results(place)
         text = (
@@ -48,12 +54,15 @@ def summary(result: Mapping[str, Any]) -> str:
     """The result of a run: scores when learnt and now, neurons by task and layer, room left."""
     parts = ["No task has been learnt yet."]
     if result["tasks"]:
-        parts = [scores(result), neurons(result)]
+        parts = [scores(result)]
+    ours = result.get("method", "clnp") == "clnp"
+    if result["tasks"] and ours:
+        parts.append(neurons(result))
     if result["full"] is not None:
         # What a Python program can do about it follows the first sentence.
         reason = result["full"].partition(". ")[0]
         parts.append(f"Full: {reason}. Give the network larger widths, or the tasks more margin.")
-    if result["tasks"]:
+    if result["tasks"] and ours:
         parts.append(f"Room: {Forecast(**result['forecast'])}.")
     return "\n\n".join(parts)
 
@@ -69,7 +78,9 @@ def status(
     num_done = len(result["tasks"]) if result is not None else 0
     num_tasks = len(config["tasks"])
     what = config.get("recipe") or "an experiment"
-    lines = [f"{path}: {what}, seed {config['seed']}, head {config['head']}"]
+    name = config.get("method", "clnp")
+    method = "" if name == "clnp" else f"{name}, "
+    lines = [f"{path}: {what}, {method}seed {config['seed']}, head {config['head']}"]
     if sessions:
         last = sessions[-1]
         times = "once" if len(sessions) == 1 else f"{len(sessions)} times"
@@ -111,7 +122,9 @@ def scores(result: Mapping[str, Any]) -> str:
     if all(task["unchanged"] in (True, None) for task in tasks):
         verdict = "nothing was forgotten: all outputs are what they were, to the last bit"
     else:
-        verdict = "outputs differ from when their task ended: see clnp verify"
+        lost = f", forgetting {forgetting(result['scores']):.2f}"
+        then = ": see clnp verify" if result.get("method", "clnp") == "clnp" else lost
+        verdict = f"outputs differ from when their task ended{then}"
     return f"{text}\nAverage {sum(known) / len(known):.2f}; {verdict}."
 
 

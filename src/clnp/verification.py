@@ -6,7 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from .assembly import experiment_of
+from .baselines.methods import OURS
 from .checkpoint import attached
+from .compare import read_comparison
 from .devices import find_device, use_threads
 from .environment import describe, same_arithmetic
 from .errors import ForgettingError, RunError
@@ -34,6 +36,8 @@ LOOSE = 0.5
 def verify(path: str, *, device: str | None, data: str | None) -> Answer:
     """Check every certificate and figure of a run; a `ForgettingError` names what differs."""
     place = expanded(path)
+    if read_comparison(place):
+        return verify(str(place / OURS), device=device, data=data)
     if series := read_series(place):
         runs = [str(run_of(place, seed)) for seed in series["seeds"]]
         checked = {run: verify(run, device=device, data=data) for run in runs}
@@ -53,6 +57,11 @@ def verify(path: str, *, device: str | None, data: str | None) -> Answer:
     experiment = experiment_of(recipe_of(place), chosen, data or config.get("data"))
     described = experiment.to_json()
     check_alike(described, config, place)
+    if experiment.baseline is not None:
+        raise RunError(
+            f"{place} was learnt by {experiment.method}, which promises nothing that could be "
+            "verified; what it has forgotten is in its result"
+        )
     net = ContinualNet.load(checkpoint, experiment.model, check=False)
     net.verify()
     with reading(place):
@@ -95,7 +104,12 @@ def _check_figures(net: ContinualNet, experiment: Experiment, result: dict[str, 
         raise ForgettingError(f"{RESULT} has tasks {names}, the network {list(net.tasks)}")
     if len(names) < len(net.tasks):
         return  # It was killed after the checkpoint of a task and before the result.
-    expected: dict[str, Any] = {**now, "head": experiment.head, "seed": experiment.seed}
+    expected: dict[str, Any] = {
+        **now,
+        "method": experiment.method,
+        "head": experiment.head,
+        "seed": experiment.seed,
+    }
     for key, value in expected.items():
         if result[key] != value:
             raise ForgettingError(f"{RESULT} is not what the network says: its {key} differs")

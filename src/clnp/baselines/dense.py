@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..graph import Graph
 from ..ledger import OpenTask
 from ..openstate import OpenState
 from ..surgery import plain_layer, with_layers
@@ -34,6 +35,11 @@ class Heads(nn.Module):
         made.reset_parameters()
         self.layers.append(made.train(self.training))
 
+    def reset(self, index: int) -> None:
+        """Initialise the head of that task anew."""
+        layer: Any = self.layers[0 if self.shared else index]
+        layer.reset_parameters()
+
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.layers[0 if self.shared else self.current](x)
         dim = -1 if isinstance(self._like[0], nn.Linear) else 1
@@ -44,13 +50,18 @@ class DenseNet(nn.Module):
     """A copy of `model` that learns one task after the other with all of its weights.
 
     Nothing is protected here; what a method does about forgetting, it does from outside. Without
-    an open task, `current` says which task the network runs as.
+    an open task, `current` says which task the network runs as. `extra` is what a method lets the
+    open task train beside the weights; `graph` says which layers share neurons, if it is known.
     """
 
-    def __init__(self, model: nn.Module, classifier: str, *, shared_head: bool) -> None:
+    def __init__(
+        self, model: nn.Module, classifier: str, *, shared_head: bool, graph: Graph | None = None
+    ) -> None:
         super().__init__()
+        self.graph = graph
+        self.extra = nn.ParameterDict()
         self.heads = Heads(model.get_submodule(classifier), shared=shared_head)
-        self.model = with_layers(model, {classifier: self.heads})
+        self.model = with_layers(model, {classifier: self.heads}).requires_grad_(True)
         self.tasks: list[str] = []
         self.open_task: str | None = None
 
@@ -88,10 +99,11 @@ class DenseNet(nn.Module):
         return {name: p for name, p in self.model.named_parameters() if id(p) not in own}
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """What the open task trains: the trunk and its own head."""
+        """What the open task trains: the trunk, its own head, and what a method added."""
         yield from self.trunk().values()
         if not self.heads.shared:
             yield from self.heads.layers[self.heads.current].parameters()
+        yield from self.extra.values()
 
     def forward(self, inputs: Tensor) -> Any:
         return self.model(inputs)
@@ -101,11 +113,17 @@ class DenseNet(nn.Module):
         assert self.open_task is not None
         task = OpenTask(self.open_task, self.heads.num_outputs[self.heads.current])
         tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-        return OpenState(task, {}, tensors)
+        # No name of a module has a colon in it.
+        extra = {f"extra:{name}": p.detach().clone() for name, p in self.extra.items()}
+        return OpenState(task, {}, {**tensors, **extra})
 
     def set_open_state(self, state: OpenState) -> None:
         """Put the network back to where the copy was taken."""
-        self.model.load_state_dict(dict(state.tensors))
+        tensors = dict(state.tensors)
+        with torch.no_grad():
+            for name, parameter in self.extra.items():
+                parameter.copy_(tensors.pop(f"extra:{name}"))
+        self.model.load_state_dict(tensors)
 
     def state(self) -> dict[str, Any]:
         """All of the network in plain data and tensors, for `restore`."""
@@ -114,6 +132,7 @@ class DenseNet(nn.Module):
             "open_task": self.open_task,
             "num_outputs": self.heads.num_outputs,
             "tensors": dict(self.model.state_dict()),
+            "extra": {name: parameter.detach() for name, parameter in self.extra.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -123,3 +142,5 @@ class DenseNet(nn.Module):
         self.tasks, self.open_task = list(state["tasks"]), state["open_task"]
         self.heads.current = len(state["num_outputs"]) - 1
         self.model.load_state_dict(state["tensors"])
+        for name, tensor in state["extra"].items():
+            self.extra[name] = nn.Parameter(tensor.to(self.device))

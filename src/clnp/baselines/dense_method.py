@@ -29,9 +29,11 @@ class DenseMethod:
         self.setting = setting
         self.graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
         shared = setting.head == "single"
-        self.net = DenseNet(setting.model, self.graph.classifier, shared_head=shared)
+        graph, model = self.graph, setting.model
+        self.net = DenseNet(model, graph.classifier, shared_head=shared, graph=graph)
         self.training = plain(settings.training or setting.config.training)
-        self.strategy = settings.strategy(self.net)
+        # A strategy that trains once more finds out how in its settings.
+        self.strategy = replace(settings, training=self.training).strategy(self.net)
         self._fit: Fit | None = None
         self._resumed: Mapping[str, Any] | None = None
         if state is not None:

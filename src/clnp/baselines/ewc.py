@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ..errors import ArgumentError
 from ..generators import seed_all
+from ..objective import CLASSIFICATION
 from ..seeds import derive
 from ..task import TaskData
 from ..trainable import StepRule
@@ -31,11 +32,11 @@ class EWC:
     """Elastic weight consolidation: weights that mattered are held by springs."""
 
     strength: float = 100.0
-    """lambda: how stiff the springs are."""
+    """How stiff the springs are: lambda."""
     num_samples: int = 1024
     """Training samples that the Fisher information is estimated on."""
     training: Training | None = None
-    """How it is trained; as `learner.training` says unless given, without the L1 penalty."""
+    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
 
     def __post_init__(self) -> None:
         for name in ("strength", "num_samples"):
@@ -79,6 +80,11 @@ class EWCStrategy:
 
     def end(self, index: int, data: TaskData) -> None:
         """Add the springs of the task."""
+        if data.objective is not CLASSIFICATION:
+            raise ArgumentError(
+                f"ewc: task {data.task.name!r} is {data.objective.name}; the Fisher information "
+                "is that of a classifier"
+            )
         fisher = fisher_diagonal(self.net, data, num_samples=self.settings.num_samples, seed=index)
         for name, weight in self.net.trunk().items():
             place = fisher[name] * weight.detach()
@@ -99,8 +105,8 @@ class EWCStrategy:
     def restore(self, state: dict[str, Any]) -> None:
         """Remember the springs."""
         device = self.net.device
-        self.stiffness = {name: tensor.to(device) for name, tensor in state["stiffness"].items()}
-        self.pull = {name: tensor.to(device) for name, tensor in state["pull"].items()}
+        for mine, name in ((self.stiffness, "stiffness"), (self.pull, "pull")):
+            mine.update({key: t.to(device, copy=True) for key, t in state[name].items()})
 
     def stored_bytes(self) -> dict[str, int]:
         """The springs, two numbers for each weight that tasks share."""

@@ -19,7 +19,7 @@ class Finetune:
     """Every task is learnt with all weights, and nothing is done about forgetting."""
 
     training: Training | None = None
-    """How it is trained; as `learner.training` says unless given, without the L1 penalty."""
+    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
 
     def strategy(self, net: DenseNet) -> "FinetuneStrategy":
         """What it does with the network."""

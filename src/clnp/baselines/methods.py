@@ -5,22 +5,37 @@ from typing import Any
 
 from .ewc import EWC
 from .finetune import Finetune
+from .hat import HAT
+from .packnet import PackNet
+from .si import SI
+from .single import Single
+from .superposition import Superposition
 
 
 @dataclass(frozen=True)
 class Methods:
     """The settings of every baseline, for a comparison on the same tasks and network."""
 
+    single: Single = field(default_factory=Single)
+    """Each task alone, in a network of its own."""
     finetune: Finetune = field(default_factory=Finetune)
     """Every task with all weights, nothing done about forgetting."""
     ewc: EWC = field(default_factory=EWC)
     """Elastic weight consolidation."""
+    packnet: PackNet = field(default_factory=PackNet)
+    """PackNet: every weight belongs to one task, by pruning."""
+    hat: HAT = field(default_factory=HAT)
+    """Hard attention to the task: a gate for each neuron and task."""
+    si: SI = field(default_factory=SI)
+    """Synaptic intelligence."""
+    superposition: Superposition = field(default_factory=Superposition)
+    """Superposition of many models into one."""
 
 
 OURS = "clnp"
 NAMES = (OURS, *(each.name for each in fields(Methods)))
 
 
-def settings_of(methods: Methods, name: str) -> Any:
-    """The settings of the baseline of that name."""
-    return getattr(methods, name)
+def baseline_of(methods: Methods, name: str) -> Any:
+    """The settings of the baseline of that name; None for neural pruning."""
+    return None if name == OURS else getattr(methods, name)

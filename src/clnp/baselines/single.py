@@ -1,0 +1,86 @@
+"""Each task alone: a network of its own, from scratch.
+
+    theta_t = argmin L_t(theta), one network for each task
+
+There is nothing to forget and nothing to transfer; the price is a network for each task. This is
+what the paper calls single-task SGD, and individual training.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..task import TaskData
+from ..trainable import StepRule
+from ..training import Training
+from .dense import DenseNet
+
+
+@dataclass(frozen=True)
+class Single:
+    """Each task alone, in a network of its own that starts from scratch."""
+
+    training: Training | None = None
+    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+
+    def strategy(self, net: DenseNet) -> "SingleStrategy":
+        """What it does with the network."""
+        return SingleStrategy(net)
+
+
+class SingleStrategy:
+    """The networks of the tasks that have been learnt; one of them at a time is in the net."""
+
+    def __init__(self, net: DenseNet) -> None:
+        self.net = net
+        self.networks: list[dict[str, Tensor]] = []
+        self._shown: int | None = None
+
+    def begin(self, index: int) -> None:
+        """Start from scratch."""
+        self._shown = None
+        self.net.reset()
+        self.net.heads.reset(index)
+
+    def rule(self) -> StepRule:
+        """Nothing beside the gradient."""
+        return StepRule()
+
+    def end(self, index: int, data: TaskData) -> None:
+        """Keep the network."""
+        tensors = self.net.model.state_dict()
+        self.networks.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+        self._shown = index
+
+    @contextlib.contextmanager
+    def running(self, index: int) -> Iterator[None]:
+        """The network of the task."""
+        if self._shown != index:
+            with torch.no_grad():
+                for name, tensor in self.net.model.state_dict().items():
+                    # Heads that came later are not in it, and are not needed.
+                    if name in self.networks[index]:
+                        tensor.copy_(self.networks[index][name])
+            self._shown = index
+        yield
+
+    def state(self) -> dict[str, Any]:
+        """All networks."""
+        return {"networks": self.networks}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Remember all networks."""
+        device = self.net.device
+        self.networks = [
+            {name: tensor.to(device) for name, tensor in network.items()}
+            for network in state["networks"]
+        ]
+
+    def stored_bytes(self) -> dict[str, int]:
+        """A network for each task; one of them counts as the network."""
+        sizes = [sum(t.nbytes for t in network.values()) for network in self.networks]
+        return {"further networks": sum(sizes[1:])}

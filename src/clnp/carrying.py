@@ -1,0 +1,134 @@
+"""One run from the command line: where its recipe comes from, and how it is carried out."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from . import cookbook, recipe
+from .assembly import experiment_of
+from .console import Silence
+from .errors import StoppedError
+from .experiment import Course, Experiment
+from .recipe import LoadedRecipe
+from .runs import CONFIG, RECIPE, Run, command, expanded, to_json
+from .schema import to_toml
+from .summary import summary
+
+Answer = tuple[Any, str]
+HEADER = "A recipe with every default spelt out: clnp run FILE runs it again."
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the recipe of a run comes from, and what is changed in it."""
+
+    name: str
+    assignments: tuple[str, ...] = ()
+
+    def load(self, seed: int | None = None) -> LoadedRecipe:
+        """The recipe, with another seed if one is given."""
+        seeded = () if seed is None else (f"seed={seed}",)
+        return recipe.load(self.name, (*self.assignments, *seeded))
+
+    def with_method(self, name: str) -> "Source":
+        """The same recipe with another method."""
+        return replace(self, assignments=(*self.assignments, f'method="{name}"'))
+
+    def absolute(self) -> "Source":
+        """The same, to be found from any directory."""
+        is_file = self.name not in cookbook.names()
+        return replace(self, name=str(expanded(self.name).absolute()) if is_file else self.name)
+
+    def to_json(self) -> list[Any]:
+        """Plain data that `from_json` reads back."""
+        return [self.name, list(self.assignments)]
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> "Source":
+        """The source that `to_json` described."""
+        return Source(data[0], tuple(data[1]))
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """On what, from where and how often saved: what does not belong to an experiment."""
+
+    device: str | None = None
+    data: str | None = None
+    checkpoint_seconds: float = 60.0
+
+
+@contextmanager
+def begin(
+    loaded: LoadedRecipe, path: Path, device: torch.device, data: str | None, console: Silence
+) -> Iterator[tuple[Experiment, Run]]:
+    """A new run of a recipe, in its directory."""
+    experiment = experiment_of(loaded, device, data, on_download=console.download)
+    where = absolute(data or os.environ.get("CLNP_DATA"))
+    config = {**experiment.to_json(), "recipe": loaded.name, "data": where}
+    files = {CONFIG: to_json(config, indent=1), RECIPE: to_toml(loaded.recipe, header=HEADER)}
+    with Run.create(path, files) as run:
+        yield experiment, run
+
+
+def carry_out(
+    experiment: Experiment, run: Run, checkpoint_seconds: float, console: Silence
+) -> Answer:
+    """Follow the course of an experiment; a signal makes it save and stop."""
+    course = Course(experiment, run, checkpoint_seconds, console.show)
+    try:
+        with stopping(course, console):
+            result = course.follow()
+    except KeyboardInterrupt:
+        again = command("resume", run.path)
+        raise StoppedError(
+            f"stopped at once; what was saved last is whole, go on with: {again}"
+        ) from None
+    console.close()
+    verify = command("verify", run.path)
+    closing = f"The run is in {run.path}. Check it again at any time: {verify}"
+    return result, f"{summary(result)}\n\n{closing}"
+
+
+@contextmanager
+def stopping(course: Course, console: Silence) -> Iterator[None]:
+    """Let the first signal to stop end the run after the current epoch, the second at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.default_int_handler)
+        course.stop()
+        console.say("stopping after this epoch; once more to stop at once")
+
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    # What is ignored stays so: nohup ignores SIGHUP.
+    before = {
+        each: signal.getsignal(each)
+        for each in signals
+        if signal.getsignal(each) is not signal.SIG_IGN
+    }
+    for each in before:
+        signal.signal(each, handle)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def data_of(place: Circumstances) -> str | None:
+    """Where data is looked for, such that it is found from any directory."""
+    return absolute(place.data or os.environ.get("CLNP_DATA"))
+
+
+def absolute(data: str | None) -> str | None:
+    """The directory, such that it is found from any other."""
+    return None if data is None else str(expanded(data).absolute())

@@ -1,0 +1,169 @@
+"""Several methods on the same tasks, network and seeds, and the table that comes of it.
+
+compare.json            the recipe's name, the methods and the seeds
+clnp/, ewc/, ...        a series of runs for each method
+comparison.json         the table, also as .txt, .csv, .md and .tex
+"""
+
+import csv
+import io
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import RunError
+from .ledger import aligned
+from .metrics import average, backward_transfer, forgetting, forward_transfer
+from .runs import read_json
+from .series import finished_results
+
+COMPARISON = "compare.json"
+TABLE = "comparison"
+ALONE = "single"
+"""The method that forward transfer is measured against."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: its title, its key in a row, and how its numbers are written."""
+
+    title: str
+    key: str
+    digits: int
+
+
+COLUMNS = (
+    Column("average", "average", 2),
+    Column("forgetting", "forgetting", 2),
+    Column("backward transfer", "backward_transfer", 2),
+    Column("forward transfer", "forward_transfer", 2),
+    Column("stored, MB", "stored", 2),
+    Column("seconds", "seconds", 0),
+    Column("peak memory, MB", "peak", 0),
+)
+
+
+def read_comparison(path: Path) -> dict[str, Any]:
+    """The recipe's name, the methods and the seeds of the comparison at `path`, if there is one."""
+    if not os.path.isfile(path / COMPARISON):
+        return {}
+    found: dict[str, Any] = read_json(path, COMPARISON, {})
+    return found
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """What each method has come to: mean and standard deviation over the seeds of every column.
+
+    Forward transfer is known where each task has also been learnt alone, with the same seed.
+    """
+    methods: list[str] = read_comparison(path)["methods"]
+    results = {method: finished_results(path / method) for method in methods}
+    alone = {r["seed"]: [row[-1] for row in r["scores"]] for r in results.get(ALONE, [])}
+    found = []
+    for method in methods:
+        if not results[method]:
+            continue
+        columns = [_figures(result, alone.get(result["seed"])) for result in results[method]]
+        row: dict[str, Any] = {"method": method, "seeds": [r["seed"] for r in results[method]]}
+        for column in COLUMNS:
+            values = [figures[column.key] for figures in columns]
+            known = [value for value in values if value is not None]
+            row[column.key] = _spread(known) if len(known) == len(values) else None
+        found.append(row)
+    if not found:
+        raise RunError(f"{path}: no run of the comparison is finished yet")
+    return found
+
+
+def _figures(result: Mapping[str, Any], alone: Sequence[float] | None) -> dict[str, float | None]:
+    scores, timings = result["scores"], result["timings"]
+    stored = sum(result["stored_bytes"].values()) / 1e6
+    transfer = None
+    if alone is not None and len(alone) >= len(scores):
+        transfer = forward_transfer(scores, alone)
+    return {
+        "average": average(scores),
+        "forgetting": forgetting(scores),
+        "backward_transfer": backward_transfer(scores),
+        "forward_transfer": transfer,
+        "stored": stored,
+        "seconds": timings["seconds"],
+        "peak": timings["peak_bytes"] / 1e6,
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "deviation": deviation}
+
+
+def table(found: Sequence[Mapping[str, Any]], *, sign: str = "±") -> list[list[str]]:
+    """The rows as text, a head first; what is not known is a dash."""
+    lines = [["method", *(column.title for column in COLUMNS), "seeds"]]
+    for row in found:
+        cells = [_cell(row[column.key], column.digits, sign) for column in COLUMNS]
+        lines.append([row["method"], *cells, str(len(row["seeds"]))])
+    return lines
+
+
+def _cell(value: Mapping[str, float] | None, digits: int, sign: str) -> str:
+    if value is None:
+        return "-"
+    # Rounding would leave a sign before nothing: -0.00.
+    mean = value["mean"] if round(value["mean"], digits) else 0.0
+    return f"{mean:.{digits}f} {sign} {value['deviation']:.{digits}f}"
+
+
+def texts(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The table in every format, by the ending of its file."""
+    lines = table(found)
+    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
+    markdown = "\n".join([head, "|" + "---|" * len(lines[0]), *rest])
+    return {
+        "txt": aligned(lines) + "\n",
+        "csv": _csv(found),
+        "md": markdown + "\n",
+        "tex": _latex(table(found, sign=r"\pm")),
+    }
+
+
+def _csv(found: Sequence[Mapping[str, Any]]) -> str:
+    """Means and deviations in columns of their own, with all digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    keys = [column.key for column in COLUMNS]
+    writer.writerow(
+        ["method", *(f"{key}_{part}" for key in keys for part in ("mean", "std")), "seeds"]
+    )
+    for row in found:
+        cells: list[Any] = []
+        for key in keys:
+            value = row[key]
+            cells += ["", ""] if value is None else [value["mean"], value["deviation"]]
+        writer.writerow([row["method"], *cells, len(row["seeds"])])
+    return text.getvalue()
+
+
+def _latex(lines: Sequence[Sequence[str]]) -> str:
+    """A tabular of booktabs; numbers in math mode."""
+    head, *rest = lines
+
+    def cell(text: str) -> str:
+        return f"${text}$" if r"\pm" in text else text.replace("_", r"\_").replace("-", "--")
+
+    body = [" & ".join(cell(text) for text in line) + r" \\" for line in rest]
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\toprule",
+            " & ".join(head) + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )

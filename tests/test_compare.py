@@ -1,0 +1,108 @@
+import csv
+import json
+import shutil
+
+import pytest
+
+from clnp import cli
+from clnp.compare import rows, texts
+from clnp.series import finished_results
+from test_cli import RECIPE, fails
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def make(path, method, *, seeds=(0, 1), scores=((90.0,), (70.0, 80.0)), stored=2e6):
+    """The finished runs of a method, of which only what a comparison reads is there."""
+    (path / method).mkdir(parents=True, exist_ok=True)
+    (path / method / "series.json").write_text(json.dumps({"seeds": list(seeds)}))
+    for seed in seeds:
+        run = path / method / f"seed{seed}"
+        run.mkdir()
+        result = {
+            "finished": True,
+            "seed": seed,
+            "scores": [[score + seed for score in row] for row in scores],
+            "timings": {"seconds": 10.0 + seed, "peak_bytes": 3e6},
+            "stored_bytes": {"network": stored, "heads": 0},
+        }
+        (run / "result.json").write_text(json.dumps(result))
+
+
+def test_rows_are_means_over_seeds(tmp_path):
+    make(tmp_path, "clnp")
+    make(tmp_path, "single", scores=((85.0,), (85.0, 82.0)))
+    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single", "ewc"]}))
+    (tmp_path / "ewc").mkdir()
+    (tmp_path / "ewc" / "series.json").write_text(json.dumps({"seeds": [0]}))
+    ours, alone = rows(tmp_path)
+    assert (ours["method"], alone["method"], ours["seeds"]) == ("clnp", "single", [0, 1])
+    assert ours["average"] == {"mean": 75.5, "deviation": pytest.approx(0.5**0.5)}
+    assert ours["forgetting"]["mean"] == 20.0
+    assert ours["backward_transfer"]["mean"] == -20.0
+    assert ours["forward_transfer"]["mean"] == -2.0
+    assert alone["forward_transfer"]["mean"] == 0.0
+    assert (ours["stored"]["mean"], ours["peak"]["mean"]) == (2.0, 3.0)
+
+
+def test_forward_transfer_is_unknown_without_tasks_alone(tmp_path):
+    make(tmp_path, "clnp")
+    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp"]}))
+    [ours] = found = rows(tmp_path)
+    assert ours["forward_transfer"] is None
+    written = texts(found)
+    assert "-20.00 ± 0.00" in written["txt"]
+    assert written["md"].splitlines()[2].split(" | ")[4] == "-"
+    [line] = csv.DictReader(written["csv"].splitlines())
+    assert float(line["average_mean"]) == 75.5
+    assert line["forward_transfer_mean"] == ""
+    assert r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$" in written["tex"]
+
+
+def test_methods_are_compared_from_the_command_line(folder, capsys):
+    compare = ["compare", "small.toml", "--quiet", "--out", "c"]
+    assert cli.main([*compare, "--methods", "clnp,finetune"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[:3]] == ["method", "clnp", "finetune"]
+    assert "The runs are in c, the table in c/comparison.*" in out
+    # A method more, and one whose run was lost.
+    shutil.rmtree(folder / "c" / "finetune" / "seed0")
+    assert cli.main([*compare, "--methods", "single"]) == 0
+    assert not (folder / "c" / "finetune" / "seed0").exists()
+    assert cli.main(["resume", "c", "--quiet"]) == 0
+    capsys.readouterr()
+    assert cli.main(["inspect", "c", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)["table"]
+    assert [row["method"] for row in table] == ["clnp", "finetune", "single"]
+    assert json.loads((folder / "c" / "comparison.json").read_text()) == table
+    ours, finetune, single = table
+    assert ours["forgetting"]["mean"] == single["forgetting"]["mean"] == 0
+    assert finetune["forgetting"]["mean"] > 0
+    for ending in ("txt", "csv", "md", "tex"):
+        assert (folder / "c" / f"comparison.{ending}").read_text().count("finetune") == 1
+    [result] = finished_results(folder / "c" / "single")
+    assert result["method"] == "single"
+    assert result["stored_bytes"]["further networks"] > 0
+    assert cli.main(["verify", "c"]) == 0
+    assert cli.main(["inspect", "c/finetune/seed0"]) == 0
+    text = capsys.readouterr().out
+    assert "finetune, seed 0" in text
+    assert "outputs differ from when their task ended, forgetting " in text
+    assert "Neurons" not in text
+    promise = "c/finetune/seed0 was learnt by finetune, which promises nothing that could be .*"
+    fails(capsys, 2, promise, "verify", "c/finetune/seed0")
+
+
+def test_a_comparison_of_something_else_is_refused(folder, capsys):
+    message = "unknown method 'ewk'; did you mean 'ewc'.*"
+    fails(capsys, 2, message, "compare", "small.toml", "--methods", "ewk")
+    compare = ["compare", "small.toml", "--quiet", "--out", "c"]
+    assert cli.main([*compare, "--methods", "finetune"]) == 0
+    capsys.readouterr()
+    message = r"c is another comparison: its seeds is \[0\]; name another directory"
+    fails(capsys, 2, message, *compare, "--seeds", "2")
