@@ -28,3 +28,11 @@ def test_one_task_forgets_and_transfers_nothing():
     for metric in (forgetting, backward_transfer):
         assert metric([[90.0]]) == 0.0
     assert forward_transfer([[90.0]], [80.0]) == 0.0
+
+
+def test_what_cannot_be_known_is_none():
+    joint = [[None], [None, None], [75.0, 60.0, 95.0]]
+    assert average(joint) == pytest.approx(230 / 3)
+    assert forgetting(joint) is None
+    assert backward_transfer(joint) is None
+    assert forward_transfer(joint, [1.0, 2.0, 3.0]) is None

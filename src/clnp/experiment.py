@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .baselines.dense_method import DenseMethod
+from .baselines.joint import Joint, JointMethod
 from .certificate import digest_of
 from .checkpoint import attached
 from .config import LearnerConfig
@@ -190,6 +191,7 @@ class Course:
         setting = Setting(
             experiment.model,
             experiment.example_input,
+            experiment.tasks,
             experiment.config,
             head=experiment.head,
             classifier=experiment.classifier,
@@ -199,6 +201,8 @@ class Course:
         )
         if experiment.baseline is None:
             self.method = NeuralPruning(setting, path, state)
+        elif isinstance(experiment.baseline, Joint):
+            self.method = JointMethod(experiment.baseline, setting, state)
         else:
             self.method = DenseMethod(experiment.baseline, setting, state)
         if self.method.device.type == "cuda":
@@ -277,11 +281,16 @@ class Course:
         """Run the test data of every task learnt so far: its score, and whether a bit differs."""
         row: list[float | None] = []
         for task, record in zip(tasks, self._done, strict=True):
-            judged = judge(self.method.predict, task, self.experiment, self.method.device)
+            judged = None
+            if self.method.answers(task.name):
+                judged = judge(self.method.predict, task, self.experiment, self.method.device)
             score, digest = judged if judged is not None else (None, None)
             row.append(score)
-            record.setdefault("outputs", digest)
+            if record.get("outputs") is None:
+                record["outputs"] = digest
             record["unchanged"] = None if digest is None else digest == record["outputs"]
+            if record["test_score"] is None:
+                record["test_score"] = score  # Learnt only now, with all others.
         self._scores.append(row)
         self._tell({"event": "evaluation", "task": tasks[-1].name, "scores": row})
 

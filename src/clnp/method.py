@@ -1,6 +1,6 @@
 """A method of continual learning, as a run carries it out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal, Protocol
@@ -23,6 +23,7 @@ class Setting:
 
     model: nn.Module
     example_input: Any
+    tasks: Sequence[Task]
     config: LearnerConfig
     head: Literal["multi", "single"]
     classifier: str | None
@@ -40,6 +41,9 @@ class Method(Protocol):
 
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the task can be told not to fit."""
+
+    def answers(self, task: str) -> bool:
+        """Whether the task has been learnt."""
 
     def num_candidates(self, task: str) -> int:
         """How often the task will be trained."""

@@ -55,6 +55,10 @@ class NeuralPruning:
         """Raise an `ArgumentError` if the task can be told not to fit."""
         self.learner.check(task)
 
+    def answers(self, task: str) -> bool:
+        """Whether the task has been learnt."""
+        return task in self.net.tasks
+
     def num_candidates(self, task: str) -> int:
         """How often the task will be trained."""
         return len(self.learner.candidates(task))

@@ -122,7 +122,8 @@ def scores(result: Mapping[str, Any]) -> str:
     if all(task["unchanged"] in (True, None) for task in tasks):
         verdict = "nothing was forgotten: all outputs are what they were, to the last bit"
     else:
-        lost = f", forgetting {forgetting(result['scores']):.2f}"
+        amount = forgetting(result["scores"])
+        lost = "" if amount is None else f", forgetting {amount:.2f}"
         then = ": see clnp verify" if result.get("method", "clnp") == "clnp" else lost
         verdict = f"outputs differ from when their task ended{then}"
     return f"{text}\nAverage {sum(known) / len(known):.2f}; {verdict}."

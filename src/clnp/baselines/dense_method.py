@@ -8,18 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import checkpoint
 from ..discovery import discover
 from ..errors import ArgumentError
 from ..fit import Epoch, Fit, evaluate
 from ..generators import isolated, seed_all
-from ..ledger import Ledger
 from ..method import Setting
-from ..objective import objective_named
 from ..seeds import derive
 from ..task import Task, TaskData, load
-from ..training import Training, check_optimizer
+from ..training import check_optimizer
 from .dense import DenseNet
+from .record import NO_NEURONS, outcome, save_state, without_penalty
 
 
 class DenseMethod:
@@ -31,7 +29,7 @@ class DenseMethod:
         shared = setting.head == "single"
         graph, model = self.graph, setting.model
         self.net = DenseNet(model, graph.classifier, shared_head=shared, graph=graph)
-        self.training = plain(settings.training or setting.config.training)
+        self.training = without_penalty(settings.training or setting.config.training)
         # A strategy that trains once more finds out how in its settings.
         self.strategy = replace(settings, training=self.training).strategy(self.net)
         self._fit: Fit | None = None
@@ -60,6 +58,10 @@ class DenseMethod:
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         return int(layer.weight.shape[0])
 
+    def answers(self, task: str) -> bool:
+        """Whether the task has been learnt."""
+        return task in self.net.tasks
+
     def num_candidates(self, task: str) -> int:
         """How often the task will be trained: once."""
         return 1
@@ -75,6 +77,8 @@ class DenseMethod:
                 if index == 0:
                     self.net.reset()
                 self.net.begin_task(task.name, data.num_outputs)
+                # What it draws shall not depend on what came before the task.
+                seed_all(derive(self.setting.seed, "begin", task.name))
                 self.strategy.begin(index)
             seed = derive(self.setting.seed, "candidate", task.name)
             rule = self.strategy.rule()
@@ -89,19 +93,7 @@ class DenseMethod:
             self.net.end_task()
             scores = self._scores(data)
         self.setting.on_event({"event": "task", "task": task.name, "new": {}, **scores})
-        candidate = {"alpha": 0.0, "lr": self.training.lr, "num_epochs": num_epochs}
-        return {
-            "task": task.name,
-            "objective": objective_named(task.objective).name,
-            "candidates": [{**candidate, "score": best, "diverged": None}],
-            "winner": 0,
-            "best_score": best,
-            "pruning": {"score": None, "kept": {}, "thresholds": {}},
-            "num_rounds": 0,
-            **scores,
-            "new": {},
-            "reused": {},
-        }
+        return outcome(task, self.training, num_epochs=num_epochs, best=best, **scores)
 
     def _load(self, task: Task) -> TaskData:
         """The data as neural pruning has it: the same samples are held out."""
@@ -148,9 +140,7 @@ class DenseMethod:
         own = 0 if heads.shared else sum(p.nbytes for p in heads.parameters())
         total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
         return {
-            "capacity": {"sizes": {}, "usages": [], "free": {}},
-            "forecast": {"num_tasks": None, "bottleneck": None},
-            "certificates": {},
+            **NO_NEURONS,
             "stored_bytes": {
                 "network": total - own,
                 "heads": own,
@@ -172,20 +162,4 @@ class DenseMethod:
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
         """Write what is attached, in which there is everything, to a file."""
-        empty = checkpoint.Record(
-            graph=self.graph,
-            head=self.setting.head,
-            modules={},
-            ledger=Ledger(self.graph.groups),
-            certificates=(),
-            num_outputs=(),
-            open_task=None,
-            open_free={},
-            attached=attached,
-        )
-        checkpoint.write(path, empty, {})
-
-
-def plain(training: Training) -> Training:
-    """The same training without an L1 penalty."""
-    return replace(training, alpha=0.0)
+        save_state(path, self.graph, self.setting.head, attached)

@@ -6,6 +6,7 @@ from typing import Any
 from .ewc import EWC
 from .finetune import Finetune
 from .hat import HAT
+from .joint import Joint
 from .packnet import PackNet
 from .si import SI
 from .single import Single
@@ -20,6 +21,8 @@ class Methods:
     """Each task alone, in a network of its own."""
     finetune: Finetune = field(default_factory=Finetune)
     """Every task with all weights, nothing done about forgetting."""
+    joint: Joint = field(default_factory=Joint)
+    """All tasks at the same time."""
     ewc: EWC = field(default_factory=EWC)
     """Elastic weight consolidation."""
     packnet: PackNet = field(default_factory=PackNet)

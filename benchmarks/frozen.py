@@ -1,0 +1,23 @@
+"""Networks of which an ended task owns a part."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+import clnp
+
+
+def with_fraction_frozen(
+    make: Callable[[], nn.Module], x: Tensor, *, head: str, fraction: float
+) -> clnp.ContinualNet:
+    """A network in which one ended task owns that fraction of every group, and another is open.
+
+    With nothing frozen the open task is the first one.
+    """
+    net = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
+    if fraction:
+        net.begin_task("first")
+        sizes = net.graph.groups.items()
+        net.end_task({group: range(int(size * fraction)) for group, size in sizes})
+    net.begin_task("open")
+    return net

@@ -1,0 +1,336 @@
+"""An epoch of permuted MNIST in clnp, in plain PyTorch and in Avalanche, side by side.
+
+    pip install 'clnp[bench]'
+    python benchmarks/peers.py [--rounds 5] [--device cpu]
+
+Everybody trains the same 784-2000-2000-10 network with Adam, rate 0.002, in batches of 256, and is
+handed the same float32 tensors, permuted beforehand. The inputs are noise unless `--data` says
+where MNIST is: the time of a step does not depend on them. Nobody logs, and nobody evaluates, but
+for the one validation sample that `Fit` asks for.
+
+In every round each system begins anew and learns the tasks one after the other; they take turns
+task by task. An epoch is the last one of its task. The whole task is all of its epochs and what is
+done once: EWC's pass over the data for its importances, a pruning, the capture of a CUDA graph. On
+a GPU clnp replays captured steps, and it and the plain loops keep the data there; Avalanche loads
+batches from the host, without worker processes.
+"""
+
+import argparse
+import gc
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from timing import aligned, machine, ratios, seconds, spread
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import clnp
+from clnp.datasets import LabelledData, find
+from clnp.fit import Fit, l1_rule
+from clnp.streams import Permuted, permuted
+from clnp.task import load
+
+BATCH = 256
+LR = 0.002
+ALPHA = {"fc1": 2e-5, "fc2": 1e-4, "fc3": 1e-5}
+PLAIN, NAIVE = "plain loop", "Avalanche Naive"
+
+Learn = Callable[[int], list[float]]
+"""Learns the task of that number, counted from 0; the seconds of each epoch."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Inputs and labels of each task, on the host, and how long each is trained."""
+
+    tasks: list[tuple[Tensor, Tensor]]
+    device: torch.device
+    epochs: int
+
+
+System = Callable[[Setting], Learn]
+"""A network that has learnt nothing yet, ready for the tasks of a setting."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of one task's last epoch, and of everything from its beginning to its end."""
+
+    epoch: float
+    whole: float
+
+
+Times = dict[str, list[list[Measured]]]
+"""By system, then by task: one for each round."""
+
+
+def noise(num_samples: int) -> LabelledData:
+    """As many images of MNIST's shape, and labels, as are wanted, without any meaning."""
+    images = torch.randint(0, 256, (num_samples, 1, 28, 28), dtype=torch.uint8)
+    data = images, torch.randint(0, 10, (num_samples,))
+    return LabelledData("noise", data, data, 10, largest=255.0)
+
+
+def tasks_of(
+    data: LabelledData, *, num_tasks: int, num_samples: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Float32 inputs [num_samples, 784] and labels of each task."""
+    stream = Permuted("permuted", data.name, num_tasks=num_tasks, num_train=num_samples)
+    made = []
+    for task in permuted(data, stream, seed=0):
+        images, labels = task.train
+        made.append((task.prepare(images).flatten(1), labels))
+    return made
+
+
+def plain(setting: Setting, alpha: Mapping[str, float]) -> Learn:
+    """A hand-written loop over data on the device; the L1 term is on the layers in `alpha`."""
+    model = clnp.MLP().to(setting.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    weights = [(a, model.get_submodule(path).weight) for path, a in alpha.items()]
+
+    def run_epoch(x: Tensor, y: Tensor) -> None:
+        for places in torch.randperm(len(x), device=x.device).split(BATCH):
+            loss = F.cross_entropy(model(x[places]), y[places])
+            for a, weight in weights:
+                loss = loss + a * weight.abs().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def learn(number: int) -> list[float]:
+        x, y = (part.to(setting.device) for part in setting.tasks[number])
+        return [seconds(lambda: run_epoch(x, y), x.device) for _ in range(setting.epochs)]
+
+    return learn
+
+
+def continual(setting: Setting, keep: float) -> Learn:
+    """clnp with its L1 term; each task keeps that fraction of every hidden layer."""
+    model = clnp.MLP().to(setting.device)
+    net = clnp.ContinualNet(model, torch.zeros(2, 784, device=setting.device), head="single")
+    kept = {group: range(int(size * keep)) for group, size in net.graph.groups.items()}
+    training = clnp.Training(
+        epochs=setting.epochs, lr=LR, alpha=ALPHA, batch_size=BATCH, cuda_graph=True
+    )
+
+    def learn(number: int) -> list[float]:
+        x, y = setting.tasks[number]
+        task = clnp.Task(f"task {number + 1}", (x, y), (x[:1], y[:1]), num_outputs=10)
+        net.begin_task(task.name)
+        rule = l1_rule(net, training.alpha)
+        fit = Fit(net, load(task, setting.device), training, seed=number, rule=rule)
+        fit.run()
+        net.end_task(kept)
+        return [epoch.seconds for epoch in fit.epochs]
+
+    return learn
+
+
+def strategies(keep: float) -> dict[str, System]:
+    """Avalanche's strategies by name; an `ImportError` if it is not installed."""
+    from avalanche.models.packnet import PackNetModel
+    from avalanche.training.plugins import EvaluationPlugin
+    from avalanche.training.supervised import EWC, Naive, PackNet, SynapticIntelligence
+
+    def system(strategy: type, options: dict[str, float]) -> System:
+        def begin(setting: Setting) -> Learn:
+            # PackNet wants its own layers, and tells tasks apart by their labels.
+            packs = strategy is PackNet
+            model = (PackNetModel(clnp.MLP()) if packs else clnp.MLP()).to(setting.device)
+            made = strategy(
+                model=model,
+                optimizer=torch.optim.Adam(model.parameters(), lr=LR),
+                criterion=nn.CrossEntropyLoss(),
+                train_mb_size=BATCH,
+                train_epochs=setting.epochs,
+                device=setting.device,
+                evaluator=EvaluationPlugin(),
+                **options,
+            )
+            return learn_with(made, experiences(setting, labelled=packs), device=setting.device)
+
+        return begin
+
+    return {
+        NAIVE: system(Naive, {}),
+        "Avalanche EWC": system(EWC, {"ewc_lambda": 1.0}),
+        "Avalanche SI": system(SynapticIntelligence, {"si_lambda": 0.01}),
+        "Avalanche PackNet": system(
+            PackNet, {"post_prune_epochs": 1, "prune_proportion": 1 - keep}
+        ),
+    }
+
+
+def experiences(setting: Setting, *, labelled: bool) -> list[Any]:
+    """The tasks as Avalanche wants them; without task labels its loader has less to do."""
+    from avalanche.benchmarks import (
+        benchmark_from_datasets,
+        task_incremental_benchmark,
+        with_classes_timeline,
+    )
+    from avalanche.benchmarks.utils import AvalancheDataset
+    from avalanche.benchmarks.utils.data_attribute import DataAttribute
+    from torch.utils.data import TensorDataset
+
+    datasets = [
+        AvalancheDataset(
+            [TensorDataset(x, y)],
+            data_attributes=[DataAttribute(y.tolist(), "targets")] if labelled else None,
+        )
+        for x, y in setting.tasks
+    ]
+    benchmark = benchmark_from_datasets(train=datasets)
+    if labelled:
+        benchmark = with_classes_timeline(task_incremental_benchmark(benchmark))
+    return list(benchmark.train_stream)
+
+
+def learn_with(strategy: Any, experiences: list[Any], *, device: torch.device) -> Learn:
+    """A strategy of Avalanche's, its epochs timed."""
+    times: list[float] = []
+    run_epoch = strategy.training_epoch
+    strategy.training_epoch = lambda **options: times.append(
+        seconds(lambda: run_epoch(**options), device)
+    )
+
+    def learn(number: int) -> list[float]:
+        times.clear()
+        strategy.train(experiences[number], num_workers=0)
+        return list(times)
+
+    return learn
+
+
+def warmed_up(systems: dict[str, System], setting: Setting) -> dict[str, System]:
+    """The systems that get through a little of every task; of the others it is said why not."""
+    few = replace(setting, tasks=[(x[: 2 * BATCH], y[: 2 * BATCH]) for x, y in setting.tasks])
+    able = {}
+    for name, begin in systems.items():
+        try:
+            learn = begin(few)
+            for number in range(len(few.tasks)):
+                learn(number)
+        except Exception as error:
+            if not name.startswith("Avalanche"):
+                raise
+            print(f"{name} is left out: {type(error).__name__}: {error}")
+        else:
+            able[name] = begin
+    return able
+
+
+def learnt(learn: Learn, number: int, *, device: torch.device) -> Measured:
+    """The task of that number, learnt now."""
+    gc.collect()  # Nobody is to clear away what another one left behind.
+    epochs: list[float] = []
+    whole = seconds(lambda: epochs.extend(learn(number)), device)
+    return Measured(epochs[-1], whole)
+
+
+def measured(systems: dict[str, System], setting: Setting, *, rounds: int) -> Times:
+    """What each system took for each task, one value for each round; they take turns."""
+    times: Times = {name: [[] for _ in setting.tasks] for name in systems}
+    for current in range(1, rounds + 1):
+        print(f"round {current} of {rounds}", file=sys.stderr)
+        learners = {name: begin(setting) for name, begin in systems.items()}
+        for number in range(len(setting.tasks)):
+            for name, learn in learners.items():
+                times[name][number].append(learnt(learn, number, device=setting.device))
+    return times
+
+
+def table(times: Times, *, epochs: int) -> str:
+    """A row for each system and task; ratios are those of the same round."""
+    first = {name: [each.epoch for each in tasks[0]] for name, tasks in times.items()}
+    whole = f"task of {epochs} epochs, s"
+    rows = [["system", "task", "epoch, s", "/ Naive, task 1", "/ plain, task 1", whole]]
+    for name, tasks in times.items():
+        for number, values in enumerate(tasks, start=1):
+            taken = [each.epoch for each in values]
+            rows.append(
+                [
+                    name,
+                    str(number),
+                    spread(taken, digits=3),
+                    spread(ratios(taken, first[NAIVE]), "x", digits=3) if NAIVE in first else "-",
+                    f"{statistics.median(ratios(taken, first[PLAIN])):.3f}x",
+                    f"{statistics.median(each.whole for each in values):.3f}",
+                ]
+            )
+    return aligned(rows)
+
+
+def chosen() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--samples", type=int, default=12_800, help="samples of an epoch")
+    parser.add_argument("--tasks", type=int, default=3, help="how many are learnt in a row")
+    parser.add_argument("--epochs", type=int, default=2, help="of each task; at least 2")
+    parser.add_argument("--rounds", type=int, default=5, help="how often all of it is done")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--data", help="directory of MNIST's files; noise is used unless given")
+    parser.add_argument(
+        "--keep",
+        type=float,
+        nargs="+",
+        default=[0.04, 0.25],
+        help="fractions of a layer that a task of clnp keeps, a row for each; 0.04 is about what "
+        "the recipe permuted-mnist comes to",
+    )
+    options = parser.parse_args()
+    if options.epochs < 2:
+        parser.error("--epochs must be 2 or more: PackNet prunes before its last epoch")
+    if max(options.keep) * options.tasks > 1:
+        parser.error("--keep times --tasks is more than the whole network")
+    return options
+
+
+def systems_of(keep: list[float]) -> dict[str, System]:
+    """All systems by name; those of Avalanche if it is there."""
+    systems: dict[str, System] = {
+        PLAIN: lambda setting: plain(setting, {}),
+        "plain loop with L1": lambda setting: plain(setting, ALPHA),
+    }
+    for fraction in keep:
+        name = f"clnp, {100 * fraction:g} % kept"
+        systems[name] = lambda setting, fraction=fraction: continual(setting, fraction)
+    try:
+        systems.update(strategies(keep[0]))
+    except ImportError as error:
+        print(f"Avalanche is left out ({error}): pip install 'clnp[bench]'")
+    return systems
+
+
+def main() -> None:
+    options = chosen()
+    warnings.filterwarnings("ignore", module="avalanche")
+    torch.manual_seed(0)
+    data = find("mnist", options.data) if options.data else noise(options.samples)
+    setting = Setting(
+        tasks_of(data, num_tasks=options.tasks, num_samples=options.samples),
+        torch.device(options.device),
+        options.epochs,
+    )
+    systems = systems_of(options.keep)
+    peer = f"avalanche-lib {version('avalanche-lib')}, " if NAIVE in systems else ""
+    print(
+        f"{peer}{machine(setting.device)}; {data.name}, epochs of "
+        f"{len(setting.tasks[0][0])} samples, {options.rounds} rounds: median (lowest .. highest)"
+    )
+    systems = warmed_up(systems, setting)
+    gc.collect()
+    gc.freeze()  # What Avalanche imports would be looked through at every collection.
+    times = measured(systems, setting, rounds=options.rounds)
+    gc.unfreeze()
+    print(table(times, epochs=options.epochs))
+
+
+if __name__ == "__main__":
+    main()

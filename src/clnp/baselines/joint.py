@@ -1,0 +1,327 @@
+"""Joint training: all tasks at the same time, as if none came after another.
+
+    theta = argmin sum over tasks of L_t(theta), with a part of every batch for each task
+
+What continual learning is measured against, because it needs all data at once. As in the paper's
+appendix, a batch holds a fixed number of samples of each task, an epoch is over when the smaller
+tasks have run out, and with a single head the last hidden layer is cut into equal parts, one for
+the outputs of each task.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batches import Batches
+from ..discovery import discover
+from ..errors import ArgumentError
+from ..fit import Epoch, Fit, evaluate
+from ..generators import isolated, seed_all
+from ..ledger import OpenTask
+from ..method import Setting
+from ..openstate import OpenState
+from ..seeds import derive
+from ..surgery import plain_layer, with_layers
+from ..task import Task, TaskData, load
+from ..trainable import StepRule
+from ..training import Training, check_optimizer
+from .record import NO_NEURONS, outcome, save_state, without_penalty
+
+
+@dataclass(frozen=True)
+class Joint:
+    """All tasks at the same time, with a part of every batch for each."""
+
+    first: int = 50
+    """Samples of the first task in a batch."""
+    others: int = 10
+    """Samples of each other task in a batch."""
+    training: Training | None = None
+    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+
+    def __post_init__(self) -> None:
+        for name in ("first", "others"):
+            if getattr(self, name) < 1:
+                message = f"joint: {name} is {getattr(self, name)!r}; it must be 1 or more"
+                raise ArgumentError(message, argument=name)
+
+    def counts(self, num_tasks: int) -> list[int]:
+        """The samples of each task in a batch."""
+        return [self.first, *[self.others] * (num_tasks - 1)]
+
+
+class Mixed:
+    """The data of several tasks in batches that hold a fixed number of samples of each.
+
+    It has what a training loop asks of `Batches`. The smallest task, counted in batches, sets the
+    length of an epoch; the order of every task is drawn anew for each.
+    """
+
+    def __init__(self, parts: Sequence[Batches], counts: Sequence[int]) -> None:
+        self.parts, self.counts = parts, list(counts)
+        self.device = parts[0].device
+        sizes = [len(part) for part in parts]
+        self.num_steps = min(size // count for size, count in zip(sizes, counts, strict=True))
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        self.starts = torch.tensor(starts, device=self.device)
+        self.inputs: Tensor | None = torch.cat([_inputs(part) for part in parts])
+        self.targets = torch.cat([_targets(part) for part in parts])
+
+    def __len__(self) -> int:
+        """The samples of an epoch."""
+        return self.num_steps * sum(self.counts)
+
+    def places(self, size: int, *, seed: int) -> Iterator[Tensor]:
+        """The samples of each batch, by number, those of the first task first."""
+        orders = []
+        for number, (part, count) in enumerate(zip(self.parts, self.counts, strict=True)):
+            generator = torch.Generator().manual_seed(derive(seed, "part", number))
+            order = torch.randperm(len(part), generator=generator)[: self.num_steps * count]
+            orders.append(order.to(self.device).view(self.num_steps, count) + self.starts[number])
+        yield from torch.cat(orders, 1)
+
+    def batches(self, size: int, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets of each batch."""
+        for places in self.places(size, seed=seed):
+            yield self.at(places)
+
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples, each task's prepared in its own way."""
+        assert self.inputs is not None
+        chosen = torch.split(self.inputs[places], self.counts)
+        ready = [
+            part if own.prepare is None else own.prepare(part)
+            for part, own in zip(chosen, self.parts, strict=True)
+        ]
+        return torch.cat(ready), self.targets[places]
+
+
+def _inputs(part: Batches) -> Tensor:
+    if part.inputs is None:
+        raise ArgumentError("joint training needs all data on the device at once; it is streamed")
+    return part.inputs
+
+
+def _targets(part: Batches) -> Tensor:
+    assert part.targets is not None
+    return part.targets
+
+
+class JointHeads(nn.Module):
+    """In the place of a classifier: a layer for each task, which reads all or a part of its input.
+
+    In training, the batch is cut into the samples of each task; otherwise it is all `current`'s.
+    """
+
+    def __init__(
+        self, like: Any, num_outputs: Sequence[int], counts: list[int], *, cut: bool
+    ) -> None:
+        super().__init__()
+        self.counts, self.current, self.cut = counts, 0, cut
+        self.dim = -1 if isinstance(like, nn.Linear) else 1
+        num_inputs = int(like.weight.shape[1])
+        self.size = num_inputs // len(counts) if cut else num_inputs
+        if not self.size:
+            raise ArgumentError(
+                f"joint: the last layer has {num_inputs} inputs, too few for {len(counts)} tasks"
+            )
+        self.layers = nn.ModuleList(
+            plain_layer(like, num_outputs=count, num_inputs=self.size) for count in num_outputs
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self._head(x, self.current)
+        parts = torch.split(x, self.counts)
+        return torch.cat([self._head(part, number) for number, part in enumerate(parts)])
+
+    def _head(self, x: Tensor, number: int) -> Tensor:
+        if self.cut:
+            x = x.narrow(self.dim, number * self.size, self.size)
+        outputs: Tensor = self.layers[number](x)
+        return outputs
+
+
+class JointNet(nn.Module):
+    """A copy of the model that learns all tasks at once."""
+
+    def __init__(self, model: nn.Module, classifier: str, heads: JointHeads) -> None:
+        super().__init__()
+        self.heads = heads
+        self.model = with_layers(model, {classifier: heads})
+        self.open_task: str | None = "all tasks"
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs)
+
+    def open_state(self) -> OpenState:
+        """A copy of the whole network."""
+        tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        return OpenState(OpenTask("all tasks", 0), {}, tensors)
+
+    def set_open_state(self, state: OpenState) -> None:
+        """Put the network back to where the copy was taken."""
+        self.model.load_state_dict(dict(state.tensors))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The validation data of all tasks, which tells the network whose samples come."""
+
+    net: JointNet
+    parts: Sequence[Batches]
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of one task after the other."""
+        for number, part in enumerate(self.parts):
+            self.net.heads.current = number
+            yield from part.batches(size)
+
+
+class JointMethod:
+    """Collects the tasks, and learns all of them when the last one has come."""
+
+    def __init__(self, settings: Joint, setting: Setting, state: Mapping[str, Any] | None) -> None:
+        self.settings, self.setting = settings, setting
+        graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
+        self.graph = graph
+        counts = settings.counts(len(setting.tasks))
+        training = without_penalty(settings.training or setting.config.training)
+        self.training = replace(training, batch_size=sum(counts))
+        self.known: list[str] = []
+        self.finished = False
+        like: Any = setting.model.get_submodule(graph.classifier)
+        num_outputs = [task.num_outputs or len(like.weight) for task in setting.tasks]
+        if len(set(num_outputs)) > 1:
+            raise ArgumentError(
+                f"joint: the tasks have different numbers of outputs, {num_outputs}"
+            )
+        heads = JointHeads(like, num_outputs, counts, cut=setting.head == "single")
+        self.net = JointNet(setting.model, graph.classifier, heads)
+        self._fit: Fit | None = None
+        self._resumed: Mapping[str, Any] | None = None
+        if state is not None:
+            self.known, self.finished = list(state["known"]), state["finished"]
+            self._resumed = state["progress"]
+            self.net.model.load_state_dict(state["net"])
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return next(self.net.parameters()).device
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the training cannot be done."""
+        check_optimizer(self.training, self.device)
+
+    def num_candidates(self, task: str) -> int:
+        """How often the task will be trained: all are, with the last one."""
+        return 1 if task == self.setting.tasks[-1].name else 0
+
+    def answers(self, task: str) -> bool:
+        """Whether the task has been learnt: none has, before the last one came."""
+        return self.finished
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        """Take note of the task; with the last one, learn all of them."""
+        scores: dict[str, float | None] = {"score": None, "test_score": None}
+        best, num_epochs = None, 0
+        if task.name == self.setting.tasks[-1].name:
+            with isolated(self.device):
+                best, num_epochs = self._learn_all()
+                self.finished = True
+                scores = self._scores(self._load(task), len(self.known))
+        self.known.append(task.name)
+        self.setting.on_event({"event": "task", "task": task.name, "new": {}, **scores})
+        return outcome(task, self.training, num_epochs=num_epochs, best=best, **scores)
+
+    def _learn_all(self) -> tuple[float, int]:
+        """Train on all tasks; the validation score over all samples, and the number of epochs."""
+        setting = self.setting
+        data = [self._load(task) for task in setting.tasks]
+        resumed, self._resumed = self._resumed, None
+        if resumed is None:
+            seed_all(derive(setting.seed, "init", "joint"))
+            for module in self.net.model.modules():
+                reset: Any = getattr(module, "reset_parameters", None)
+                if reset is not None:
+                    reset()
+        mixed: Any = Mixed([each.train for each in data], self.net.heads.counts)
+        judged: Any = Judged(self.net, [each.validation for each in data])
+        together = replace(data[-1], train=mixed, validation=judged)
+        seed = derive(setting.seed, "candidate", "joint")
+        self._fit = Fit(self.net, together, self.training, seed=seed, rule=StepRule())
+        if resumed is not None:
+            self._fit.restore(resumed)
+        best = self._fit.run(lambda epoch: self._tell(setting.tasks[-1], epoch))
+        num_epochs = len(self._fit.epochs)
+        self._fit = None
+        return best, num_epochs
+
+    def _load(self, task: Task) -> TaskData:
+        config = self.setting.config
+        seed_all(derive(self.setting.seed, "load", task.name))
+        return load(
+            task,
+            self.device,
+            seed=self.setting.seed,
+            validation_fraction=config.validation_fraction,
+            resident=config.resident,
+            num_workers=config.num_workers,
+            check=config.check_data,
+        )
+
+    def _tell(self, task: Task, epoch: Epoch) -> None:
+        where = {"candidate": 0, "num_epochs": self.training.epochs}
+        self.setting.on_event({"event": "epoch", "task": task.name, **where, **vars(epoch)})
+        self.setting.on_progress()
+
+    def _scores(self, data: TaskData, number: int) -> dict[str, float | None]:
+        def predict(inputs: Tensor) -> Any:
+            return self._run(inputs, number)
+
+        test = None if data.test is None else evaluate(predict, data.test, data.objective)
+        return {"score": evaluate(predict, data.validation, data.objective), "test_score": test}
+
+    def _run(self, inputs: Tensor, number: int) -> Any:
+        training = self.net.training
+        self.net.eval()
+        self.net.heads.current = number
+        try:
+            return self.net(inputs)
+        finally:
+            self.net.train(training)
+
+    def predict(self, inputs: Tensor, task: str) -> Any:
+        """The outputs of a task."""
+        return self._run(inputs, self.known.index(task))
+
+    def figures(self) -> dict[str, Any]:
+        """What a result says about the network: it is stored, and nothing beside it."""
+        total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
+        own = sum(parameter.nbytes for parameter in self.net.heads.parameters())
+        heads = 0 if self.net.heads.cut else own
+        return {
+            **NO_NEURONS,
+            "stored_bytes": {"network": total - heads, "heads": heads},
+        }
+
+    def verify(self) -> None:
+        """Nothing: it promises nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """All of it; `progress` is None unless it is training."""
+        return {
+            "progress": None if self._fit is None else self._fit.state(),
+            "known": self.known,
+            "finished": self.finished,
+            "net": dict(self.net.model.state_dict()),
+        }
+
+    def save(self, path: str | PathLike[str], *, attached: Any) -> None:
+        """Write what is attached, in which there is everything, to a file."""
+        save_state(path, self.graph, self.setting.head, attached)

@@ -1,0 +1,113 @@
+import pytest
+import torch
+from torch import nn
+
+from clnp import Experiment, LearnerConfig, Task, Training
+from clnp.baselines.joint import Joint, JointHeads, JointNet, Mixed
+from clnp.batches import batches_of
+from clnp.errors import ArgumentError
+from forgetting import Crash, experiment
+
+CPU = torch.device("cpu")
+
+
+def part(start, size, **options):
+    """Samples whose inputs and targets are their own numbers."""
+    numbers = torch.arange(start, start + size)
+    return batches_of((numbers[:, None].float(), numbers), CPU, **options)
+
+
+def test_batches_hold_a_fixed_number_of_samples_of_each_task():
+    mixed = Mixed([part(0, 50), part(100, 12), part(200, 9)], [5, 2, 2])
+    batches = list(mixed.batches(9, seed=0))
+    assert len(batches) == 4  # The last task has run out.
+    assert len(mixed) == 36
+    seen = torch.cat([targets for _, targets in batches])
+    assert len(set(seen.tolist())) == 36
+    for inputs, targets in batches:
+        assert torch.equal(inputs[:, 0], targets.float())
+        assert [int(t) // 100 for t in targets] == [0] * 5 + [1] * 2 + [2] * 2
+    again = torch.cat([targets for _, targets in mixed.batches(9, seed=1)])
+    assert not torch.equal(seen, again)
+
+
+def test_each_task_has_its_samples_prepared_in_its_own_way():
+    parts = [part(0, 4, prepare=lambda x: x * 10), part(4, 4), part(8, 4, prepare=lambda x: -x)]
+    [(inputs, targets)] = Mixed(parts, [4, 4, 4]).batches(12, seed=0)
+    scale = torch.tensor([10.0] * 4 + [1.0] * 4 + [-1.0] * 4)
+    assert torch.equal(inputs[:, 0], scale * targets)
+
+
+def test_streamed_data_cannot_be_mixed():
+    with pytest.raises(ArgumentError, match="joint training needs all data on the device at once"):
+        Mixed([part(0, 4, resident=False)], [1])
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_the_outputs_of_a_task_read_its_part_of_the_last_layer(cut):
+    model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 2))
+    heads = JointHeads(model[2], [2, 2, 2], [4, 1, 1], cut=cut)
+    net = JointNet(model, "2", heads)
+    for layer in heads.layers:
+        layer.reset_parameters()
+    x = torch.randn(6, 3)
+    hidden = torch.relu(net.model[0](x))
+    parts = [slice(2 * t, 2 * t + 2) if cut else slice(0, 7) for t in range(3)]
+    rows = [slice(0, 4), slice(4, 5), slice(5, 6)]
+    expected = [heads.layers[t](hidden[rows[t], parts[t]]) for t in range(3)]
+    assert torch.equal(net(x), torch.cat(expected))
+    net.eval()
+    heads.current = 1
+    assert torch.equal(net(x), heads.layers[1](hidden[:, parts[1]]))
+
+
+def test_a_last_layer_that_is_too_small_is_refused():
+    with pytest.raises(ArgumentError, match="joint: the last layer has 2 inputs, too few for 3"):
+        JointHeads(nn.Linear(2, 2), [2] * 3, [1] * 3, cut=True)
+
+
+@pytest.mark.parametrize("head", ["single", "multi"])
+def test_all_tasks_are_learnt_with_the_last_one(tmp_path, head):
+    made = experiment(Joint(first=16, others=16), head=head, epochs=12)
+    result = made.run(tmp_path / "run")
+    assert result["scores"][:2] == [[None], [None, None]]
+    assert min(result["scores"][2]) > 80
+    assert [record["test_score"] for record in result["tasks"]] == result["scores"][2]
+    assert all(record["unchanged"] for record in result["tasks"])
+    assert [record["candidates"][0]["num_epochs"] for record in result["tasks"]] == [0, 0, 12]
+    stored = result["stored_bytes"]
+    assert (stored["heads"] > 0) is (head == "multi")
+
+
+def test_a_joint_training_that_breaks_off_ends_like_any_other(tmp_path):
+    def make():
+        return experiment(Joint(first=20, others=10), epochs=4)
+
+    whole = make().run(tmp_path / "whole")
+    for epoch in (0, 2):
+
+        def crash(event, epoch=epoch):
+            if event["event"] == "epoch" and event["number"] == epoch + 1:
+                raise Crash
+
+        with pytest.raises(Crash):
+            make().run(tmp_path / f"broken {epoch}", checkpoint_seconds=0, on_event=crash)
+        again = make().run(tmp_path / f"broken {epoch}", checkpoint_seconds=0)
+        assert again["scores"] == whole["scores"]
+        assert [t["outputs"] for t in again["tasks"]] == [t["outputs"] for t in whole["tasks"]]
+
+
+def test_tasks_with_other_numbers_of_outputs_are_refused(tmp_path):
+    x, y = torch.randn(20, 6), torch.arange(20) % 2
+    tasks = [Task("a", (x, y), num_outputs=2), Task("b", (x, y), num_outputs=3)]
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    config = LearnerConfig(training=Training(1))
+    with pytest.raises(ArgumentError, match="joint: the tasks have different numbers of outputs"):
+        Experiment(model, x[:2], tasks, config, baseline=Joint()).run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["first", "others"])
+def test_settings_that_make_no_sense_are_refused(name):
+    with pytest.raises(ArgumentError, match=f"joint: {name} is 0; it must be 1 or more"):
+        Joint(**{name: 0})
+    assert Joint(50, 10).counts(3) == [50, 10, 10]

@@ -1,0 +1,29 @@
+from dataclasses import replace
+
+import pytest
+
+from clnp.baselines.single import Single
+from forgetting import check_goes_on, experiment
+
+
+@pytest.mark.parametrize("head", ["single", "multi"])
+def test_nothing_is_forgotten_and_every_task_has_a_network(tmp_path, head):
+    result = experiment(Single(), head=head).run(tmp_path / "run")
+    for number, record in enumerate(result["tasks"]):
+        assert record["unchanged"]
+        assert {row[number] for row in result["scores"][number:]} == {record["test_score"]}
+    stored = result["stored_bytes"]
+    size = stored["network"] + stored["heads"] / 3
+    assert stored["further networks"] >= 2 * size
+
+
+def test_a_task_is_learnt_as_if_there_were_no_other(tmp_path):
+    several = experiment(Single())
+    first = several.run(tmp_path / "several")
+    for number, task in enumerate(several.tasks):
+        alone = replace(several, tasks=[task]).run(tmp_path / f"alone {number}")
+        assert alone["tasks"][0]["outputs"] == first["tasks"][number]["outputs"]
+
+
+def test_a_run_that_breaks_off_ends_like_any_other(tmp_path):
+    check_goes_on(lambda: experiment(Single()), tmp_path)
