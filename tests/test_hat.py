@@ -200,6 +200,7 @@ def method(network="mlp", *, head="multi", device="cpu", **options):
     setting = Setting(
         NETWORKS[network][0]().to(device),
         example(network).to(device),
+        (),
         LearnerConfig(),
         head=head,
         classifier=None,

@@ -185,6 +185,7 @@ def method(network="mlp", *, head="multi", optimizer="adam", device="cpu", graph
     setting = Setting(
         NETWORKS[network][0]().to(device),
         example(network).to(device),
+        (),
         LearnerConfig(),
         head=head,
         classifier=None,
