@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
+from clnp.capture import CapturedStep
+from clnp.training import make_optimizer
 
 ALPHA = 1e-5
 BATCH = 256
@@ -26,16 +28,15 @@ FRACTIONS = {"task 1": 0.0, "25 %": 0.25, "50 %": 0.5, "75 %": 0.75}
 """How much of every group is frozen."""
 
 
-def training_step(
-    forward: Callable[[], Tensor],
-    penalty: Callable[[], Tensor],
-    parameters: list[nn.Parameter],
-    labels: Tensor,
-) -> Callable[[], None]:
-    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+def plain_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
+    """A hand-written step of the dense network with an L1 term on its weights."""
+    model.train()
+    weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def step() -> None:
-        loss = F.cross_entropy(forward(), labels) + penalty()
+        penalty = sum((w.abs().sum() for w in weights), torch.zeros((), device=x.device))
+        loss = F.cross_entropy(model(x), labels) + ALPHA * penalty
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -43,23 +44,23 @@ def training_step(
     return step
 
 
-def plain_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
-    """A hand-written step of the dense network with the same L1 term on its weights."""
-    model.train()
-    weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
-    return training_step(
-        lambda: model(x),
-        lambda: ALPHA * sum((w.abs().sum() for w in weights), torch.zeros((), device=x.device)),
-        list(model.parameters()),
-        labels,
-    )
-
-
 def clnp_step(net: clnp.ContinualNet, x: Tensor, labels: Tensor) -> Callable[[], None]:
+    """The same step of the open task as a learner takes it; on a GPU, captured and replayed."""
     net.train()
-    return training_step(
-        lambda: net(x), lambda: net.l1_penalty(ALPHA), list(net.parameters()), labels
-    )
+    captured = x.device.type == "cuda"
+    training = clnp.Training(lr=1e-3)
+    optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
+
+    def step(places: Tensor | None = None) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(net(x), labels).backward()
+        net.add_l1_gradient(ALPHA)
+        optimizer.step()
+
+    if not captured:
+        return step
+    graph, places = CapturedStep(step, 1, x.device), torch.zeros(1, dtype=torch.long).to(x.device)
+    return lambda: graph(places)
 
 
 def inference(model: nn.Module, x: Tensor) -> Callable[[], None]:
