@@ -1,0 +1,92 @@
+"""What a task costs as a function of how many came before it, in time and memory.
+
+    python benchmarks/growth.py [--tasks 25] [--keep 0.04] [--rounds 3] [--device cpu]
+
+The 784-2000-2000-10 network learns one task after the other and keeps a fixed part of every hidden
+layer of each. Beside every task, in turns, the dense network takes the same steps plainly. A ratio
+is the median over rounds (lowest .. highest). Memory is what a step needs at most beside the data:
+of the GPU as the allocator counts it, of the CPU the bytes of weights, gradients and the
+optimizer's averages.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from step import BATCH, clnp_step, plain_step
+from timing import aligned, machine, ratios, seconds, spread
+from torch import nn
+
+import clnp
+
+
+def held_bytes(network: nn.Module, device: torch.device) -> int:
+    """The most that a step has needed: weights, gradients and averages, or the GPU's own count."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    trained = sum(parameter.nbytes for parameter in network.parameters())
+    fixed = sum(buffer.nbytes for buffer in network.buffers())
+    return fixed + 4 * trained
+
+
+def timed(
+    step: Callable[[], None], device: torch.device, *, calls: int, rounds: int
+) -> list[float]:
+    """Seconds per call, one value for each round."""
+
+    def run() -> None:
+        for _ in range(calls):
+            step()
+
+    run()
+    return [seconds(run, device) / calls for _ in range(rounds)]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=int, default=25)
+    parser.add_argument("--keep", type=float, default=0.04)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calls", type=int, default=8)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    torch.manual_seed(0)
+    x, labels = torch.rand(BATCH, 784, device=device), torch.randint(0, 10, (BATCH,), device=device)
+    dense = clnp.MLP().to(device)
+    plain = plain_step(dense, x, labels)
+    net = clnp.ContinualNet(clnp.MLP().to(device), x[:2], head="single")
+    keep = {group: range(int(size * options.keep)) for group, size in net.graph.groups.items()}
+    print(f"{machine(device)}, batch {BATCH}, {options.rounds} rounds of {options.calls} steps")
+    print(f"each task keeps {options.keep:.0%} of every hidden layer\n")
+    rows = [["task", "frozen before", "step / plain dense", "memory / plain dense"]]
+    for number in range(1, options.tasks + 1):
+        claimed, size = net.ledger.claimed()["fc1"], net.ledger.sizes["fc1"]
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        reference = timed(plain, device, calls=options.calls, rounds=options.rounds)
+        plain_bytes = held_bytes(dense, device)
+        net.begin_task(f"task {number}")
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        step = clnp_step(net, x, labels)
+        times = timed(step, device, calls=options.calls, rounds=options.rounds)
+        memory = held_bytes(net, device) / plain_bytes
+        rows.append(
+            [
+                str(number),
+                f"{claimed / size:.0%}",
+                spread(ratios(times, reference), "x"),
+                f"{memory:.2f}x",
+            ]
+        )
+        del step
+        net.end_task(keep)
+    print(aligned(rows))
+
+
+if __name__ == "__main__":
+    main()
