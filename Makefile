@@ -39,8 +39,11 @@ docs: $(STAMP) ## Make the pages that are made from the source
 	$(RUN) -c 'from clnp.reference import markdown; print(markdown(), end="")' > docs/recipe-keys.md
 	$(RUN) results/tables.py
 
-bench: $(STAMP) ## Compare the speed of a training step with plain PyTorch
+bench: $(STAMP) ## Compare the speed with plain PyTorch and with Avalanche (ARGS="--device cuda")
+	$(RUN) -m uv pip install --quiet --python $(RUN) --editable '.[bench]'
 	$(RUN) benchmarks/step.py $(ARGS)
+	$(RUN) benchmarks/growth.py $(ARGS)
+	$(RUN) benchmarks/peers.py $(ARGS)
 
 clean: ## Remove .venv, caches and builds
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
