@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clnp.series import plus_minus
+from clnp.series import plus_minus, spread
 
 HERE = Path(__file__).parent
 PAGES = ("README.md", "docs/reproduction.md")
@@ -85,7 +85,7 @@ def pruning(*recipes: str) -> list[list[str]]:
             [task["pruning"]["score"] for task in first],
             [task["score"] for task in first],
         )
-        rows.append([f"`{recipe}`", *(_spread(column) for column in columns)])
+        rows.append([f"`{recipe}`", *(plus_minus(spread(column), 1) for column in columns)])
     return rows
 
 
@@ -116,11 +116,6 @@ def _summary(recipe: str) -> dict[str, Any]:
 def _results(recipe: str) -> list[dict[str, Any]]:
     paths = sorted((HERE / recipe).glob("seed*.json"))
     return [json.loads(path.read_text())["result"] for path in paths]
-
-
-def _spread(values: Sequence[float]) -> str:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return plus_minus({"mean": statistics.fmean(values), "deviation": deviation}, 1)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ comparison.json         the table, also as .txt, .csv, .md and .tex
 import csv
 import io
 import os
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from .errors import RunError
 from .ledger import aligned
 from .metrics import average, backward_transfer, forgetting, forward_transfer
 from .runs import read_json
-from .series import finished_results
+from .series import finished_results, spread
 
 COMPARISON = "compare.json"
 TABLE = "comparison"
@@ -71,7 +70,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
         for column in COLUMNS:
             values = [figures[column.key] for figures in columns]
             known = [value for value in values if value is not None]
-            row[column.key] = _spread(known) if len(known) == len(values) else None
+            row[column.key] = spread(known) if len(known) == len(values) else None
         found.append(row)
     if not found:
         raise RunError(f"{path}: no run of the comparison is finished yet")
@@ -93,11 +92,6 @@ def _figures(result: Mapping[str, Any], alone: Sequence[float] | None) -> dict[s
         "seconds": timings["seconds"],
         "peak": timings["peak_bytes"] / 1e6,
     }
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "deviation": deviation}
 
 
 def table(found: Sequence[Mapping[str, Any]], *, sign: str = "±") -> list[list[str]]:

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .config import LearnerConfig
-from .task import Task
+from .fit import Epoch
+from .generators import seed_all
+from .seeds import derive
+from .task import Task, TaskData, load
 
 Event = Mapping[str, Any]
 
@@ -30,6 +33,26 @@ class Setting:
     seed: int
     on_event: Callable[[Event], None]
     on_progress: Callable[[], None]
+
+    def load(self, task: Task, device: torch.device) -> TaskData:
+        """The task's data, with the same samples held out whatever the method."""
+        config = self.config
+        seed_all(derive(self.seed, "load", task.name))
+        return load(
+            task,
+            device,
+            seed=self.seed,
+            validation_fraction=config.validation_fraction,
+            resident=config.resident,
+            num_workers=config.num_workers,
+            check=config.check_data,
+        )
+
+    def tell_epoch(self, task: Task, epoch: Epoch, *, num_epochs: int) -> None:
+        """Tell of an epoch of a task that is trained once, after which it could be saved."""
+        where = {"candidate": 0, "num_epochs": num_epochs}
+        self.on_event({"event": "epoch", "task": task.name, **where, **vars(epoch)})
+        self.on_progress()
 
 
 class Method(Protocol):

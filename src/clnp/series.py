@@ -62,9 +62,9 @@ def aggregate(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "seeds": [result["seed"] for result in results],
         "num_tasks": [len(result["tasks"]) for result in results],
-        "average": _spread([statistics.fmean(row) for row in last]),
+        "average": spread([statistics.fmean(row) for row in last]),
         "tasks": [
-            {"task": task, **_spread([row[place] for row in last])}
+            {"task": task, **spread([row[place] for row in last])}
             for place, task in enumerate(tasks)
         ],
         "forgetting": max(
@@ -74,16 +74,16 @@ def aggregate(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ),
         "unchanged": all(record["unchanged"] for r in results for record in r["tasks"]),
         "used": {
-            group: _spread(
+            group: spread(
                 [100 * (1 - result["capacity"]["free"][group] / size) for result in results]
             )
             for group, size in sizes.items()
         },
-        "seconds": _spread([result["timings"]["seconds"] for result in results]),
+        "seconds": spread([result["timings"]["seconds"] for result in results]),
     }
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
     """Mean, and the standard deviation of a sample; that of one value is 0."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return {"mean": statistics.fmean(values), "deviation": deviation}

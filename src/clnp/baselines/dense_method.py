@@ -1,6 +1,6 @@
 """A baseline, as a run carries it out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -14,7 +14,7 @@ from ..fit import Epoch, Fit, evaluate
 from ..generators import isolated, seed_all
 from ..method import Setting
 from ..seeds import derive
-from ..task import Task, TaskData, load
+from ..task import Task, TaskData
 from ..training import check_optimizer
 from .dense import DenseNet
 from .record import NO_NEURONS, outcome, save_state, without_penalty
@@ -69,7 +69,7 @@ class DenseMethod:
     def learn(self, task: Task) -> dict[str, Any]:
         """Learn the task, from where it broke off; what a result says about it."""
         with isolated(self.device):
-            data = self._load(task)
+            data = self.setting.load(task, self.device)
             index = len(self.net.tasks)
             resumed, self._resumed = self._resumed, None
             if resumed is None:
@@ -85,7 +85,7 @@ class DenseMethod:
             self._fit = Fit(self.net, data, self.training, seed=seed, rule=rule)
             if resumed is not None:
                 self._fit.restore(resumed)
-            best = self._fit.run(lambda epoch: self._tell(task, epoch))
+            best = self._fit.run(self._teller(task))
             num_epochs = len(self._fit.epochs)
             self._fit = None
             seed_all(derive(self.setting.seed, "end", task.name))
@@ -95,24 +95,9 @@ class DenseMethod:
         self.setting.on_event({"event": "task", "task": task.name, "new": {}, **scores})
         return outcome(task, self.training, num_epochs=num_epochs, best=best, **scores)
 
-    def _load(self, task: Task) -> TaskData:
-        """The data as neural pruning has it: the same samples are held out."""
-        config = self.setting.config
-        seed_all(derive(self.setting.seed, "load", task.name))
-        return load(
-            task,
-            self.device,
-            seed=self.setting.seed,
-            validation_fraction=config.validation_fraction,
-            resident=config.resident,
-            num_workers=config.num_workers,
-            check=config.check_data,
-        )
-
-    def _tell(self, task: Task, epoch: Epoch) -> None:
-        where = {"candidate": 0, "num_epochs": self.training.epochs}
-        self.setting.on_event({"event": "epoch", "task": task.name, **where, **vars(epoch)})
-        self.setting.on_progress()
+    def _teller(self, task: Task) -> Callable[[Epoch], None]:
+        num_epochs = self.training.epochs
+        return lambda epoch: self.setting.tell_epoch(task, epoch, num_epochs=num_epochs)
 
     def _scores(self, data: TaskData) -> dict[str, float | None]:
         def predict(inputs: Tensor) -> Any:

@@ -8,7 +8,7 @@ tasks have run out, and with a single head the last hidden layer is cut into equ
 the outputs of each task.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -26,7 +26,7 @@ from ..method import Setting
 from ..openstate import OpenState
 from ..seeds import derive
 from ..surgery import plain_layer, with_layers
-from ..task import Task, TaskData, load
+from ..task import Task, TaskData
 from ..trainable import StepRule
 from ..training import Training, check_optimizer
 from .record import NO_NEURONS, outcome, save_state, without_penalty
@@ -234,7 +234,7 @@ class JointMethod:
             with isolated(self.device):
                 best, num_epochs = self._learn_all()
                 self.finished = True
-                scores = self._scores(self._load(task), len(self.known))
+                scores = self._scores(self.setting.load(task, self.device), len(self.known))
         self.known.append(task.name)
         self.setting.on_event({"event": "task", "task": task.name, "new": {}, **scores})
         return outcome(task, self.training, num_epochs=num_epochs, best=best, **scores)
@@ -242,7 +242,7 @@ class JointMethod:
     def _learn_all(self) -> tuple[float, int]:
         """Train on all tasks; the validation score over all samples, and the number of epochs."""
         setting = self.setting
-        data = [self._load(task) for task in setting.tasks]
+        data = [self.setting.load(task, self.device) for task in setting.tasks]
         resumed, self._resumed = self._resumed, None
         if resumed is None:
             seed_all(derive(setting.seed, "init", "joint"))
@@ -257,28 +257,14 @@ class JointMethod:
         self._fit = Fit(self.net, together, self.training, seed=seed, rule=StepRule())
         if resumed is not None:
             self._fit.restore(resumed)
-        best = self._fit.run(lambda epoch: self._tell(setting.tasks[-1], epoch))
+        best = self._fit.run(self._teller(setting.tasks[-1]))
         num_epochs = len(self._fit.epochs)
         self._fit = None
         return best, num_epochs
 
-    def _load(self, task: Task) -> TaskData:
-        config = self.setting.config
-        seed_all(derive(self.setting.seed, "load", task.name))
-        return load(
-            task,
-            self.device,
-            seed=self.setting.seed,
-            validation_fraction=config.validation_fraction,
-            resident=config.resident,
-            num_workers=config.num_workers,
-            check=config.check_data,
-        )
-
-    def _tell(self, task: Task, epoch: Epoch) -> None:
-        where = {"candidate": 0, "num_epochs": self.training.epochs}
-        self.setting.on_event({"event": "epoch", "task": task.name, **where, **vars(epoch)})
-        self.setting.on_progress()
+    def _teller(self, task: Task) -> Callable[[Epoch], None]:
+        num_epochs = self.training.epochs
+        return lambda epoch: self.setting.tell_epoch(task, epoch, num_epochs=num_epochs)
 
     def _scores(self, data: TaskData, number: int) -> dict[str, float | None]:
         def predict(inputs: Tensor) -> Any:
