@@ -98,6 +98,18 @@ def test_methods_are_compared_from_the_command_line(folder, capsys):
     fails(capsys, 2, promise, "verify", "c/finetune/seed0")
 
 
+def test_a_comparison_that_has_hardly_begun_can_be_inspected(tmp_path, capsys):
+    known = {"recipe": "x", "methods": ["clnp", "ewc"], "seeds": [0, 1]}
+    (tmp_path / "compare.json").write_text(json.dumps(known))
+    assert rows(tmp_path) == []
+    assert cli.main(["inspect", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: x by clnp, ewc, 0 of 4 runs finished\n"
+    make(tmp_path, "clnp")
+    assert cli.main(["inspect", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{tmp_path}: x by clnp, ewc, 2 of 4 runs finished\n\nmethod")
+
+
 def test_a_comparison_of_something_else_is_refused(folder, capsys):
     message = "unknown method 'ewk'; did you mean 'ewc'.*"
     fails(capsys, 2, message, "compare", "small.toml", "--methods", "ewk")

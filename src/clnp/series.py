@@ -33,8 +33,12 @@ def read_series(path: Path) -> dict[str, Any]:
 
 
 def finished_results(path: Path) -> list[dict[str, Any]]:
-    """The results of all runs of the series that are finished, in the order of the seeds."""
-    results = (read_json(run_of(path, seed), RESULT, {}) for seed in read_series(path)["seeds"])
+    """The results of all runs of the series that are finished, in the order of the seeds.
+
+    None where there is no series yet.
+    """
+    seeds = read_series(path).get("seeds", [])
+    results = (read_json(run_of(path, seed), RESULT, {}) for seed in seeds)
     return [result for result in results if result.get("finished")]
 
 

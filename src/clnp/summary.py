@@ -30,8 +30,15 @@ def inspect(path: str) -> tuple[Any, str]:
     place = expanded(path)
     if comparison := read_comparison(place):
         compared = rows(place)
-        head = f"{place}: {comparison['recipe']}, {len(compared)} methods"
-        return {"comparison": comparison, "table": compared}, f"{head}\n\n{texts(compared)['txt']}"
+        methods, seeds = comparison["methods"], comparison["seeds"]
+        num_done = sum(len(row["seeds"]) for row in compared)
+        text = (
+            f"{place}: {comparison['recipe']} by {', '.join(methods)}, "
+            f"{num_done} of {len(methods) * len(seeds)} runs finished"
+        )
+        if compared:
+            text += f"\n\n{texts(compared)['txt'].rstrip()}"
+        return {"comparison": comparison, "table": compared}, text
     if series := read_series(place):
         results = finished_results(place)
         text = (
