@@ -102,8 +102,9 @@ def _go_on_comparing(
     """Carry out all runs of these methods that are not finished; the table of all methods."""
     known = read_comparison(path)
     for method in methods:
-        source = Source.from_json(known["source"]).with_method(method)
+        source = Source(str(path / method / RECIPE))  # The user's own may be another by now.
         if not read_series(path / method):
+            source = Source.from_json(known["source"]).with_method(method)
             text = to_toml(source.load(known["seeds"][0]).recipe, header=HEADER)
             _begin_series(path / method, {**known, "methods": [method]}, text)
         console.say(f"method {method}")

@@ -48,7 +48,7 @@ class Training:
     clip_norm: float | None = None
     """Largest norm of the gradient, longer ones are shortened to it."""
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = "float32"
-    """Number format in training, on a GPU for tf32; weights, and all evaluation, are float32."""
+    """Number format in training; the rest is float32, in which PyTorch may round convolutions."""
     channels_last: bool = False
     """Lay images out with the channels last in training, which suits tensor cores; 4-D inputs."""
     cuda_graph: bool = False

@@ -47,16 +47,12 @@ class DenseMethod:
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the task can be told not to fit."""
         check_optimizer(self.training, self.device)
-        most = self.graph_outputs()
+        layer: Any = self.setting.model.get_submodule(self.graph.classifier)
+        most = len(layer.weight)
         if self.setting.head == "single" and (task.num_outputs or 0) > most:
             raise ArgumentError(
                 f"task {task.name!r} has {task.num_outputs} outputs, the single head {most}"
             )
-
-    def graph_outputs(self) -> int:
-        """The outputs of the model's own classifier."""
-        layer: Any = self.setting.model.get_submodule(self.graph.classifier)
-        return int(layer.weight.shape[0])
 
     def answers(self, task: str) -> bool:
         """Whether the task has been learnt."""

@@ -81,6 +81,8 @@ class SuperpositionStrategy:
         """Let all layers run with the contexts of that task."""
         if not self.current:
             self._enter()
+        elif index == self._shown:
+            return
         for name, context in self.current.items():
             context.copy_(draw_context(self.seeds[index], name, context.shape))
         self._shown = index
