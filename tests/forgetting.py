@@ -5,6 +5,9 @@ import torch
 
 import clnp
 from clnp import Experiment, LearnerConfig, Task, Training
+from clnp.baselines.dense_method import DenseMethod
+from clnp.method import Setting
+from networks import NETWORKS, example
 
 
 class Crash(BaseException):
@@ -75,3 +78,26 @@ def check_captured(baseline, directory) -> None:
         found.append([(event["loss"], event["penalised_loss"]) for event in epochs])
     plain, captured = torch.tensor(found)
     assert torch.allclose(plain, captured, rtol=0.05, atol=1e-3)
+
+
+def labelled(name: str, *, network: str = "mlp", num: int = 96, seed: int = 0) -> Task:
+    """Which of the first three inputs is largest, for a network of networks.py."""
+    x = example(network, num=num, seed=seed)
+    return Task(name, (x, x.flatten(1)[:, :3].argmax(1)), num_outputs=3)
+
+
+def method_of(baseline, network: str, *, head: str, device: str) -> DenseMethod:
+    """The method with that network, outside of any run."""
+    torch.manual_seed(0)
+    setting = Setting(
+        NETWORKS[network][0]().to(device),
+        example(network).to(device),
+        (),
+        LearnerConfig(),
+        head=head,
+        classifier=None,
+        seed=0,
+        on_event=lambda event: None,
+        on_progress=lambda: None,
+    )
+    return DenseMethod(baseline, setting, None)

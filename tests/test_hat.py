@@ -8,13 +8,12 @@ from torch.nn import functional as F
 import clnp
 from clnp import Experiment, LearnerConfig, Task, Training
 from clnp.baselines.dense import DenseNet
-from clnp.baselines.dense_method import DenseMethod
 from clnp.baselines.finetune import Finetune
 from clnp.baselines.hat import ATTENTION, HAT, along, annealed, compensation
 from clnp.discovery import discover
 from clnp.errors import ArgumentError
-from clnp.method import Setting
 from clnp.packing import pack, unpack
+from forgetting import labelled, method_of
 from networks import HEADS, NETWORKS, copied_state, example, same_state
 
 
@@ -188,27 +187,11 @@ def test_the_end_of_a_task_stores_its_hard_gates():
     assert strategy.stored_bytes() == {"masks": 3 * 4, "statistics": 0}
 
 
-def labelled(name, *, network="mlp", num=96, seed=0):
-    x = example(network, num=num, seed=seed)
-    return Task(name, (x, x.flatten(1)[:, :3].argmax(1)), num_outputs=3)
-
-
 def method(network="mlp", *, head="multi", device="cpu", **options):
     torch.manual_seed(0)
     given = {"epochs": 2, "lr": 0.1, "batch_size": 16, "optimizer": "SGD", **options}
     training = Training(**given)
-    setting = Setting(
-        NETWORKS[network][0]().to(device),
-        example(network).to(device),
-        (),
-        LearnerConfig(),
-        head=head,
-        classifier=None,
-        seed=0,
-        on_event=lambda event: None,
-        on_progress=lambda: None,
-    )
-    return DenseMethod(HAT(training=training), setting, None)
+    return method_of(HAT(training=training), network, head=head, device=device)
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -7,12 +7,11 @@ import clnp
 from clnp import Experiment, LearnerConfig, Task, Training
 from clnp.baselines import packnet
 from clnp.baselines.dense import DenseNet
-from clnp.baselines.dense_method import DenseMethod
 from clnp.baselines.finetune import Finetune
 from clnp.baselines.packnet import PackNet, packed, survivors
 from clnp.errors import ArgumentError, CapacityError
-from clnp.method import Setting
 from clnp.packing import pack, unpack
+from forgetting import labelled, method_of
 from networks import HEADS, NETWORKS, copied_state, example, same_state
 
 
@@ -163,11 +162,6 @@ def test_settings_that_make_no_sense_are_refused(options, message):
     assert caught.value.argument == next(iter(options))
 
 
-def labelled(name, *, network="mlp", num=96, seed=0):
-    x = example(network, num=num, seed=seed)
-    return Task(name, (x, x.flatten(1)[:, :3].argmax(1)), num_outputs=3)
-
-
 OPTIMIZERS = {
     "adam": {"optimizer": "AdamW", "lr": 0.01, "optimizer_options": {"weight_decay": 0.1}},
     "sgd": {
@@ -182,18 +176,7 @@ def method(network="mlp", *, head="multi", optimizer="adam", device="cpu", graph
     torch.manual_seed(0)
     training = Training(epochs=2, batch_size=16, cuda_graph=graph, **OPTIMIZERS[optimizer])
     settings = PackNet(**{"prune": 0.5, "retrain_epochs": 2, **options}, training=training)
-    setting = Setting(
-        NETWORKS[network][0]().to(device),
-        example(network).to(device),
-        (),
-        LearnerConfig(),
-        head=head,
-        classifier=None,
-        seed=0,
-        on_event=lambda event: None,
-        on_progress=lambda: None,
-    )
-    return DenseMethod(settings, setting, None)
+    return method_of(settings, network, head=head, device=device)
 
 
 @pytest.mark.parametrize("head", HEADS)
