@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from . import checkpoint
 from .activity import Activity
 from .arguments import (
-    alpha_by_layer,
     check_initial,
     check_room,
     checked_outputs,
@@ -39,6 +38,7 @@ from .graph import Graph
 from .guarded import GuardedNet
 from .ledger import Capacity, Ledger, OpenTask
 from .openstate import OpenState
+from .penalty import add_l1_gradient, l1_penalty
 from .pruning import KEEP_ALL, PruningPlan, checked_score, num_kept, plan
 from .subnetwork import subnetwork
 
@@ -177,36 +177,15 @@ class ContinualNet(GuardedNet):
         layers that it does not name have none. Biases and BatchNorm are not penalised.
         """
         self._need_open("l1_penalty")
-        terms = [
-            strength * torch.linalg.vector_norm(weight, 1)
-            for strength, weights in self._penalised(alpha).items()
-            for weight in weights
-        ]
-        return torch.stack(terms).sum() if terms else self._body.head.weight.new_zeros(())
+        return l1_penalty(self._body, alpha)
 
-    @torch.no_grad()
     def add_l1_gradient(self, alpha: float | Mapping[str, float]) -> None:
         """Add the gradient of `l1_penalty(alpha)`, alpha sign(w), to what `backward` has left.
 
         The same step as with the penalty in the loss, in fewer operations.
         """
         self._need_open("add_l1_gradient")
-        for strength, weights in self._penalised(alpha).items():
-            gradients = []
-            for weight in weights:
-                if weight.grad is None:
-                    weight.grad = torch.zeros_like(weight)
-                gradients.append(weight.grad)
-            torch._foreach_add_(gradients, torch._foreach_sign(weights), alpha=strength)
-
-    def _penalised(self, alpha: float | Mapping[str, float]) -> dict[float, list[Tensor]]:
-        """The weights that the open task trains, by the strength of their penalty."""
-        alphas = alpha_by_layer(self.graph, alpha)
-        found: dict[float, list[Tensor]] = {}
-        for path, weight in self._body.weights():
-            if alphas.get(path):
-                found.setdefault(alphas[path], []).append(weight)
-        return found
+        add_l1_gradient(self._body, alpha)
 
     def measure_activity(self, batches: Iterable[Any]) -> Activity:
         """Mean |activation| of every neuron over `batches`, in evaluation mode.
