@@ -403,6 +403,8 @@ def test_a_result_that_was_edited_is_found(run, capsys):
         (("tasks", 0, "new", "fc1"), 99, "task 'digits 0-1': .*: its new neurons of fc1 differ"),
         (("tasks",), [], r"result.json has tasks \[\], the network .*"),
         (("tasks", 0, "unchanged"), False, "task 'digits 0-1': by result.json, its scores .*"),
+        (("forecast", "need", "fc1"), 99, "result.json is not .*: its forecast differs"),
+        (("forecast", "more"), 1, "result.json is not .*: its forecast differs"),
     ],
 )
 def test_a_figure_that_was_edited_is_found(run, capsys, path, value, message):
@@ -414,6 +416,14 @@ def test_a_figure_that_was_edited_is_found(run, capsys, path, value, message):
     part[last] = value
     (run / RESULT).write_text(json.dumps(result))
     fails(capsys, 1, message, "verify", run)
+
+
+def test_a_result_of_an_earlier_version_with_less_of_a_forecast_is_verified(run, capsys):
+    result = read_json(run, RESULT, {})
+    result["forecast"] = {key: result["forecast"][key] for key in ("num_tasks", "bottleneck")}
+    (run / RESULT).write_text(json.dumps(result))
+    assert cli.main(["verify", str(run)]) == 0
+    assert cli.main(["inspect", str(run)]) == 0
 
 
 def test_a_recipe_that_was_edited_is_found(run, capsys):

@@ -38,6 +38,7 @@ from .graph import Graph
 from .guarded import GuardedNet
 from .ledger import Capacity, Ledger, OpenTask
 from .openstate import OpenState
+from .outlook import Forecast, forecast
 from .penalty import add_l1_gradient, l1_penalty
 from .pruning import KEEP_ALL, PruningPlan, checked_score, num_kept, plan
 from .subnetwork import subnetwork
@@ -312,6 +313,11 @@ class ContinualNet(GuardedNet):
     def capacity(self) -> Capacity:
         """New, reused and free neurons for each group and task; print it for a table."""
         return self.ledger.capacity()
+
+    def forecast(self) -> Forecast:
+        """How many more tasks like the last fit, what fills up first, what widening would buy."""
+        needed = self._body.head_groups if self.head == "single" else []
+        return forecast(self.capacity(), head=self.head, head_groups=needed)
 
     def widen(self, extra: Mapping[str, int]) -> None:
         """Append `extra[g]` free neurons to group g, by name or by the path of a layer in it."""

@@ -13,7 +13,6 @@ from .learner import Learner, TaskReport
 from .method import Setting
 from .net import ContinualNet
 from .objective import objective_named
-from .outlook import forecast
 from .progress import Progress
 from .task import Task
 
@@ -139,7 +138,7 @@ def figures(net: ContinualNet) -> dict[str, Any]:
             "usages": [asdict(usage) for usage in capacity.usages],
             "free": capacity.free,
         },
-        "forecast": asdict(forecast(capacity)),
+        "forecast": asdict(net.forecast()),
         "certificates": {name: c.digest for name, c in net.certificates.items()},
         "stored_bytes": stored_bytes(net),
     }

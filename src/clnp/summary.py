@@ -70,7 +70,7 @@ def summary(result: Mapping[str, Any]) -> str:
         reason = result["full"].partition(". ")[0]
         parts.append(f"Full: {reason}. Give the network larger widths, or the tasks more margin.")
     if result["tasks"] and ours:
-        parts.append(f"Room: {Forecast(**result['forecast'])}.")
+        parts.append(f"Room: {Forecast(**result['forecast']).headline}.")
     return "\n\n".join(parts)
 
 
