@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from .recipe import LoadedRecipe
 from .runs import CONFIG, RECIPE, Run, command, expanded, to_json
 from .schema import to_toml
 from .summary import summary
+from .trackers.audience import Audience, tell_again
+from .trackers.named import check_installed, trackers_named
 
 Answer = tuple[Any, str]
 HEADER = "A recipe with every default spelt out: clnp run FILE runs it again."
@@ -58,11 +61,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """On what, from where and how often saved: what does not belong to an experiment."""
+    """On what, from where, how often saved and who is told: what is not of an experiment."""
 
     device: str | None = None
     data: str | None = None
     checkpoint_seconds: float = 60.0
+    trackers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_installed(self.trackers)
 
 
 @contextmanager
@@ -78,11 +85,11 @@ def begin(
         yield experiment, run
 
 
-def carry_out(
-    experiment: Experiment, run: Run, checkpoint_seconds: float, console: Silence
-) -> Answer:
+def carry_out(experiment: Experiment, run: Run, place: Circumstances, console: Silence) -> Answer:
     """Follow the course of an experiment; a signal makes it save and stop."""
-    course = Course(experiment, run, checkpoint_seconds, console.show)
+    trackers = trackers_named(place.trackers, quiet=type(console) is Silence)
+    audience = Audience(trackers, lambda text: warn(text, console))
+    course = Course(experiment, run, place.checkpoint_seconds, console.show, audience=audience)
     try:
         with stopping(course, console):
             result = course.follow()
@@ -95,6 +102,19 @@ def carry_out(
     verify = command("verify", run.path)
     closing = f"The run is in {run.path}. Check it again at any time: {verify}"
     return result, f"{summary(result)}\n\n{closing}"
+
+
+def track_finished(path: Path, place: Circumstances, console: Silence) -> None:
+    """Tell the trackers that are asked for of a run that needs no carrying out."""
+    trackers = trackers_named(place.trackers, quiet=type(console) is Silence)
+    tell_again(path, trackers, lambda text: warn(text, console))
+
+
+def warn(text: str, console: Silence) -> None:
+    """Show a line that the user must see even if no progress is shown."""
+    if type(console) is Silence:
+        print(f"clnp: {text}", file=sys.stderr, flush=True)
+    console.say(text)
 
 
 @contextmanager

@@ -12,7 +12,16 @@ import torch
 from .assembly import experiment_of
 from .atomic import replace_file
 from .baselines.methods import NAMES
-from .carrying import HEADER, Answer, Circumstances, Source, begin, carry_out, data_of
+from .carrying import (
+    HEADER,
+    Answer,
+    Circumstances,
+    Source,
+    begin,
+    carry_out,
+    data_of,
+    track_finished,
+)
 from .compare import COMPARISON, TABLE, read_comparison, rows, texts
 from .console import Lines, Silence
 from .devices import find_device, use_threads
@@ -142,7 +151,7 @@ def start(
             raise RunError(f"{option} is for a series: name the number of seeds, --seeds 5")
         path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-seed{first}")
         with begin(loaded, path, device, place.data, console) as (experiment, run):
-            return carry_out(experiment, run, place.checkpoint_seconds, console)
+            return carry_out(experiment, run, place, console)
     path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-{num_seeds}seeds")
     series = {
         "format": FORMAT,
@@ -218,7 +227,7 @@ def _carry_out_one(
         loaded = replace(loaded, recipe=replace(loaded.recipe, learner=learner))
     device = find_device(place.device)
     with begin(loaded, run, device, place.data or series["data"], console) as (experiment, begun):
-        carry_out(experiment, begun, place.checkpoint_seconds, console)
+        carry_out(experiment, begun, place, console)
 
 
 def _carry_out_together(
@@ -292,14 +301,18 @@ def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) 
     result = read_json(run, RESULT, {})
     with reading(run):
         if result.get("finished"):
-            return result, f"{run} is finished; nothing is left to do.\n\n{summary(result)}"
+            left = "nothing is left to do"
+            if place.trackers:
+                track_finished(run, place, console)
+                left = f"all of it was told to {', '.join(place.trackers)}"
+            return result, f"{run} is finished; {left}.\n\n{summary(result)}"
         before = last_environment(run)
         device = find_device(place.device or before.get("device"))
     use_threads(device, before)
     data = place.data or config.get("data")
     experiment = experiment_of(recipe_of(run), device, data, on_download=console.download)
     with Run.open(run) as opened:
-        return carry_out(experiment, opened, place.checkpoint_seconds, console)
+        return carry_out(experiment, opened, place, console)
 
 
 def _unused(folder: Path, stem: str) -> Path:

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -33,12 +33,15 @@ from .runs import (
     command,
     expanded,
     read_config,
+    read_events,
     read_json,
     to_json,
     writing,
 )
 from .seeds import derive
 from .task import Task, load_test
+from .trackers.audience import Audience, tell_again
+from .trackers.tracker import TrackedRun, Tracker
 
 
 @dataclass(frozen=True)
@@ -98,19 +101,24 @@ class Experiment:
         *,
         checkpoint_seconds: float = 60.0,
         on_event: Callable[[Event], None] = lambda event: None,
+        trackers: Sequence[Tracker] = (),
     ) -> dict[str, Any]:
         """Learn all tasks in a run directory, from where it broke off if there is a run already.
 
-        What comes back is also in `result.json`.
+        What comes back is also in `result.json`. Trackers, `clnp.TensorBoard()` for example, are
+        told of the whole run, also if it is finished.
         """
         path = expanded(directory)
         going_on = (path / CONFIG).is_file()
         if going_on and (result := read_json(path, RESULT, {})).get("finished"):
             check_alike(self.to_json(), read_config(path), path)
+            if trackers:
+                tell_again(path, trackers)
             return dict(result)
         new = {CONFIG: to_json(self.to_json(), indent=1)}
         with Run.open(path) if going_on else Run.create(path, new) as run:
-            return Course(self, run, checkpoint_seconds, on_event).follow()
+            audience = Audience(trackers)
+            return Course(self, run, checkpoint_seconds, on_event, audience=audience).follow()
 
 
 class Course:
@@ -126,8 +134,11 @@ class Course:
         run: Run,
         checkpoint_seconds: float = 60.0,
         on_event: Callable[[Event], None] = lambda event: None,
+        *,
+        audience: Audience | None = None,
     ) -> None:
         self.experiment, self.run, self.on_event = experiment, run, on_event
+        self._audience = Audience(()) if audience is None else audience
         self.checkpoint_seconds = checkpoint_seconds
         self._described = json.loads(to_json(experiment.to_json()))
         self.method: Method
@@ -145,6 +156,15 @@ class Course:
 
     def follow(self) -> dict[str, Any]:
         """Learn the tasks that are left; the result."""
+        try:
+            result = self._follow()
+        except BaseException as error:
+            self._audience.end(None, error)
+            raise
+        self._audience.end(result, None)
+        return result
+
+    def _follow(self) -> dict[str, Any]:
         resumed = self._take_up()
         tasks = self.experiment.tasks
         while len(self._done) < len(tasks) and self._full is None:
@@ -207,8 +227,11 @@ class Course:
             self.method = DenseMethod(experiment.baseline, setting, state)
         if self.method.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.method.device)
-        run.add_environment(describe(self.method.device))
+        environment = describe(self.method.device)
+        run.add_environment(environment)
         run.go_on_from(state)
+        if self._audience:
+            self._begin_tracking(environment)
         if state is None:
             self._tell({"event": "run", **self._described})
             for task in experiment.tasks:
@@ -218,6 +241,15 @@ class Course:
             return False
         self._announce("resumed", experiment.tasks[len(self._done)])
         return True
+
+    def _begin_tracking(self, environment: Mapping[str, Any]) -> None:
+        """Tell trackers of the run, and of all that the checkpoint has left of it."""
+        run, past = self.run, read_events(self.run.path)
+        began = time.time() - run.seconds
+        tracked = TrackedRun(
+            run.path, read_config(run.path), environment, num_before=len(past), began=began
+        )
+        self._audience.begin(tracked, past)
 
     def _announce(self, event: str, task: Task) -> None:
         self._tell(
@@ -245,6 +277,10 @@ class Course:
     def _tell(self, event: Event) -> None:
         self.run.log(event)
         self.on_event(event)
+        if self._audience:
+            # As it stands in the file, where it is read from when the run goes on.
+            at = {"at": round(self.run.seconds, 3)}
+            self._audience.event(json.loads(to_json({**event, **at})))
 
     def _progressed(self) -> None:
         due = time.monotonic() - self._saved >= self.checkpoint_seconds
@@ -292,7 +328,19 @@ class Course:
             if record["test_score"] is None:
                 record["test_score"] = score  # Learnt only now, with all others.
         self._scores.append(row)
-        self._tell({"event": "evaluation", "task": tasks[-1].name, "scores": row})
+        last, figures = self._done[-1], self.method.figures()
+        self._tell(
+            {
+                "event": "evaluation",
+                "task": last["task"],
+                "scores": row,
+                "new": last["new"],
+                "reused": last["reused"],
+                "sizes": figures["capacity"]["sizes"],
+                "free": figures["capacity"]["free"],
+                "forecast": figures["forecast"],
+            }
+        )
 
     def result(self) -> dict[str, Any]:
         """All that the run has come to so far; two runs that are alike differ in `timings` only."""

@@ -1,0 +1,163 @@
+"""A run in MLflow: on the server of MLFLOW_TRACKING_URI, or in a local database."""
+
+import importlib
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import StoppedError
+from .curves import Curves, Point, Table, settings
+from .tracker import Event, TrackedRun, note, recall, require
+
+FLUSH_SECONDS = 5.0
+"""How often curves are sent: a request for each epoch could take longer than the epoch."""
+
+METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1000, 100
+"""What MLflow takes in one request."""
+
+TEXT_LENGTH = 5000
+"""Characters of a tag or a parameter that MLflow takes."""
+
+
+class MLflow:
+    """Sends the curves of a run to MLflow, as one run of an experiment.
+
+    The experiment is the one that is named, that of MLFLOW_EXPERIMENT_NAME, or has the name of the
+    recipe. A run that goes on is taken up under its id; what MLflow has of a curve already is not
+    sent once more.
+    """
+
+    def __init__(self, experiment: str | None = None) -> None:
+        require("mlflow", "mlflow")
+        self._experiment = experiment
+
+    def begin(self, run: TrackedRun) -> None:
+        """Create the run in MLflow, or find it again."""
+        mlflow = importlib.import_module("mlflow")
+        self._entities = importlib.import_module("mlflow.entities")
+        self._curves, self._began = Curves(), run.began
+        self._waiting: list[Any] = []
+        self._sent = time.monotonic()
+        self._takes_files = True
+        known = recall(run.path, "mlflow")
+        uri = mlflow.get_tracking_uri()
+        if not mlflow.is_tracking_uri_set():
+            # By itself it is a file in the working directory, which may be another one now.
+            uri = known.get("tracking_uri", uri)
+        self._client = mlflow.MlflowClient(tracking_uri=uri)
+        found = self._find(known.get("run_id"))
+        if found is None:
+            found = self._create(run)
+            note(run.path, "mlflow", {"run_id": found.info.run_id, "tracking_uri": uri})
+        self._id = found.info.run_id
+        self._client.update_run(self._id, status="RUNNING")
+        # Curves that are there already; how far they go is asked for when they are gone on with.
+        self._before: dict[str, int | None] = dict.fromkeys(found.data.metrics)
+
+    def event(self, event: Event) -> None:
+        """Send the points and tables that come with an event, or keep them for a moment."""
+        points, tables = self._curves.read(event)
+        self._keep(points, self._began + event["at"] if "at" in event else time.time())
+        for table in tables:
+            self._attach(table)
+        due = time.monotonic() - self._sent > FLUSH_SECONDS
+        if due or event.get("event") in ("evaluation", "finished"):
+            self._send()
+
+    def end(self, result: Mapping[str, Any] | None, error: BaseException | None) -> None:
+        """Send what is left, and say how the run ended."""
+        status = "FINISHED"
+        if result is not None:
+            seconds = result.get("timings", {}).get("seconds", 0.0)
+            self._keep(self._curves.finish(result), self._began + seconds)
+        self._send()
+        if error is not None:
+            stopped = isinstance(error, StoppedError | KeyboardInterrupt)
+            status = "KILLED" if stopped else "FAILED"
+            self._client.set_tag(self._id, "clnp.ended", repr(error)[:TEXT_LENGTH])
+        self._client.set_terminated(self._id, status=status)
+
+    def _find(self, number: str | None) -> Any:
+        """The run that was created before, if it is still there."""
+        if number is None:
+            return None
+        error = importlib.import_module("mlflow.exceptions").MlflowException
+        try:
+            found = self._client.get_run(number)
+        except error as reason:
+            if reason.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+        return found if found.info.lifecycle_stage == "active" else None
+
+    def _create(self, run: TrackedRun) -> Any:
+        """A new run with hyper-parameters, tags and the recipe as its description."""
+        tags = {
+            "clnp.path": str(run.path.absolute()),
+            "clnp.method": str(run.config.get("method", "clnp")),
+            **{f"clnp.{key}": str(value) for key, value in run.environment.items()},
+            "mlflow.note.content": f"```toml\n{run.recipe[:TEXT_LENGTH]}\n```",
+        }
+        if run.group is not None:
+            tags["clnp.group"] = run.group
+        created = self._client.create_run(
+            self._experiment_of(run),
+            run_name=run.title,
+            tags={key: value[:TEXT_LENGTH] for key, value in tags.items()},
+        )
+        parameters = [
+            self._entities.Param(key, str(value)[:TEXT_LENGTH])
+            for key, value in settings(run.config).items()
+        ]
+        for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
+            some = parameters[first : first + PARAMETERS_AT_ONCE]
+            self._client.log_batch(created.info.run_id, params=some)
+        return created
+
+    def _experiment_of(self, run: TrackedRun) -> str:
+        """The id of the experiment, which another process may be creating at this moment."""
+        if self._experiment is None and (number := os.environ.get("MLFLOW_EXPERIMENT_ID")):
+            return number
+        name = self._experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        name = name or run.config.get("recipe") or "clnp"
+        error = importlib.import_module("mlflow.exceptions").MlflowException
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except error as reason:
+                if reason.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id)
+
+    def _keep(self, points: list[Point], at: float) -> None:
+        """Keep the points that MLflow does not have yet, until they are sent."""
+        for point in points:
+            names = (point.section, point.part, point.measure)
+            key = "/".join(name for name in names if name is not None)
+            if key in self._before:
+                last = self._before[key]
+                if last is None:
+                    history = self._client.get_metric_history(self._id, key)
+                    last = self._before[key] = max((m.step for m in history), default=-1)
+                if point.step <= last:
+                    continue
+            metric = self._entities.Metric(key, point.value, int(1000 * at), point.step)
+            self._waiting.append(metric)
+
+    def _send(self) -> None:
+        while self._waiting:
+            some = self._waiting[:METRICS_AT_ONCE]
+            self._client.log_batch(self._id, metrics=some)
+            del self._waiting[:METRICS_AT_ONCE]
+        self._sent = time.monotonic()
+
+    def _attach(self, table: Table) -> None:
+        """Store the table as a file; not every server has a place for files that can be reached."""
+        if self._takes_files:
+            try:
+                self._client.log_text(self._id, table.markdown(), f"tasks/{table.title}.md")
+            except Exception:
+                self._takes_files = False
