@@ -1,0 +1,244 @@
+"""The runs that a report is about: one, several seeds, several methods, or what was named."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..compare import read_comparison
+from ..errors import RunError
+from ..runs import CONFIG, EVENTS, command, expanded
+from ..series import read_series, run_of
+from .history import RunHistory, TaskHistory, read_run
+from .labels import clean
+from .values import flat, sequence
+
+
+@dataclass(frozen=True)
+class Member:
+    """One line of an overlay: a run, or the runs of one method and setting with several seeds."""
+
+    label: str
+    runs: tuple[RunHistory, ...]
+
+    @property
+    def has_neurons(self) -> bool:
+        """Whether a task of it claims neurons; baselines have none."""
+        return any(run.sizes and run.learnt for run in self.runs)
+
+    @property
+    def num_tasks(self) -> int:
+        """The most tasks that a run of it has learnt."""
+        return max(len(run.learnt) for run in self.runs)
+
+    @property
+    def longest(self) -> RunHistory:
+        """The run that has learnt the most tasks; the first of them."""
+        return max(self.runs, key=lambda run: len(run.learnt))
+
+    def task(self, place: int) -> list[TaskHistory]:
+        """The task at this place, in every run that has begun it."""
+        return [run.tasks[place] for run in self.runs if place < len(run.tasks)]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All that a report is about, and what its reader has to know about it beforehand."""
+
+    title: str
+    members: tuple[Member, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def runs(self) -> tuple[RunHistory, ...]:
+        """The runs of all members."""
+        return tuple(run for member in self.members for run in member.runs)
+
+    @property
+    def single(self) -> RunHistory | None:
+        """The run, if there is one only."""
+        return self.runs[0] if len(self.runs) == 1 else None
+
+    @property
+    def num_tasks(self) -> int:
+        """The most tasks that a run has learnt."""
+        return max(member.num_tasks for member in self.members)
+
+    @property
+    def num_begun(self) -> int:
+        """The most tasks that a run has begun."""
+        return max(len(run.tasks) for run in self.runs)
+
+    @property
+    def with_neurons(self) -> tuple[Member, ...]:
+        """The members whose tasks claim neurons."""
+        return tuple(member for member in self.members if member.has_neurons)
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups of neurons, in the order of the network."""
+        return list(dict.fromkeys(group for run in self.runs for group in run.sizes))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tasks that have begun; numbers where runs have other tasks."""
+        rows = [[task.name for task in run.tasks] for run in self.runs]
+        longest = max(rows, key=len)
+        if all(row == longest[: len(row)] for row in rows):
+            return longest
+        return [f"task {number}" for number in range(1, len(longest) + 1)]
+
+    @property
+    def score_name(self) -> str:
+        """What scores are: accuracies in percent if all tasks are classified."""
+        tasks = [task for run in self.runs for task in run.tasks]
+        return "accuracy, %" if all(task.classification for task in tasks) else "score"
+
+
+def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
+    """The runs at these paths, each a run, a series or a comparison; a `RunError` if one is none.
+
+    A run of a series or a comparison that cannot be read is left out, and a note says so.
+    """
+    places = list({os.path.realpath(place): place for place in map(expanded, paths)}.values())
+    if not places:
+        raise RunError("name a run to report on")
+    notes: list[str] = []
+    found = [member for place in places for member in _members(place, notes, alone=len(places) < 2)]
+    if not found:
+        raise RunError(
+            f"there is nothing to report on in {places[0]}: no run has begun, or none can be "
+            f"read; go on with it, {command('resume', places[0])}"
+        )
+    members = tuple(
+        Member(label, member.runs) for label, member in zip(_labels(found), found, strict=True)
+    )
+    notes += [note for run in _all_runs(members) for note in _notes(run, _called(run, members))]
+    return Collection(_title(members), members, tuple(dict.fromkeys(notes)))
+
+
+def _all_runs(members: Sequence[Member]) -> list[RunHistory]:
+    return [run for member in members for run in member.runs]
+
+
+def _members(place: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
+    if comparison := read_comparison(place):
+        for method in sequence(comparison.get("methods")):
+            runs = _series_runs(place / str(method), notes, str(method))
+            if runs:
+                yield Member(str(method), runs)
+    elif read_series(place):
+        runs = _series_runs(place, notes, place.name)
+        if runs:
+            yield Member(place.name, runs)
+    elif alone:
+        yield Member(place.name, (read_run(place),))
+    else:
+        try:
+            yield Member(place.name, (read_run(place),))
+        except RunError as error:
+            if not os.path.isfile(place / CONFIG):
+                raise  # It is no run: a slip of the pen, which a report without it would hide.
+            notes.append(f"{place} is left out: {error}.")
+
+
+def _series_runs(place: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
+    runs = []
+    try:
+        seeds = [int(seed) for seed in sequence(read_series(place).get("seeds"))]
+    except (RunError, TypeError, ValueError) as error:
+        notes.append(f"{name} is left out: {error}.")
+        return ()
+    if not seeds:
+        notes.append(f"{name} has not begun.")
+    for seed in seeds:
+        path = run_of(place, seed)
+        if not os.path.isfile(path / CONFIG):
+            notes.append(f"{name}: the run with seed {seed} has not begun.")
+            continue
+        try:
+            runs.append(read_run(path))
+        except RunError as error:
+            notes.append(f"{name}: the run with seed {seed} is left out: {error}.")
+    return tuple(runs)
+
+
+def _labels(members: Sequence[Member]) -> list[str]:
+    """The shortest kind of name that tells all members apart."""
+    if len(members) == 1:
+        run = members[0].runs[0]
+        return [run.method if len(members[0].runs) > 1 else run.path.name]
+    kinds: list[Callable[[Member], str]] = [
+        lambda m: m.runs[0].method,
+        lambda m: m.runs[0].recipe,
+        lambda m: f"{m.runs[0].recipe}, {m.runs[0].method}",
+    ]
+    settings = [_settings(member.runs[0]) for member in members]
+    if all(each == settings[0] for each in settings):
+        kinds.append(lambda m: f"seed {m.runs[0].seed}")
+    kinds += [lambda m: m.label, lambda m: m.runs[0].path.parent.name + "/" + m.label]
+    for kind in kinds:
+        labels = [clean(kind(member)) for member in members]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [clean(member.runs[0].path) for member in members]
+
+
+def _settings(run: RunHistory) -> dict[str, Any]:
+    return {k: v for k, v in flat(run.config).items() if k not in ("seed", "data")}
+
+
+def _title(members: Sequence[Member]) -> str:
+    runs = _all_runs(members)
+    recipes = list(dict.fromkeys(clean(run.recipe) for run in runs))
+    title = recipes[0] if len(recipes) == 1 else f"{len(recipes)} recipes"
+    if len(members) > 1:
+        return f"{title}: {len(members)} {_kind(members)} compared"
+    if len(runs) > 1:
+        return f"{title}, {len(runs)} seeds"
+    method = "" if runs[0].method == "clnp" else f" by {clean(runs[0].method)}"
+    return f"{title}{method}, seed {'?' if runs[0].seed is None else runs[0].seed}"
+
+
+def _kind(members: Sequence[Member]) -> str:
+    methods = {member.runs[0].method for member in members}
+    return "methods" if len(methods) == len(members) else "runs"
+
+
+def _called(run: RunHistory, members: Sequence[Member]) -> str:
+    """How a note names the run; nothing, where there is one only."""
+    if sum(len(member.runs) for member in members) == 1:
+        return ""
+    member = next(member for member in members if run in member.runs)
+    if len(member.runs) == 1:
+        return member.label
+    label = f"{member.label}, " if len(members) > 1 else ""
+    return f"{label}seed {run.seed}"
+
+
+def _notes(run: RunHistory, name: str) -> Iterator[str]:
+    """What a reader has to know about a run before he reads its numbers."""
+    where = f"{name}: " if name else ""
+    num = len(run.learnt)
+    if run.failed is not None:
+        yield f"{where}the run failed after {num} of {run.num_tasks} tasks: {run.failed}."
+    elif not run.finished:
+        begun = next((task.name for task in run.tasks if not task.learnt), None)
+        last = f"; {clean(begun)} is being trained" if begun else ""
+        yield (
+            f"{where}the run is not finished: {num} of {run.num_tasks} tasks are learnt{last}. "
+            f"{command('resume', run.path)} goes on with it."
+        )
+    if run.full is not None:
+        reason = run.full.partition(". ")[0]
+        yield f"{where}the network was full after {num} of {run.num_tasks} tasks: {reason}."
+    if run.num_damaged:
+        lines = "1 line" if run.num_damaged == 1 else f"{run.num_damaged} lines"
+        verb = "is" if run.num_damaged == 1 else "are"
+        yield f"{where}{lines} of {EVENTS} {verb} damaged and left out; curves may have gaps."
+    if not run.num_events:
+        yield f"{where}there is no {EVENTS}: training and pruning curves are missing."
+    if any(task.unchanged is False for task in run.learnt) and run.method == "clnp":
+        check = command("verify", run.path)
+        yield f"{where}OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen: {check}."

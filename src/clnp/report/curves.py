@@ -1,0 +1,223 @@
+"""Figures of training: the loss and the validation score at every epoch, task by task."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from .collection import Collection, Member
+from .history import Epoch, TaskHistory
+from .labels import clean, shortened
+from .measures import over_runs
+from .panels import task_panels
+from .picture import Cell, Picture, Table, finite
+from .style import SOFT, categories
+
+MOST_POINTS = 150
+"""Epochs that a curve is drawn with; of more, every second or third."""
+MOST_NAMED = 8
+"""Candidates that a legend names."""
+
+Value = Callable[[Epoch], float | None]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values at epochs from `start` on, one row for each run; `tuning` follows the pruning."""
+
+    label: str
+    rows: list[list[float | None]]
+    chosen: bool
+    start: int = 0
+
+
+def draw_loss(collection: Collection) -> Picture | None:
+    """The training loss at every epoch; None where no epoch is known."""
+    return _draw(collection, "loss", "Training loss", "training loss", lambda epoch: epoch.loss)
+
+
+def draw_validation(collection: Collection) -> Picture | None:
+    """The validation score at every epoch; None where no epoch is known."""
+    along = f"validation {collection.score_name}"
+    return _draw(collection, "validation", "Validation score", along, lambda epoch: epoch.score)
+
+
+def _draw(
+    collection: Collection, name: str, title: str, along: str, value: Value
+) -> Picture | None:
+    names = collection.names
+    by_place = [_curves(collection, place, value) for place in range(len(names))]
+    known = [curve for curves in by_place for curve in curves if _numbers(curve)]
+    if not known:
+        return None
+    panels = task_panels(names, has_data=lambda place: any(map(_numbers, by_place[place])))
+    labels = list(dict.fromkeys(curve.label for curve in known))
+    colours = dict(zip(labels, categories(len(labels)), strict=True))
+    several = collection.single is None
+    for axes, place in zip(panels.axes, panels.shown, strict=True):
+        tuned = [c.start for c in by_place[place] if c.start]
+        if tuned:
+            axes.axvspan(min(tuned), _end(by_place[place]), color=SOFT, lw=0, zorder=0)
+        for curve in sorted(by_place[place], key=lambda curve: curve.chosen):
+            _draw_curve(axes, curve, colours[curve.label])
+    values = [number for curve in known for number in _numbers(curve)]
+    if name == "loss" and min(values) > 0 and max(values) > 30 * min(values):
+        panels.axes[0].set_yscale("log")
+        for axes in panels.axes:
+            axes.minorticks_off()
+    elif name == "validation":
+        low, high = _window(values)
+        panels.axes[0].set_ylim(low, high)
+    panels.axes[0].set_xlim(left=0)
+    figure = panels.figure
+    figure.supxlabel("epoch")
+    figure.supylabel(along)
+    _add_legend(figure, labels, colours, tuned=any(c.start for cs in by_place for c in cs))
+    what = (
+        "Mean over seeds of the chosen candidate of each task, with standard deviations."
+        if several
+        else "Every candidate of the grid, the chosen one in a stronger line."
+    )
+    return Picture(
+        name,
+        title,
+        f"{what} The shaded epochs are fine-tuning after pruning.{panels.note}",
+        f"{title} of {len(panels.shown)} tasks, from {min(values):.3g} to {max(values):.3g}.",
+        figure,
+        _summary(collection),
+        _all_epochs(collection),
+    )
+
+
+def _window(values: Sequence[float]) -> tuple[float, float]:
+    """From the lowest to the highest, without the depths of the first epochs that hide the rest."""
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 50], ordered[-1]
+    room = 0.05 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _curves(collection: Collection, place: int, value: Value) -> list[Curve]:
+    run = collection.single
+    if run is None:
+        return [c for member in collection.members for c in _of_member(member, place, value)]
+    if place >= len(run.tasks):
+        return []
+    task = run.tasks[place]
+    found = [
+        Curve(clean(c.name), [[value(e) for e in c.epochs]], c is task.chosen)
+        for c in task.candidates
+        if c.epochs
+    ]
+    chosen = task.chosen
+    if chosen is not None and task.tuning:
+        row = [value(e) for e in task.tuning]
+        found.append(Curve(clean(chosen.name), [row], True, len(chosen.epochs)))
+    return found
+
+
+def _of_member(member: Member, place: int, value: Value) -> list[Curve]:
+    tasks = [task for task in member.task(place) if _shown(task)]
+    rows = [[value(e) for e in _shown(task)] for task in tasks]
+    found = [Curve(clean(member.label), rows, True)] if rows else []
+    tuned = [[value(e) for e in task.tuning] for task in tasks if task.tuning]
+    if tuned:
+        found.append(Curve(clean(member.label), tuned, True, max(map(len, rows))))
+    return found
+
+
+def _shown(task: TaskHistory) -> tuple[Epoch, ...]:
+    """The epochs of the winner, or of the last candidate so far."""
+    if task.chosen is not None:
+        return task.chosen.epochs
+    return task.candidates[-1].epochs if task.candidates else ()
+
+
+def _numbers(curve: Curve) -> list[float]:
+    return [v for row in curve.rows for v in row if v is not None and math.isfinite(v)]
+
+
+def _end(curves: Sequence[Curve]) -> int:
+    return max(curve.start + max(map(len, curve.rows), default=0) for curve in curves)
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
+    spreads = over_runs(curve.rows)
+    step = math.ceil(len(spreads) / MOST_POINTS)
+    places = sorted({*range(0, len(spreads), step), len(spreads) - 1})
+    x = [curve.start + place + 1 for place in places]
+    y = finite([s and s.mean for s in (spreads[place] for place in places)])
+    errors = [s.deviation if s else 0.0 for s in (spreads[place] for place in places)]
+    if any(errors):
+        low = [a - b for a, b in zip(y, errors, strict=True)]
+        high = [a + b for a, b in zip(y, errors, strict=True)]
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+    width, alpha = (1.1, 1.0) if curve.chosen else (0.6, 0.75)
+    # One epoch is no line.
+    mark = "o" if len(x) == 1 else ""
+    axes.plot(x, y, color=colour, lw=width, alpha=alpha, marker=mark, ms=2)
+
+
+def _add_legend(figure, labels: Sequence[str], colours: dict[str, str], *, tuned: bool) -> None:  # type: ignore[no-untyped-def]
+    handles: list[Line2D | Patch] = []
+    if 1 < len(labels) <= MOST_NAMED:
+        longest = max(map(len, labels))
+        handles = [
+            Line2D([], [], color=colours[label], lw=2, label=shortened(label, 64))
+            for label in labels
+        ]
+    else:
+        longest = 0
+    if tuned:
+        handles.append(Patch(color=SOFT, lw=0, label="fine-tuning"))
+    if handles:
+        ncols = max(1, min(4, int(96 / (max(longest, 12) + 6))))
+        figure.legend(handles=handles, loc="outside upper left", ncols=ncols)
+
+
+def _summary(collection: Collection) -> Table:
+    """A row for each candidate: its epochs, and the loss and score at their end."""
+    several = collection.single is None
+    rows: list[tuple[Cell, ...]] = []
+    for member in collection.members:
+        for run in member.runs:
+            for task in run.tasks:
+                for candidate in task.candidates:
+                    last = candidate.epochs[-1] if candidate.epochs else Epoch(None, None)
+                    scores = [e.score for e in candidate.epochs if e.score is not None]
+                    head: list[Cell] = (
+                        [f"{clean(member.label)}, seed {run.seed}"] if several else []
+                    )
+                    rows.append(
+                        (
+                            *head,
+                            clean(task.name),
+                            clean(candidate.name),
+                            len(candidate.epochs),
+                            None if last.loss is None else f"{last.loss:.4g}",
+                            None if last.score is None else f"{last.score:.2f}",
+                            f"{max(scores):.2f}" if scores else None,
+                        )
+                    )
+    first = ("run", "task") if several else ("task",)
+    ends = ("candidate", "epochs", "last loss", "last validation", "best validation")
+    return Table((*first, *ends), tuple(rows))
+
+
+def _all_epochs(collection: Collection) -> Table:
+    """Every epoch of every candidate, for a file."""
+    rows: list[tuple[Cell, ...]] = []
+    for member in collection.members:
+        for run in member.runs:
+            for task in run.tasks:
+                parts = [(clean(c.name), c.epochs) for c in task.candidates]
+                for part, epochs in [*parts, ("fine-tuning", task.tuning)]:
+                    rows += [
+                        (clean(member.label), run.seed, clean(task.name), part, n, e.loss, e.score)
+                        for n, e in enumerate(epochs, 1)
+                    ]
+    header = ("run", "seed", "task", "candidate", "epoch", "loss", "validation score")
+    return Table(header, tuple(rows))

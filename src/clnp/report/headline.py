@@ -1,0 +1,148 @@
+"""What was run and what it came to: the top of a report."""
+
+from collections.abc import Sequence
+
+from ..metrics import average, forgetting
+from . import markup
+from .collection import Collection, Member
+from .history import RunHistory
+from .labels import clean
+from .measures import columns, free_share, spread_of, tightest
+from .picture import Cell, Table, counted, in_words
+
+Fact = tuple[str, str, str, str]
+
+
+def lead(collection: Collection) -> str:
+    """What was run, in a sentence."""
+    run = collection.runs[0]
+    names = collection.names
+    heads = sorted({each.head for each in collection.runs})
+    methods = list(dict.fromkeys(each.method for each in collection.runs))
+    learnt = counted(collection.num_tasks, "task")
+    how = "continual learning by neural pruning" if methods == ["clnp"] else in_words(methods, 12)
+    parts = [f"{learnt} learnt by {how}", f"head {in_words(heads)}"]
+    devices = {str(s.get("gpu") or s.get("cpu")) for r in collection.runs for s in r.sessions[-1:]}
+    if devices:
+        parts.append(f"on {in_words(sorted(devices))}")
+    if collection.single is not None and run.seconds is not None:
+        parts.append(f"in {duration(run.seconds)}")
+    if names and collection.num_tasks:
+        parts.append(f"from {clean(names[0])} to {clean(names[collection.num_tasks - 1])}")
+    return ", ".join(parts[:-1]) + (f": {parts[-1]}." if names else f", {parts[-1]}.")
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, as one would say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def headline(collection: Collection) -> str:
+    """The numbers that matter most; for several members, a table of them."""
+    if collection.num_tasks == 0:
+        return markup.paragraph("No task has been learnt yet.")
+    if len(collection.members) > 1:
+        return markup.table(members_table(collection), label="Methods and runs compared") + (
+            markup.paragraph(
+                "Forgetting: mean loss of a task since it was at its best. Backward transfer: mean "
+                "change since it was learnt. Forward transfer: mean gain over learning it alone. "
+                "Means ± standard deviations over seeds."
+            )
+        )
+    member = collection.members[0]
+    entries = [_average(collection, member), _forgetting(member)]
+    if member.has_neurons:
+        entries += [_capacity(member), _outlook(member)]
+    else:
+        entries += [_stored(member)]
+    return markup.facts([entry for entry in entries if entry is not None])
+
+
+def members_table(collection: Collection) -> Table:
+    """A row for each member: mean and deviation of every column."""
+    found = columns(collection)
+    rows: list[tuple[Cell, ...]] = []
+    for member in collection.members:
+        cells = [spread_of(column.value(run) for run in member.runs) for column in found]
+        texts = [s.text(c.digits) if s else None for s, c in zip(cells, found, strict=True)]
+        rows.append((clean(member.label), *texts, len(member.runs)))
+    return Table(("", *(column.title for column in found), "seeds"), tuple(rows))
+
+
+def _over(runs: Sequence[RunHistory]) -> str:
+    return f"mean over {len(runs)} seeds, " if len(runs) > 1 else ""
+
+
+def _average(collection: Collection, member: Member) -> Fact | None:
+    found = spread_of(average(run.scores) if run.scores else None for run in member.runs)
+    if found is None:
+        return ("Average test score", "unknown", "There is no test data.", "words")
+    accuracy = "accuracy" in collection.score_name
+    name = "Average test accuracy" if accuracy else "Average test score"
+    value = f"{found.text()} %" if accuracy else found.text()
+    more = f"{_over(member.runs)}of {counted(member.num_tasks, 'task')}, after the last"
+    return (name, value, more[0].upper() + more[1:], "" if found.num == 1 else "words")
+
+
+def _forgetting(member: Member) -> Fact:
+    """Exactly none, where every output is what it was; otherwise how much."""
+    tasks = [task for run in member.runs for task in run.learnt]
+    certified = sum(1 for task in tasks if task.certificate)
+    judged = [task for task in tasks if task.unchanged is not None]
+    if judged and all(task.unchanged for task in judged):
+        outputs = (
+            "The test outputs of all tasks are"
+            if len(judged) == len(tasks)
+            else f"The test outputs of {len(judged)} of {len(tasks)} tasks are"
+        )
+        more = f"{outputs} what they were when learnt, to the last bit"
+        if certified:
+            more += f"; {counted(certified, 'certificate')}"
+        return ("Forgetting", "0, exactly", f"{more}.", "good")
+    if not judged:
+        more = (
+            f"No test data to judge by; {counted(certified, 'certificate')}." if certified else ""
+        )
+        return ("Forgetting", "not measured", more, "words")
+    amount = spread_of(forgetting(run.scores) if run.scores else None for run in member.runs)
+    changed = sum(1 for task in judged if not task.unchanged)
+    value = "outputs differ" if amount is None else amount.text()
+    more = f"The outputs of {changed} of {len(judged)} tasks are not what they were when learnt."
+    return ("Forgetting", value, more, "bad" if amount is None or amount.num == 1 else "bad words")
+
+
+def _capacity(member: Member) -> Fact:
+    found = spread_of(free_share(run) for run in member.runs)
+    least = tightest(member.longest)
+    more = f"{_over(member.runs)}of all neurons, averaged over the layers"
+    if least is not None and len(member.longest.sizes) > 1:
+        more += f"; least in {clean(least[0])}, {least[1]:.0f} %"
+    value = "unknown" if found is None else f"{found.text(0)} %"
+    small = "words" if found is None or found.num > 1 else ""
+    return ("Capacity left", value, f"{more[0].upper()}{more[1:]}.", small)
+
+
+def _outlook(member: Member) -> Fact | None:
+    sentences = list(dict.fromkeys(run.outlook for run in member.runs if run.outlook))
+    if not sentences:
+        return None
+    first, _, rest = sentences[0].partition("; ")
+    if len(sentences) > 1:
+        rest = f"{rest}. " if rest else ""
+        rest += f"This is seed {member.runs[0].seed}; others say otherwise"
+    more = f"{rest[0].upper()}{rest[1:]}." if rest else ""
+    return ("Room", f"{first[0].upper()}{first[1:]}", more, "words")
+
+
+def _stored(member: Member) -> Fact | None:
+    found = spread_of(
+        None if run.stored_bytes is None else run.stored_bytes / 1e6 for run in member.runs
+    )
+    if found is None:
+        return None
+    more = f"What {clean(member.runs[0].method)} keeps to answer for all tasks."
+    return ("Stored", f"{found.text()} MB", more, "" if found.num == 1 else "words")

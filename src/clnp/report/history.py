@@ -1,0 +1,338 @@
+"""A run as its files tell it: what was tried, learnt and claimed, task by task. Nothing is drawn."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..outlook import Forecast
+from ..runs import (
+    ENVIRONMENT,
+    EVENTS,
+    RECIPE,
+    RESULT,
+    expanded,
+    read_config,
+    read_events,
+    read_json,
+)
+from .values import count, counts, flag, mapping, mappings, number, sequence
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The training loss and the validation score at the end of an epoch."""
+
+    loss: float | None
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation on the way to a threshold; `theta` is None where groups have their own."""
+
+    theta: float | None
+    num_kept: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """How the threshold of a candidate was found, and what it keeps of each group."""
+
+    curve: tuple[Point, ...]
+    best: float | None
+    margin: float | None
+    score: float | None
+    theta: float | None
+    kept: Mapping[str, int]
+
+    @property
+    def num_kept(self) -> int:
+        """Neurons kept over all groups."""
+        return sum(self.kept.values())
+
+
+@dataclass(frozen=True)
+class CandidateHistory:
+    """One combination of the grid: how it was trained, and how it was pruned if it was."""
+
+    alpha: str
+    lr: float | None
+    score: float | None
+    diverged: str | None
+    epochs: tuple[Epoch, ...]
+    pruning: Pruning | None
+
+    @property
+    def name(self) -> str:
+        """Alpha and learning rate, as one reads them."""
+        lr = "?" if self.lr is None else f"{self.lr:g}"
+        return f"alpha {self.alpha}, lr {lr}"
+
+
+@dataclass(frozen=True)
+class TaskHistory:
+    """A task: its scores, its neurons, its candidates; not `learnt` if it is still being trained.
+
+    `test_score` is from when it was learnt, `now` from after the last task; `tuning` are the epochs
+    of all rounds of fine-tuning.
+    """
+
+    name: str
+    learnt: bool
+    classification: bool
+    test_score: float | None
+    now: float | None
+    unchanged: bool | None
+    new: Mapping[str, int]
+    reused: Mapping[str, int | None]
+    candidates: tuple[CandidateHistory, ...]
+    winner: int | None
+    tuning: tuple[Epoch, ...]
+    certificate: str | None
+    seconds: float | None
+
+    @property
+    def chosen(self) -> CandidateHistory | None:
+        """The candidate that won, once one has."""
+        known = self.winner is not None and self.winner < len(self.candidates)
+        return self.candidates[self.winner] if known and self.winner is not None else None
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """A run; `tasks` are those that have begun, `scores` the accuracy matrix of those learnt."""
+
+    path: Path
+    recipe: str
+    method: str
+    seed: int | None
+    head: str
+    num_tasks: int
+    finished: bool
+    full: str | None
+    failed: str | None
+    tasks: tuple[TaskHistory, ...]
+    scores: tuple[tuple[float | None, ...], ...]
+    sizes: Mapping[str, int]
+    outlook: str | None
+    stored_bytes: float | None
+    seconds: float | None
+    peak_bytes: float | None
+    config: Mapping[str, Any]
+    sessions: Sequence[Mapping[str, Any]]
+    text: str
+    num_events: int
+    num_damaged: int
+
+    @property
+    def learnt(self) -> tuple[TaskHistory, ...]:
+        """The tasks that have ended."""
+        return tuple(task for task in self.tasks if task.learnt)
+
+    def used(self, group: str) -> list[int]:
+        """How many neurons of the group are claimed at the start and after each task."""
+        found = [0]
+        for task in self.learnt:
+            found.append(found[-1] + task.new.get(group, 0))
+        return found
+
+
+def read_run(path: str | os.PathLike[str]) -> RunHistory:
+    """The history of the run at `path`; a `RunError` if it is none or its result is damaged."""
+    place = expanded(path)
+    config = read_config(place)
+    result = mapping(read_json(place, RESULT, {}))
+    events = read_events(place)
+    forecast, timings = mapping(result.get("forecast")), mapping(result.get("timings"))
+    failures = [event.get("reason") for event in events if event.get("event") == "failed"]
+    tasks = _read_tasks(config, result, events)
+    sizes = counts(mapping(result.get("capacity")).get("sizes"))
+    stored = counts(result.get("stored_bytes"))
+    full = result.get("full")
+    num_lines = _num_lines(place)
+    return RunHistory(
+        path=place,
+        recipe=str(config.get("recipe") or place.name),
+        method=str(result.get("method") or config.get("method") or "clnp"),
+        seed=count(config.get("seed")),
+        head=str(config.get("head", "?")),
+        num_tasks=len(sequence(config.get("tasks"))),
+        finished=result.get("finished") is True,
+        full=None if full is None else str(full),
+        failed=str(failures[-1]) if failures and events[-1].get("event") == "failed" else None,
+        tasks=tasks,
+        scores=_square(result, num_tasks=sum(task.learnt for task in tasks)),
+        sizes={group: size for group, size in sizes.items() if size},
+        outlook=_outlook(forecast) if sizes and tasks else None,
+        stored_bytes=sum(stored.values()) if stored else None,
+        seconds=number(timings.get("seconds")),
+        peak_bytes=number(timings.get("peak_bytes")),
+        config=config,
+        sessions=mappings(read_json(place, ENVIRONMENT, [])),
+        text=_recipe_text(place),
+        num_events=len(events),
+        num_damaged=num_lines - len(events),
+    )
+
+
+def _num_lines(place: Path) -> int:
+    try:
+        lines = (place / EVENTS).read_bytes().splitlines()
+    except OSError:
+        return 0
+    return sum(1 for line in lines if line.strip())
+
+
+def _recipe_text(place: Path) -> str:
+    try:
+        return (place / RECIPE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _outlook(forecast: Mapping[str, Any]) -> str | None:
+    """The forecast as a sentence; keys that this version does not know are left out."""
+    known = {f.name for f in fields(Forecast)}
+    try:
+        return str(Forecast(**{name: v for name, v in forecast.items() if name in known}))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _square(result: Mapping[str, Any], *, num_tasks: int) -> tuple[tuple[float | None, ...], ...]:
+    """The accuracy matrix; row i has i + 1 scores, whatever the file holds."""
+    rows = [[number(score) for score in sequence(row)] for row in sequence(result.get("scores"))]
+    rows = rows[:num_tasks]
+    return tuple(tuple((*row, *[None] * (i + 1))[: i + 1]) for i, row in enumerate(rows))
+
+
+def _read_tasks(
+    config: Mapping[str, Any], result: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+) -> tuple[TaskHistory, ...]:
+    """The tasks that were learnt, as the result has them, and after them the one in training."""
+    told: dict[str, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if isinstance(event.get("task"), str):
+            told.setdefault(event["task"], []).append(event)
+    records = {str(r["task"]): r for r in mappings(result.get("tasks")) if "task" in r}
+    objectives = {str(t.get("name")): t.get("objective") for t in mappings(config.get("tasks"))}
+    begun = [name for name, own in told.items() if any(e["event"] == "epoch" for e in own)]
+    last = sequence((sequence(result.get("scores")) or [[]])[-1])
+    seconds = sequence(mapping(result.get("timings")).get("tasks"))
+    found = []
+    for place, name in enumerate(dict.fromkeys([*records, *begun])):
+        record = records.get(name, {})
+        own = told.get(name, [])
+        objective = record.get("objective", objectives.get(name))
+        certificate = mapping(result.get("certificates")).get(name)
+        new, reused = _usage(name, record, result)
+        candidates, winner = _candidates(record, own)
+        tuning = [e for e in own if e["event"] == "epoch" and "round" in e]
+        found.append(
+            TaskHistory(
+                name=name,
+                learnt=name in records,
+                classification=objective == "classification",
+                test_score=number(record.get("test_score")),
+                now=number(last[place]) if place < len(last) else None,
+                unchanged=flag(record.get("unchanged")),
+                new=new,
+                reused=reused,
+                candidates=candidates,
+                winner=winner,
+                tuning=_epochs(tuning),
+                certificate=certificate if isinstance(certificate, str) else None,
+                seconds=number(seconds[place]) if place < len(seconds) else None,
+            )
+        )
+    return tuple(found)
+
+
+def _usage(
+    name: str, record: Mapping[str, Any], result: Mapping[str, Any]
+) -> tuple[dict[str, int], dict[str, int | None]]:
+    """What the task claimed of each group, and what it reused of it."""
+    new: dict[str, int] = counts(record.get("new"))
+    reused: dict[str, int | None] = {
+        str(group): count(value) for group, value in mapping(record.get("reused")).items()
+    }
+    for usage in mappings(mapping(result.get("capacity")).get("usages")):
+        if usage.get("task") == name and (claimed := count(usage.get("new"))) is not None:
+            new[str(usage.get("group"))] = claimed
+            reused[str(usage.get("group"))] = count(usage.get("reused"))
+    return new, reused
+
+
+def _candidates(
+    record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[CandidateHistory, ...], int | None]:
+    """The grid of a task, and the place of its winner."""
+    known: dict[int, Mapping[str, Any]] = dict(enumerate(mappings(record.get("candidates"))))
+    epochs: dict[int, list[Mapping[str, Any]]] = {}
+    plans: dict[int, Mapping[str, Any]] = {}
+    winner = count(record.get("winner"))
+    for event in events:
+        place = count(event.get("candidate"))
+        if place is None:
+            continue
+        if event["event"] == "epoch" and "round" not in event:
+            epochs.setdefault(place, []).append(event)
+        elif event["event"] == "candidate":
+            known.setdefault(place, event)
+        elif event["event"] == "pruning":
+            plans[place] = mapping(event.get("plan"))
+        elif event["event"] == "chosen" and winner is None:
+            winner = place
+    places = sorted({*known, *epochs})
+    found = tuple(
+        CandidateHistory(
+            alpha=_alpha(known.get(place, {}).get("alpha")),
+            lr=number(known.get(place, {}).get("lr")),
+            score=number(known.get(place, {}).get("score")),
+            diverged=known.get(place, {}).get("diverged"),
+            epochs=_epochs(epochs.get(place, [])),
+            pruning=_pruning(plans.get(place, {})),
+        )
+        for place in places
+    )
+    return found, places.index(winner) if winner in places else None
+
+
+def _alpha(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{layer} {_alpha(each)}" for layer, each in value.items())
+    found = number(value)
+    return "?" if found is None else f"{found:g}"
+
+
+def _epochs(events: Sequence[Mapping[str, Any]]) -> tuple[Epoch, ...]:
+    return tuple(Epoch(number(e.get("loss")), number(e.get("score"))) for e in events)
+
+
+def _pruning(plan: Mapping[str, Any]) -> Pruning | None:
+    curve = []
+    for point in mappings(plan.get("curve")):
+        score = number(point.get("score"))
+        if score is not None:
+            kept = sum(counts(point.get("kept")).values())
+            curve.append(Point(_theta(point.get("thresholds")), kept, score))
+    if not plan:
+        return None
+    kept = {str(group): len(sequence(n)) for group, n in mapping(plan.get("keep")).items()}
+    return Pruning(
+        curve=tuple(curve),
+        best=number(plan.get("best")),
+        margin=number(plan.get("margin")),
+        score=number(plan.get("score")),
+        theta=_theta(plan.get("thresholds")),
+        kept=kept,
+    )
+
+
+def _theta(thresholds: Any) -> float | None:
+    """The threshold, where all groups have the same."""
+    values = {number(each) for each in mapping(thresholds).values()}
+    return values.pop() if len(values) == 1 else None

@@ -1,0 +1,101 @@
+"""A figure with all that its reader needs beside it: words, numbers, and a name for its files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .labels import all_shortened, clean, shortened, without_common_start
+from .style import CHARACTER, WIDTH
+
+MOST_NAMES = 20
+"""Tasks that are named along an axis; more of them are numbered."""
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text and numbers under a header; the first cell of a row names it."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure; `description` is for who cannot see it, `table` holds its numbers.
+
+    `data` holds more numbers than a page can show, for a file; otherwise it is the table.
+    """
+
+    name: str
+    title: str
+    caption: str
+    description: str
+    figure: Figure
+    table: Table
+    data: Table | None = field(default=None)
+
+
+def new_figure(height: float) -> Figure:
+    """An empty figure as wide as the text of a paper; its parts make room for one another."""
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def name_tasks(axes: Axes, names: Sequence[str], *, width: float = WIDTH) -> None:
+    """Write the names of tasks 1, 2, ... along the axis, or their numbers where they are many."""
+    start, rest = without_common_start(names)
+    if len(names) > MOST_NAMES:
+        number_tasks(axes, len(names))
+        return
+    room = 72 * (width - 0.9) / max(len(names), 1) - 4
+    labels = all_shortened(rest, 24)
+    upright = max(map(len, labels)) * CHARACTER <= room
+    if not upright:
+        labels = all_shortened(rest, 18)
+    axes.set_xticks(range(1, len(names) + 1), labels)
+    if not upright:
+        axes.tick_params(axis="x", labelrotation=35, pad=1)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+    of_all = f": {shortened(start, 60)} …" if start else ""
+    axes.set_xlabel(f"task, in the order learnt{of_all}")
+
+
+def number_tasks(axes: Axes, num: int) -> None:
+    """Write numbers of tasks along the axis, as many as there is room for."""
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 500, 10**9) if num / s <= 14)
+    places = [1, *range(step, num + 1, step)] if step > 1 else list(range(1, num + 1))
+    axes.set_xticks(sorted(set(places)))
+    axes.set_xlabel("task, in the order learnt")
+
+
+def fit_scores(axes: Axes, values: Sequence[float], *, percent: bool) -> None:
+    """Show all values with some room around them, and never more than 100 percent or a needle."""
+    if not values:
+        return
+    low, high = min(values), max(values)
+    room = max(0.08 * (high - low), 0.5 if percent else 0.02 * max(abs(low), abs(high), 0.1))
+    top = min(high + room, 100.0 + 0.3 * room) if percent and high <= 100 else high + room
+    axes.set_ylim(low - room, top)
+
+
+def finite(values: Sequence[Any]) -> list[float]:
+    """The values with `nan`, which is not drawn, in the place of what is no number."""
+    numbers = [float("nan") if value is None else float(value) for value in values]
+    return [n if abs(n) != float("inf") else float("nan") for n in numbers]
+
+
+def counted(num: int, thing: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{num} {thing}" if num == 1 else f"{num} {thing}s"
+
+
+def in_words(names: Sequence[str], most: int = 6) -> str:
+    """The names with commas between them, the last ones left out where they are many."""
+    shown = [shortened(clean(name), 40) for name in names[:most]]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,178 @@
+"""Figures of pruning: the score against neurons kept and against the threshold, task by task."""
+
+from collections.abc import Callable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from .collection import Collection, Member
+from .history import Point, Pruning
+from .labels import clean, shortened
+from .panels import task_panels
+from .picture import Cell, Picture, Table, counted
+from .style import CATEGORIES, INK, MUTED, categories
+
+MARGIN = CATEGORIES[2]
+BELOW = 6
+"""Margins below the best score that are shown; curves go on further down."""
+
+
+def draw_pruning(collection: Collection) -> Picture | None:
+    """The validation score against the neurons kept; None where nothing was pruned."""
+    return _draw(
+        collection,
+        "pruning",
+        "Pruning: score against neurons kept",
+        "neurons kept, all layers together",
+        lambda point: float(point.num_kept),
+        lambda pruning: float(pruning.num_kept),
+    )
+
+
+def draw_thresholds(collection: Collection) -> Picture | None:
+    """The score against the threshold; None where nothing was pruned, or layers have their own."""
+    return _draw(
+        collection,
+        "threshold",
+        "Pruning: score against threshold",
+        "threshold of mean activity",
+        # A threshold below zero keeps every neuron, also those that never fire.
+        lambda point: None if point.theta is None else max(point.theta, 0.0),
+        lambda pruning: None if pruning.theta is None else max(pruning.theta, 0.0),
+    )
+
+
+X = Callable[[Point], float | None]
+
+
+def _draw(
+    collection: Collection,
+    name: str,
+    title: str,
+    along: str,
+    x_of: X,
+    chosen_x: Callable[[Pruning], float | None],
+) -> Picture | None:
+    members = [m for m in collection.members if _has_curve(m, x_of)]
+    if not members:
+        return None
+    names = collection.names
+
+    def prunings(member: Member, place: int) -> list[Pruning]:
+        found = [task.chosen.pruning for task in member.task(place) if task.chosen is not None]
+        return [
+            p for p in found if p is not None and any(x_of(point) is not None for point in p.curve)
+        ]
+
+    panels = task_panels(names, has_data=lambda place: any(prunings(m, place) for m in members))
+    colours = categories(len(members))
+    lows, highs, ends = [], [], [0.0]
+    for axes, place in zip(panels.axes, panels.shown, strict=True):
+        own = [(c, p) for c, m in zip(colours, members, strict=True) for p in prunings(m, place)]
+        for colour, pruning in own:
+            _draw_curve(axes, pruning, colour, x_of, chosen_x, thin=len(own) > 1)
+            best = pruning.best if pruning.best is not None else max(p.score for p in pruning.curve)
+            margin = pruning.margin or 0.0
+            lows.append(max(min(p.score for p in pruning.curve), best - BELOW * max(margin, 0.25)))
+            highs.append(max(best, *(p.score for p in pruning.curve)))
+            ends += [x for p in pruning.curve if (x := x_of(p)) is not None and p.score >= lows[-1]]
+    room = 0.06 * (max(highs) - min(lows)) or 1.0
+    panels.axes[0].set_ylim(min(lows) - room, max(highs) + room)
+    panels.axes[0].set_xlim(left=0, right=1.05 * max(ends) or 1.0)
+    figure = panels.figure
+    figure.supxlabel(along)
+    figure.supylabel(f"validation {collection.score_name}")
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=MUTED, marker="o", ms=2, lw=1, label="evaluated"),
+        Line2D([], [], color=INK, marker="*", ms=7, ls="", label="chosen"),
+        Patch(color=MARGIN, alpha=0.22, lw=0, label="within the margin of the best"),
+    ]
+    if len(members) > 1:
+        handles += [
+            Line2D([], [], color=c, lw=3, label=shortened(clean(m.label), 24))
+            for c, m in zip(colours, members, strict=True)
+        ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 4))
+    return Picture(
+        name,
+        title,
+        "Validation score of the winner of each task's grid, pruned with every threshold that was "
+        "tried. The highest threshold that stays within the margin of the best candidate's score "
+        f"is chosen; curves go on below the frame.{panels.note}",
+        _describe(members),
+        figure,
+        _table(members, names),
+    )
+
+
+def _has_curve(member: Member, x_of: X) -> bool:
+    return any(
+        x_of(point) is not None
+        for run in member.runs
+        for task in run.tasks
+        if task.chosen is not None and task.chosen.pruning is not None
+        for point in task.chosen.pruning.curve
+    )
+
+
+def _draw_curve(
+    axes: Axes,
+    pruning: Pruning,
+    colour: str,
+    x_of: X,
+    chosen_x: Callable[[Pruning], float | None],
+    *,
+    thin: bool,
+) -> None:
+    points = sorted((x, p.score) for p in pruning.curve if (x := x_of(p)) is not None)
+    if pruning.best is not None and pruning.margin is not None:
+        low, high = pruning.best - pruning.margin, pruning.best
+        axes.axhspan(low, high, color=MARGIN, alpha=0.08 if thin else 0.22, lw=0)
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    axes.plot(xs, ys, color=colour, marker="o", ms=1.8, lw=0.6 if thin else 0.9)
+    x = chosen_x(pruning)
+    if x is not None and pruning.score is not None:
+        axes.plot(x, pruning.score, "*", ms=7, color=colour if thin else INK, mew=0, zorder=4)
+
+
+def _describe(members: Sequence[Member]) -> str:
+    parts = []
+    for member in members:
+        tasks = [t for run in member.runs for t in run.tasks if t.chosen and t.chosen.pruning]
+        kept = [t.chosen.pruning.num_kept for t in tasks if t.chosen and t.chosen.pruning]
+        label = f"{clean(member.label)}: " if len(members) > 1 else ""
+        parts.append(
+            f"{label}{counted(len(tasks), 'curve')}; the chosen thresholds keep {min(kept)} to "
+            f"{max(kept)} neurons"
+        )
+    return "; ".join(parts) + "."
+
+
+def _table(members: Sequence[Member], names: Sequence[str]) -> Table:
+    """The thresholds that were chosen, and every one that was tried, from the lowest up."""
+    several = sum(len(member.runs) for member in members) > 1
+    rows: list[tuple[Cell, ...]] = []
+    for member in members:
+        for run in member.runs:
+            for place, task in enumerate(run.tasks):
+                pruning = task.chosen.pruning if task.chosen is not None else None
+                for point in sorted(pruning.curve, key=lambda p: -p.num_kept) if pruning else ():
+                    assert pruning is not None
+                    chosen = point.num_kept == pruning.num_kept and point.score == pruning.score
+                    head: list[Cell] = (
+                        [f"{clean(member.label)}, seed {run.seed}"] if several else []
+                    )
+                    theta = "own for each layer" if point.theta is None else f"{point.theta:.4g}"
+                    rows.append(
+                        (
+                            *head,
+                            clean(names[place]),
+                            "keep all" if point.theta == -1 else theta,
+                            point.num_kept,
+                            f"{point.score:.2f}",
+                            "chosen" if chosen else "",
+                        )
+                    )
+    first = ("run", "task") if several else ("task",)
+    return Table((*first, "threshold", "neurons kept", "validation score", ""), tuple(rows))

@@ -1,0 +1,125 @@
+"""A report on disk: one page, and every figure in the formats that papers take."""
+
+import csv
+import importlib.util
+import io
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..atomic import replace_file
+from ..errors import RunError
+from ..runs import expanded
+
+if TYPE_CHECKING:
+    from .picture import Picture, Table
+
+PAGE = "report.html"
+FIGURES = "figures"
+DEFAULT = "report"
+"""The directory in a run that its report is written to."""
+
+
+def write_report(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    out: str | os.PathLike[str] | None = None,
+) -> list[Path]:
+    """Write a report about runs, series or comparisons; its files, the page first.
+
+        clnp.write_report("runs/permuted-digits-seed0")
+        clnp.write_report(["runs/margin-1", "runs/margin-2"], out="margins")
+
+    Several are overlaid. `out` is the directory for the report; for one run it need not be named,
+    and is `report` in that run's directory.
+    """
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    place = _place(several, out)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise RunError(
+            "the figures of a report are drawn by matplotlib, which is not installed: "
+            "pip install 'clnp[report]'"
+        )
+    from .collection import read_collection
+    from .page import draw_all, write_page
+    from .rendering import settle
+    from .style import drawing
+
+    collection = read_collection(several)
+    with drawing():
+        pictures = draw_all(collection)
+        drawn = [picture for own in pictures.values() for picture in own]
+        for picture in drawn:
+            settle(picture.figure)
+        page = write_page(collection, pictures)
+        return list(_write(place, page, drawn))
+
+
+def _place(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
+    if out is not None:
+        return expanded(out)
+    if len(paths) > 1:
+        raise RunError(
+            f"a report about {len(paths)} runs belongs to none of them: name its directory, "
+            "--out DIR"
+        )
+    if not paths:
+        raise RunError("name a run to report on")
+    return expanded(paths[0]) / DEFAULT
+
+
+def _write(place: Path, page: str, pictures: Sequence["Picture"]) -> Iterator[Path]:
+    from .rendering import FORMATS, render
+
+    try:
+        figures = place / FIGURES
+        figures.mkdir(parents=True, exist_ok=True)
+        for old in _of_earlier(figures, {picture.name for picture in pictures}):
+            old.unlink()
+        replace_file(place / PAGE, page.encode())
+        yield place / PAGE
+        for picture in pictures:
+            for kind in FORMATS:
+                file = figures / f"{picture.name}.{kind}"
+                replace_file(file, render(picture.figure, kind))
+                yield file
+            file = figures / f"{picture.name}.csv"
+            replace_file(file, _csv(picture.data or picture.table).encode())
+            yield file
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(
+            f"cannot write the report to {place}: {reason}; name another directory, --out DIR"
+        ) from error
+
+
+NAMES = (
+    "accuracy",
+    "average",
+    "capacity",
+    "grid",
+    "growth",
+    "loss",
+    "matrix",
+    "pruning",
+    "reuse",
+    "threshold",
+    "validation",
+)
+"""What figures are called."""
+
+
+def _of_earlier(figures: Path, names: set[str]) -> list[Path]:
+    """The files of figures that an earlier report had and this one has not."""
+    kinds = ("svg", "pdf", "png", "csv")
+    gone = (figures / f"{name}.{kind}" for name in NAMES if name not in names for kind in kinds)
+    return [file for file in gone if file.exists()]
+
+
+def _csv(table: "Table") -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table.header)
+    writer.writerows(table.rows)
+    return file.getvalue()
