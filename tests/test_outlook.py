@@ -108,7 +108,7 @@ def test_what_widening_buys():
     assert found.to_next == {"b": 45}
     assert str(found) == (
         "about 4 more tasks like the last would fit; b fills up first; "
-        "5 more neurons in b would make room for 5, and 45 in b for 13, where a fills up"
+        "5 more neurons in b would make room for 5, and 45 for 13, where a fills up"
     )
 
 
@@ -135,7 +135,7 @@ def test_where_no_other_group_sets_a_limit_every_task_takes_as_much():
     found = expected({}, {"a": 5}, a=18, b=4)
     assert (found.next_num_tasks, found.next_bottleneck, found.to_next) == (None, None, {})
     assert str(found).endswith(
-        "; 2 more neurons in a would make room for 3, and 5 in a for each task after that"
+        "; 2 more neurons in a would make room for 3, and 5 for each task after that"
     )
     even = expected({}, {"a": 5}, a=15)
     assert str(even).endswith(

@@ -56,7 +56,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _show(options: argparse.Namespace, text: str) -> int:
     """Print the answer; the exit code."""
     try:
-        print(text, flush=True)
+        try:
+            print(text, flush=True)
+        except UnicodeEncodeError:
+            encoding = sys.stdout.encoding
+            print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
         return 0
     except OSError as error:
         # Python would try once more at exit.
@@ -112,6 +116,9 @@ def parser() -> argparse.ArgumentParser:
     _add_run_options(resume)
     inspect = command("inspect", _inspect, "say what a run is and how far it has come")
     inspect.add_argument("run", metavar="RUN", help=where)
+    inspect.add_argument(
+        "--all", action="store_true", help="every task, candidate and certificate, not a screenful"
+    )
     verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
     verify.add_argument("run", metavar="RUN", help=where)
     _add_place_options(verify)
@@ -260,9 +267,9 @@ def _console(options: argparse.Namespace) -> Silence:
 
 
 def _inspect(options: argparse.Namespace) -> Answer:
-    from .summary import inspect
+    from .overview import inspect
 
-    return inspect(options.run)
+    return inspect(options.run, in_full=options.all)
 
 
 def _verify(options: argparse.Namespace) -> Answer:

@@ -114,11 +114,15 @@ class Forecast:
             each = {group: math.ceil(self.need[group]) for group in self.one_more}
             if each == self.one_more:
                 return f"{one}, and as many again for each task after that"
-            return f"{one}, and {_neurons(each, more=False)} for each task after that"
+            extra = str(*each.values()) if len(each) == 1 else _neurons(each, more=False)
+            return f"{one}, and {extra} for each task after that"
         end = f"where {self.next_bottleneck} fills up"
         if self.next_num_tasks == num_tasks + 1:
             return f"{one}, {end}"
-        return f"{one}, and {_neurons(self.to_next, more=False)} for {self.next_num_tasks}, {end}"
+        extra = _neurons(self.to_next, more=False)
+        if len(self.to_next) == 1 and self.to_next.keys() == self.one_more.keys():
+            extra = str(*self.to_next.values())
+        return f"{one}, and {extra} for {self.next_num_tasks}, {end}"
 
     def __str__(self) -> str:
         return "; ".join([self.headline, *self.advice])

@@ -4,57 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .compare import read_comparison, rows, texts
 from .console import described
 from .ledger import aligned
 from .metrics import forgetting
 from .outlook import Forecast
-from .runs import (
-    ENVIRONMENT,
-    RESULT,
-    command,
-    expanded,
-    read_config,
-    read_events,
-    read_json,
-    reading,
-)
-from .series import aggregate, described as series_text, finished_results, read_series
+from .runs import command
 
 LAYERS_ABREAST = 3
 """Layers that stand beside one another in a table."""
-
-
-def inspect(path: str) -> tuple[Any, str]:
-    """What a run is, how far it has come, and what it has come to."""
-    place = expanded(path)
-    if comparison := read_comparison(place):
-        compared = rows(place)
-        methods, seeds = comparison["methods"], comparison["seeds"]
-        num_done = sum(len(row["seeds"]) for row in compared)
-        text = (
-            f"{place}: {comparison['recipe']} by {', '.join(methods)}, "
-            f"{num_done} of {len(methods) * len(seeds)} runs finished"
-        )
-        if compared:
-            text += f"\n\n{texts(compared)['txt'].rstrip()}"
-        return {"comparison": comparison, "table": compared}, text
-    if series := read_series(place):
-        results = finished_results(place)
-        text = (
-            f"{place}: {series['recipe']}, {len(results)} of {len(series['seeds'])} runs finished"
-        )
-        if not results:
-            return {"series": series, "summary": None}, text
-        found = aggregate(results)
-        return {"series": series, "summary": found}, f"{text}\n\n{series_text(found)}"
-    config = read_config(place)
-    result = read_json(place, RESULT, {}) or None
-    sessions = read_json(place, ENVIRONMENT, [])
-    answer = {"config": config, "environment": sessions, "result": result}
-    with reading(place):
-        text = status(place, config, sessions, result, read_events(place))
-        return answer, text if result is None else f"{text}\n\n{summary(result)}"
 
 
 def summary(result: Mapping[str, Any]) -> str:
@@ -119,21 +76,29 @@ def scores(result: Mapping[str, Any]) -> str:
     rows = [["task", "when learnt", "now", "outputs"]]
     for task, score in zip(tasks, now, strict=True):
         same = {True: "identical", False: "DIFFERENT", None: "no test data"}[task["unchanged"]]
-        rows.append([task["task"], _number(task["test_score"]), _number(score), same])
+        rows.append([task["task"], number(task["test_score"]), number(score), same])
     known = [float(score) for score in now if score is not None]
     objectives = {task["objective"] for task in tasks}
     title = "Test accuracy in percent" if objectives == {"classification"} else "Test score"
     text = f"{title}\n{aligned(rows)}"
     if not known:
         return text
-    if all(task["unchanged"] in (True, None) for task in tasks):
-        verdict = "nothing was forgotten: all outputs are what they were, to the last bit"
-    else:
-        amount = forgetting(result["scores"])
-        lost = "" if amount is None else f", forgetting {amount:.2f}"
-        then = ": see clnp verify" if result.get("method", "clnp") == "clnp" else lost
-        verdict = f"outputs differ from when their task ended{then}"
-    return f"{text}\nAverage {sum(known) / len(known):.2f}; {verdict}."
+    return f"{text}\nAverage {sum(known) / len(known):.2f}; {verdict(result)}."
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """Whether the outputs of all tasks are what they were when those ended."""
+    if all(task["unchanged"] in (True, None) for task in result["tasks"]):
+        return "nothing was forgotten: all outputs are what they were, to the last bit"
+    amount = forgetting(floats(result["scores"]))
+    lost = "" if amount is None else f", forgetting {amount:.2f}"
+    then = ": see clnp verify" if result.get("method", "clnp") == "clnp" else lost
+    return f"outputs differ from when their task ended{then}"
+
+
+def floats(scores: Sequence[Sequence[Any]]) -> list[list[float | None]]:
+    """The scores as numbers, where a file has text for those that are not finite."""
+    return [[None if score is None else float(score) for score in row] for row in scores]
 
 
 def neurons(result: Mapping[str, Any]) -> str:
@@ -173,6 +138,75 @@ def _block(
     return aligned(rows)
 
 
-def _number(score: float | str | None) -> str:
+def number(score: float | str | None) -> str:
     """Two decimals; a score that is not finite is text in the file of a run."""
     return "-" if score is None else f"{float(score):.2f}"
+
+
+def everything(
+    config: Mapping[str, Any], sessions: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
+) -> list[str]:
+    """All that is known of a run, in parts: every task, candidate, threshold and certificate."""
+    parts = [summary(result)]
+    if result["tasks"]:
+        parts.append(f"Candidates\n{candidates(result)}")
+    if result["tasks"] and result.get("method", "clnp") == "clnp":
+        parts.append(f"Pruning, margin {config['learner']['margin']:g}\n{thresholds(result)}")
+        foretold = Forecast(**result["forecast"])
+        advice = "\n".join(f"{text[:1].upper()}{text[1:]}." for text in foretold.advice)
+        if foretold.free:
+            parts.append(f"Forecast\n{foretold.table()}\n{advice}".rstrip())
+        digests = [f"{digest}  {task}" for task, digest in result["certificates"].items()]
+        parts.append("\n".join(["Certificates, SHA-256 of what each task reads", *digests]))
+    for place, session in enumerate(sessions):
+        rows = [f"{name}: {_plainly(value)}" for name, value in session.items()]
+        parts.append("\n".join([f"Environment of start {place + 1}", *rows]))
+    return parts
+
+
+def candidates(result: Mapping[str, Any]) -> str:
+    """A table of every candidate of every task; a star marks the one that was chosen."""
+    rows = [["task", "chosen", "alpha", "lr", "epochs", "validation"]]
+    for record in result["tasks"]:
+        for place, candidate in enumerate(record["candidates"]):
+            rows.append(
+                [
+                    record["task"],
+                    "*" if place == record["winner"] else "",
+                    alpha_told(candidate["alpha"]),
+                    f"{candidate['lr']:g}",
+                    str(candidate["num_epochs"]),
+                    "diverged" if candidate["diverged"] else number(candidate["score"]),
+                ]
+            )
+    return aligned(rows)
+
+
+def thresholds(result: Mapping[str, Any]) -> str:
+    """A table of what pruning did: best score, score after it and in the end, thresholds."""
+    groups = list(result["capacity"]["sizes"])
+    rows = [["task", "best", "pruned", "in the end", "rounds", *groups]]
+    for record in result["tasks"]:
+        pruning = record["pruning"]
+        rows.append(
+            [
+                record["task"],
+                number(record["best_score"]),
+                number(pruning["score"]),
+                number(record["score"]),
+                str(record["num_rounds"]),
+                *(f"{float(pruning['thresholds'][group]):.4g}" for group in groups),
+            ]
+        )
+    return aligned(rows)
+
+
+def alpha_told(alpha: float | Mapping[str, float]) -> str:
+    """The strength of the penalty, or those of all layers."""
+    if isinstance(alpha, Mapping):
+        return ", ".join(f"{layer} {value:g}" for layer, value in alpha.items())
+    return f"{alpha:g}"
+
+
+def _plainly(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
