@@ -10,6 +10,7 @@ optimizer's averages.
 """
 
 import argparse
+import gc
 from collections.abc import Callable
 
 import torch
@@ -20,13 +21,25 @@ from torch import nn
 import clnp
 
 
-def held_bytes(network: nn.Module, device: torch.device) -> int:
-    """The most that a step has needed: weights, gradients and averages, or the GPU's own count."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+def held_bytes(network: nn.Module, device: torch.device, before: int) -> int:
+    """The most that a step has needed: the network, and what has come on top of it.
+
+    `before` is what was held on the GPU when there was the network and no step yet.
+    """
     trained = sum(parameter.nbytes for parameter in network.parameters())
     fixed = sum(buffer.nbytes for buffer in network.buffers())
+    if device.type == "cuda":
+        return fixed + trained + torch.cuda.max_memory_allocated(device) - before
     return fixed + 4 * trained
+
+
+def held_now(device: torch.device) -> int:
+    """What is held on the GPU, from where the most is counted anew."""
+    if device.type != "cuda":
+        return 0
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
 
 def timed(
@@ -57,7 +70,10 @@ def main() -> None:
     torch.manual_seed(0)
     x, labels = torch.rand(BATCH, 784, device=device), torch.randint(0, 10, (BATCH,), device=device)
     dense = clnp.MLP().to(device)
+    before = held_now(device)
     plain = plain_step(dense, x, labels)
+    timed(plain, device, calls=options.calls, rounds=1)
+    plain_bytes = held_bytes(dense, device, before)
     net = clnp.ContinualNet(clnp.MLP().to(device), x[:2], head="single")
     keep = {group: range(int(size * options.keep)) for group, size in net.graph.groups.items()}
     print(f"{machine(device)}, batch {BATCH}, {options.rounds} rounds of {options.calls} steps")
@@ -65,16 +81,12 @@ def main() -> None:
     rows = [["task", "frozen before", "step / plain dense", "memory / plain dense"]]
     for number in range(1, options.tasks + 1):
         claimed, size = net.ledger.claimed()["fc1"], net.ledger.sizes["fc1"]
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
         reference = timed(plain, device, calls=options.calls, rounds=options.rounds)
-        plain_bytes = held_bytes(dense, device)
         net.begin_task(f"task {number}")
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        before = held_now(device)
         step = clnp_step(net, x, labels)
         times = timed(step, device, calls=options.calls, rounds=options.rounds)
-        memory = held_bytes(net, device) / plain_bytes
+        memory = held_bytes(net, device, before) / plain_bytes
         rows.append(
             [
                 str(number),

@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -121,3 +123,56 @@ def test_what_cannot_be_captured_is_trained_as_ever(options):
     data = Batches(torch.device("cuda"), torch.zeros(2, 6).cuda(), torch.zeros(2).cuda())
     assert not can_be_captured(made.training, data)
     assert Learner(network(), made).learn(task()).test_score > 75
+
+
+class Looking(nn.Module):
+    """Reads a value on the host in every step, which cannot be captured."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 40), nn.Linear(40, 3)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        hidden = self.drop(torch.relu(self.first(x)))
+        large = x.abs().max().item() > 1e9
+        return self.second(torch.tanh(hidden) if large else hidden)
+
+
+def test_a_step_that_cannot_be_captured_is_run_as_it_is():
+    scores = []
+    for cuda_graph in (True, False):
+        torch.manual_seed(0)
+        net = clnp.ContinualNet(Looking().cuda(), torch.zeros(2, 6, device="cuda"))
+        learner = Learner(net, config(cuda_graph))
+        if cuda_graph:
+            with pytest.warns(UserWarning, match="run without cuda_graph"):
+                scores.append(learner.learn(task()).test_score)
+        else:
+            scores.append(learner.learn(task()).test_score)
+    assert min(scores) > 75
+    # What comes after it is captured as ever.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Learner(network(), config()).learn(task()).test_score > 75
+
+
+def test_a_capture_that_fails_leaves_stream_and_random_numbers_as_they_were():
+    def step(places):
+        torch.rand(3, device="cuda")
+        places.sum().item()
+
+    captured = CapturedStep(step, 4, torch.device("cuda"))
+    places = torch.arange(4, device="cuda")
+    stream = torch.cuda.current_stream()
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(WARM_UP + 2):
+                captured(places)
+        drawn.append(torch.rand(2, device="cuda").tolist())
+    assert drawn[0] == drawn[1]
+    assert torch.cuda.current_stream() == stream
+    assert captured._graph is None

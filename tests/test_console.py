@@ -304,6 +304,15 @@ def test_bars_reach_their_totals(tmp_path):
     watched.check(3, [8, 8, 8])
 
 
+def test_bars_move_on_while_candidates_are_trained_at_the_same_time(tmp_path):
+    watched = Watched()
+    made = experiment("a", "b", alphas=(1e-4, 1e-3, 1e-2), candidates_at_once=2)
+    made.run(tmp_path / "run", on_event=watched.show)
+    epochs = [places for _, places in watched.of("epoch")]
+    assert epochs == [[(number, 24), ((number - 1) % 12 + 1, 12)] for number in range(1, 25)]
+    watched.check(2, [12, 12])
+
+
 def test_bars_reach_their_totals_with_early_stopping(tmp_path):
     watched = Watched()
     made = experiment(

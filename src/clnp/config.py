@@ -61,6 +61,9 @@ class LearnerConfig:
     """Learning rates to try, which replace `training.lr`."""
     search_on: Literal["every", "first"] = "every"
     """Search the grid for every task, or for the first one and keep its winner for the others."""
+    candidates_at_once: int = 1
+    """Candidates that are trained at the same time, each in a copy of the network: worth it where
+    the network is small and the GPU large."""
     training: Training = field(default_factory=Training)
     """How each candidate of the grid is trained."""
     tasks: Mapping[str, TaskSettings] = field(default_factory=dict)
@@ -95,6 +98,7 @@ class LearnerConfig:
             "validation_fraction": (0 < self.validation_fraction < 1, "between 0 and 1"),
             "resolution": (self.resolution is None or self.resolution >= 1, "1 or more"),
             "num_workers": (self.num_workers >= 0, "0 or more"),
+            "candidates_at_once": (self.candidates_at_once >= 1, "1 or more"),
         }
         for name, (holds, expected) in checks.items():
             if not holds:

@@ -89,6 +89,8 @@ class Bars(Silence):
         self._all = self._progress.add_task("run", total=None, unit="epochs", rate="")
         self._one = self._progress.add_task("", total=None, unit="epochs", rate="")
         self._plan: Mapping[str, Any] = {}
+        # Epochs of each candidate that has been told of; several may be trained at a time.
+        self._reached: dict[int, int] = {}
         self._downloads: Any = None
         self._files: dict[str, Any] = {}
 
@@ -106,7 +108,8 @@ class Bars(Silence):
             self._epoch(event)
         elif kind == "candidate":
             # One that stopped early, or diverged, makes the rest of its epochs unnecessary.
-            self._move_to((event["candidate"] + 1) * self._plan["num_epochs"])
+            self._reached[event["candidate"]] = self._plan["num_epochs"]
+            self._move_on()
         elif kind in ("epoch", "pruning", "chosen", "task"):
             # All candidates are trained; one of a task that is taken up again may not be told of.
             self._move_to(self._size)
@@ -162,7 +165,7 @@ class Bars(Silence):
         return size
 
     def _begin(self, event: Event) -> None:
-        self._plan = event
+        self._plan, self._reached = event, {}
         description = f"task {event['number']} of {event['num_tasks']}, {event['task']}"
         # New fields replace all that there are.
         self._progress.reset(
@@ -178,7 +181,13 @@ class Bars(Silence):
     def _epoch(self, event: Event) -> None:
         rate = f"{1 / event['seconds']:.3g}/s" if event["seconds"] else ""
         self._progress.update(self._one, rate=f"{rate}  {event['score']:.2f} validation")
-        self._move_to(event["candidate"] * self._plan["num_epochs"] + event["number"] + 1)
+        self._reached[event["candidate"]] = event["number"] + 1
+        self._move_on()
+
+    def _move_on(self) -> None:
+        # Those before the first that is told of were trained before a crash.
+        before = min(self._reached) * self._plan["num_epochs"]
+        self._move_to(before + sum(self._reached.values()))
 
     def _move_to(self, place: int) -> None:
         self._progress.update(self._one, completed=place)

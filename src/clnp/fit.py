@@ -66,6 +66,7 @@ class Fit:
         size = training.batch_size
         self._captured = CapturedStep(self._step_at, size, self.device) if captured else None
         self._loss_sum = torch.zeros((), device=self.device)
+        self._num_samples, self._began = 0, 0.0
         enabled = training.precision == "float16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=enabled)
         self.epochs: list[Epoch] = []
@@ -82,40 +83,37 @@ class Fit:
     def run(self, on_epoch: Callable[[Epoch], None] = lambda epoch: None) -> float:
         """Train to the end; the validation score of the weights that are then in the network."""
         while not self.finished:
-            epoch = self._epoch(len(self.epochs))
-            self.epochs.append(epoch)
-            if epoch.number == 0 or epoch.score > self.epochs[self.best_epoch].score:
-                self.best_epoch = epoch.number
-                if self.training.patience is not None:
-                    self.best = self.net.open_state()
-            on_epoch(epoch)
-        if self.best is not None:
-            self.net.set_open_state(self.best)
-            return self.epochs[self.best_epoch].score
-        return self.epochs[-1].score
+            self.begin_epoch()
+            on_epoch(self.end_epoch())
+        return self.settle()
 
-    def _epoch(self, number: int) -> Epoch:
-        start = time.monotonic()
-        training, net = self.training, self.net
+    def begin_epoch(self) -> None:
+        """Take all steps of the next epoch; on a GPU, they are queued and not waited for."""
+        number, training = len(self.epochs), self.training
+        self._began = time.monotonic()
         seed_all(derive(self.seed, "noise", number))
         self._loss_sum.zero_()
-        num_samples = 0
+        self._num_samples = 0
         train, size = self.data.train, training.batch_size
         total_steps = math.ceil(len(train) / size)
-        net.train()
+        self.net.train()
         order = derive(self.seed, "order", number)
         with _matmul_in_tf32(training.precision == "tf32" and self.device.type == "cuda"):
             if self._captured is not None:
                 for step, places in enumerate(train.places(size, seed=order)):
                     self._before_step(number, step / total_steps)
                     self._captured(places)
-                    num_samples += len(places)
+                    self._num_samples += len(places)
             else:
                 for step, (inputs, targets) in enumerate(train.batches(size, seed=order)):
                     self._before_step(number, step / total_steps)
                     self._step(inputs, targets)
-                    num_samples += len(inputs)
-        loss = float(self._loss_sum) / max(num_samples, 1)
+                    self._num_samples += len(inputs)
+
+    def end_epoch(self) -> Epoch:
+        """What the epoch that was begun came to."""
+        number, net = len(self.epochs), self.net
+        loss = float(self._loss_sum) / max(self._num_samples, 1)
         penalised = loss + self.rule.penalty()
         if not math.isfinite(penalised):
             raise DivergedError(
@@ -127,7 +125,20 @@ class Fit:
             raise DivergedError(
                 f"the validation score of task {net.open_task!r} is {score} in epoch {number + 1}"
             )
-        return Epoch(number, loss, penalised, score, time.monotonic() - start)
+        epoch = Epoch(number, loss, penalised, score, time.monotonic() - self._began)
+        self.epochs.append(epoch)
+        if number == 0 or score > self.epochs[self.best_epoch].score:
+            self.best_epoch = number
+            if self.training.patience is not None:
+                self.best = net.open_state()
+        return epoch
+
+    def settle(self) -> float:
+        """Put the weights of the best epoch into the network if it stops early; their score."""
+        if self.best is not None:
+            self.net.set_open_state(self.best)
+            return self.epochs[self.best_epoch].score
+        return self.epochs[-1].score
 
     def _before_step(self, number: int, over: float) -> None:
         """Do what is not captured: set the learning rate, and what the rule sets."""

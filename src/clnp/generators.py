@@ -25,3 +25,10 @@ def isolated(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(arrays)
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """The generator that operations on the GPU draw from unless they are given one."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found: torch.Generator = torch.cuda.default_generators[index]
+    return found

@@ -9,7 +9,7 @@ are the ones that fill up). Ties go to the higher score, then to the earlier can
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +20,9 @@ from .activity import Activity
 from .arguments import alpha_by_layer
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
-from .fit import EVALUATION_BATCH, Fit, evaluate, l1_rule
+from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
 from .generators import isolated, seed_all
+from .grid import judged, train_at_once
 from .net import ContinualNet
 from .openstate import OpenState
 from .progress import Candidate, Choice, Progress
@@ -127,9 +128,9 @@ class Learner:
             check=check,
         )
 
-    def _open(self, data: TaskData, seed: int) -> None:
+    def _open(self, net: ContinualNet, data: TaskData, seed: int) -> None:
         torch.manual_seed(derive(seed, "init"))
-        self.net.begin_task(data.task.name, data.num_outputs)
+        net.begin_task(data.task.name, data.num_outputs)
 
     def _check_inputs(self, data: TaskData, progress: Progress) -> None:
         """Refuse a task whose inputs do not fit the network, before anything is trained."""
@@ -140,7 +141,7 @@ class Learner:
             check_optimizer(training, self.net.device)
         if self.config.fine_tuning is not None:
             alpha_by_layer(self.net.graph, self.config.fine_tuning.alpha)
-        self._open(data, 0)
+        self._open(self.net, data, 0)
         parts = {"training": data.train, "validation": data.validation, "test": data.test}
         size = min(2, self.config.training.batch_size)
         try:
@@ -166,42 +167,57 @@ class Learner:
         name = data.task.name
         if progress.winner is not None:
             return
-        for training in self.candidates(name)[len(progress.trained) :]:
-            alpha = dict(training.alpha) if isinstance(training.alpha, Mapping) else training.alpha
-            seed = derive(self.seed, "candidate", name, alpha, training.lr)
-            number = len(progress.trained)
-            if progress.resumed is None:
-                self._open(data, seed)
-            score, diverged, state = None, None, None
-            try:
-                self._fit(data, progress, training, seed=seed, candidate=number)
-                score, state = self.net.unpruned_score(self._score(data)), self.net.open_state()
-            except DivergedError as error:
-                diverged = str(error)
-            fit = progress.fit
-            assert fit is not None
-            candidate = Candidate(
-                training.alpha, training.lr, len(fit.epochs), score, diverged, state
-            )
-            self.net.abandon_task()
-            progress.trained.append(candidate)
-            progress.fit = None
-            self._tell(
-                progress,
-                "candidate",
-                name,
-                candidate=number,
-                alpha=candidate.alpha,
-                lr=candidate.lr,
-                num_epochs=candidate.num_epochs,
-                score=score,
-                diverged=diverged,
-            )
+        trainings = self.candidates(name)
+        while (first := len(progress.trained)) < len(trainings):
+            # One that was alone when it broke off goes on alone.
+            num = 1 if progress.resumed is not None else self.config.candidates_at_once
+            for candidate in self._trained(data, progress, trainings[first : first + num]):
+                number = len(progress.trained)
+                progress.trained.append(candidate)
+                told = {key: value for key, value in vars(candidate).items() if key != "state"}
+                self._tell(progress, "candidate", name, candidate=number, **told)
         if all(candidate.score is None for candidate in progress.trained):
             reasons = "; ".join(
                 f"alpha {c.alpha}, lr {c.lr:g}: {c.diverged}" for c in progress.trained
             )
             raise DivergedError(f"every candidate of task {name!r} diverged: {reasons}")
+
+    def _trained(
+        self, data: TaskData, progress: Progress, trainings: Sequence[Training]
+    ) -> list[Candidate]:
+        """The next candidates of the grid: one in the network itself, or several in copies."""
+        first, name = len(progress.trained), data.task.name
+        seeds = [
+            derive(self.seed, "candidate", name, dict(a) if isinstance(a, Mapping) else a, lr)
+            for a, lr in ((training.alpha, training.lr) for training in trainings)
+        ]
+        if len(trainings) == 1:
+            if progress.resumed is None:
+                self._open(self.net, data, seeds[0])
+            error = None
+            try:
+                self._fit(data, progress, trainings[0], seed=seeds[0], candidate=first)
+            except DivergedError as found:
+                error = found
+            assert progress.fit is not None
+            candidate = judged(self.net, progress.fit, self._score(data), error)
+            self.net.abandon_task()
+            progress.fit = None
+            return [candidate]
+
+        def tell(place: int, epoch: Epoch) -> None:
+            where = {"candidate": first + place, "num_epochs": trainings[place].epochs}
+            self._tell(progress, "epoch", name, **where, **vars(epoch))
+
+        return train_at_once(
+            self.net,
+            data,
+            trainings,
+            seeds=seeds,
+            begin=lambda net, seed: self._open(net, data, seed),
+            score=self._score(data),
+            on_epoch=tell,
+        )
 
     def _fit(
         self, data: TaskData, progress: Progress, training: Training, *, seed: int, **where: int
@@ -283,7 +299,7 @@ class Learner:
         self.net.recalibrate(data.train.batches(self.config.training.batch_size))
 
     def _reopen(self, data: TaskData, state: OpenState) -> None:
-        self._open(data, 0)
+        self._open(self.net, data, 0)
         self.net.set_open_state(state)
 
     def _free_fraction(self, plan: PruningPlan) -> float:

@@ -109,7 +109,8 @@ class DenseMethod:
         net.heads.current = index
         net.eval()
         try:
-            with self.strategy.running(index):
+            # A graph that somebody holds on to would be in the way of capturing later steps.
+            with torch.no_grad(), self.strategy.running(index):
                 return net(inputs)
         finally:
             net.heads.current = current

@@ -1,0 +1,88 @@
+"""Candidates of a grid at the same time, against one after the other.
+
+    python benchmarks/grid.py [--candidates 4] [--rounds 3] [--device cpu] [--precision tf32]
+
+One task of noise in MNIST's shape, the 784-2000-2000-10 network and several learning rates, which a
+`Learner` trains one after the other and then all at once; the search for thresholds is in neither.
+A ratio is the median over rounds (lowest .. highest).
+"""
+
+import argparse
+
+import torch
+from timing import machine, ratios, seconds, spread
+
+import clnp
+from clnp.progress import Progress
+
+
+class Trained(Exception):
+    """All candidates have been trained."""
+
+
+def grid_seconds(
+    task: clnp.Task, training: clnp.Training, *, num: int, at_once: int, device: torch.device
+) -> float:
+    """How long a learner takes to train all candidates."""
+    torch.manual_seed(0)
+    net = clnp.ContinualNet(
+        clnp.MLP().to(device), torch.zeros(2, 784, device=device), head="single"
+    )
+    config = clnp.LearnerConfig(
+        training=training,
+        lrs=tuple(1e-3 * (1 + number) for number in range(num)),
+        candidates_at_once=at_once,
+    )
+
+    def stop(progress: Progress) -> None:
+        if len(progress.trained) == num:
+            raise Trained
+
+    def run() -> None:
+        try:
+            clnp.Learner(net, config, on_progress=stop).learn(task)
+        except Trained:
+            return
+
+    return seconds(run, device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--candidates", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=12_800, help="of an epoch")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    torch.manual_seed(0)
+    x, y = torch.rand(options.samples, 784), torch.randint(0, 10, (options.samples,))
+    task = clnp.Task("noise", (x, y), (x[:1000], y[:1000]), num_outputs=10)
+    training = clnp.Training(
+        epochs=options.epochs,
+        batch_size=256,
+        alpha=1e-5,
+        cuda_graph=True,
+        precision=options.precision,
+        input_dropout=0.2,
+    )
+    num = options.candidates
+    times: dict[int, list[float]] = {1: [], num: []}
+    for _ in range(options.rounds + 1):
+        for at_once, found in times.items():
+            took = grid_seconds(task, training, num=num, at_once=at_once, device=device)
+            found.append(took)
+    alone, together = times[1][1:], times[num][1:]  # The first round warms up.
+    print(f"{machine(device)}, {options.precision}, {options.rounds} rounds")
+    print(f"{num} candidates, {options.epochs} epochs of {options.samples} samples")
+    print(f"one after the other  {spread(alone, ' s')}")
+    print(f"at the same time     {spread(together, ' s')}")
+    print(f"ratio                {spread(ratios(together, alone), 'x')}")
+
+
+if __name__ == "__main__":
+    main()

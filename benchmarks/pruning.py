@@ -1,0 +1,117 @@
+"""What pruning costs beside training: the search for thresholds, against one epoch.
+
+    python benchmarks/pruning.py [--samples 10000] [--rounds 3] [--device cpu]
+
+A task, ten patterns under noise, is trained for two epochs, of which the second counts, and then
+pruned: neurons are measured over the training data, and thresholds are searched on a tenth as many
+validation samples, for all layers together or for each one. A ratio is the median over rounds
+(lowest .. highest).
+"""
+
+import argparse
+from dataclasses import dataclass
+
+import torch
+from timing import aligned, machine, ratios, seconds, spread
+from torch import nn
+
+import clnp
+from clnp.fit import EVALUATION_BATCH, Fit, evaluate, l1_rule
+from clnp.task import TaskData, load
+
+
+@dataclass(frozen=True)
+class Times:
+    """Validation score; seconds of an epoch, of measuring, and of both ways to search."""
+
+    score: float
+    epoch: float
+    measuring: float
+    together: float
+    by_layer: float
+
+
+def task_of(shape: tuple[int, ...], num_samples: int, device: torch.device) -> TaskData:
+    """Patterns of ten classes under noise; a tenth as many are for validation."""
+    labels = torch.randint(0, 10, (num_samples * 11 // 10,))
+    images = torch.rand(10, *shape)[labels] + torch.randn(len(labels), *shape)
+    train, held_out = slice(num_samples), slice(num_samples, None)
+    parts = (images[train], labels[train]), (images[held_out], labels[held_out])
+    return load(clnp.Task("patterns", *parts, num_outputs=10), device)
+
+
+def measured(model: nn.Module, data: TaskData, *, head: str, device: torch.device) -> Times:
+    """One round."""
+    net = clnp.ContinualNet(model.to(device), data.train.at(torch.arange(2))[0], head=head)
+    net.begin_task("patterns", 10)
+    training = clnp.Training(epochs=2, batch_size=256, alpha=1e-5, cuda_graph=True)
+    fit = Fit(net, data, training, seed=0, rule=l1_rule(net, training.alpha))
+    fit.run()
+
+    def score(predict: object) -> float:
+        return evaluate(predict, data.validation, data.objective)  # type: ignore[arg-type]
+
+    found = []
+
+    def measure() -> None:
+        found.append(net.measure_activity(data.train.batches(EVALUATION_BATCH)))
+
+    measuring = seconds(measure, device)
+    plans = {
+        per_layer: seconds(
+            lambda per_layer=per_layer: net.plan_pruning(
+                found[0], score, margin=1.0, per_layer=per_layer
+            ),
+            device,
+        )
+        for per_layer in (False, True)
+    }
+    return Times(fit.epochs[1].score, fit.epochs[1].seconds, measuring, plans[False], plans[True])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=10_000, help="to train on")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    torch.manual_seed(0)
+    print(f"{machine(device)}, {options.samples} samples, {options.rounds} rounds")
+    networks = {
+        "MLP 784-2000-2000-10, single head": (clnp.MLP, (784,), "single"),
+        "narrow CNN, multi-head": (clnp.NarrowCNN, (3, 32, 32), "multi"),
+    }
+    rows = [
+        [
+            "against an epoch",
+            "validation",
+            "epoch",
+            "measuring",
+            "one threshold",
+            "one for each layer",
+        ]
+    ]
+    for title, (make, shape, head) in networks.items():
+        data = task_of(shape, options.samples, device)
+        times = [
+            measured(make(), data, head=head, device=device) for _ in range(options.rounds + 1)
+        ][1:]
+        epochs = [t.epoch for t in times]
+        rows.append(
+            [
+                title,
+                spread([t.score for t in times], digits=0),
+                spread(epochs, " s"),
+                spread(ratios([t.measuring for t in times], epochs), "x"),
+                spread(ratios([t.together for t in times], epochs), "x"),
+                spread(ratios([t.by_layer for t in times], epochs), "x"),
+            ]
+        )
+    print(aligned(rows))
+
+
+if __name__ == "__main__":
+    main()

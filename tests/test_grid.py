@@ -1,0 +1,172 @@
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import clnp
+from clnp import Learner, LearnerConfig, Task, Training
+from clnp.config import FineTuning
+from clnp.errors import ArgumentError
+from clnp.lanes import Lane
+from clnp.progress import Progress
+
+GRID = {"alphas": (1e-4, 1e-3), "lrs": (0.01, 0.03)}
+
+
+def task(name="a", seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(500, 6, generator=generator)
+    y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
+    return Task(name, (x[:400], y[:400]), test=(x[400:], y[400:]))
+
+
+def network(device="cpu"):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(6, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Dropout(0.1), nn.Linear(40, 3)
+    )
+    return clnp.ContinualNet(model.to(device), torch.zeros(2, 6, device=device))
+
+
+def config(at_once, *, cuda_graph=True, training=None, **options):
+    made = {"epochs": 6, "batch_size": 32, "cuda_graph": cuda_graph, "patience": 3}
+    return LearnerConfig(
+        margin=3.0,
+        training=Training(**{**made, **(training or {})}),
+        candidates_at_once=at_once,
+        **{**GRID, **options},
+    )
+
+
+def learnt(options, device="cpu", progress=None):
+    """Two tasks learnt in a network, what was told on the way, and the reports."""
+    net, events = network(device), []
+    learner = Learner(net, options, on_event=events.append)
+    reports = [learner.learn(task("a")), learner.learn(task("b", seed=1))]
+    return net, events, reports
+
+
+def candidates(reports):
+    return [
+        (c.alpha, c.lr, c.num_epochs, c.score, c.diverged) for r in reports for c in r.candidates
+    ]
+
+
+def epochs(events):
+    """What was told of each epoch but for how long it took, in the order of the candidates."""
+    told = [
+        {k: v for k, v in event.items() if k != "seconds"}
+        for event in events
+        if event["event"] == "epoch"
+    ]
+    return sorted(told, key=lambda e: (e["task"], e["candidate"], e["number"]))
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 10])
+def test_candidates_at_the_same_time_are_those_one_after_the_other(at_once):
+    alone, alone_events, alone_reports = learnt(config(1))
+    net, events, reports = learnt(config(at_once))
+    assert candidates(reports) == candidates(alone_reports)
+    assert epochs(events) == epochs(alone_events)
+    assert [r.winner for r in reports] == [r.winner for r in alone_reports]
+    assert {n: c.digest for n, c in net.certificates.items()} == {
+        n: c.digest for n, c in alone.certificates.items()
+    }
+    x = task().test[0]
+    for name in ("a", "b"):
+        assert torch.equal(net(x, task=name), alone(x, task=name))
+
+
+def test_they_take_turns():
+    _, events, _ = learnt(config(4, training={"patience": None}))
+    first = [e["candidate"] for e in events if e["event"] == "epoch" and e["task"] == "a"]
+    assert first == [0, 1, 2, 3] * 6
+
+
+def test_one_that_diverges_does_not_take_the_others_along():
+    options = {"alphas": (), "lrs": (0.01, 1e25, 0.02)}
+    alone = learnt(config(1, **options))[2]
+    reports = learnt(config(3, **options))[2]
+    assert candidates(reports) == candidates(alone)
+    assert "lower learning rate" in reports[0].candidates[1].diverged
+
+
+def test_a_run_that_breaks_off_comes_to_the_same():
+    class Stop(BaseException):
+        pass
+
+    whole = learnt(config(3))[0]
+    net, saved, seen = network(), {}, []
+
+    def stop(progress):
+        seen.append(len(progress.trained))
+        # In the middle of the second wave, in which there is one candidate.
+        if len(seen) == int(saved["at"]):
+            saved["progress"] = progress.to_state()
+            saved["open"] = net.open_task and net.open_state()
+            raise Stop
+
+    for at in (4, 20, 26):
+        net, seen[:] = network(), []
+        saved["at"] = at
+        with pytest.raises(Stop):
+            Learner(net, config(3), on_progress=stop).learn(task("a"))
+        resumed = network()
+        if saved["open"]:
+            resumed.begin_task("a", 3)
+            resumed.set_open_state(saved["open"])
+        learner = Learner(resumed, config(3))
+        learner.learn(task("a"), Progress.from_state(saved["progress"]))
+        learner.learn(task("b", seed=1))
+        assert resumed.certificates["b"].digest == whole.certificates["b"].digest
+
+
+def test_the_network_itself_is_left_alone():
+    net, states = network(), []
+
+    def look(event):
+        if event["event"] == "epoch" and "round" not in event:
+            states.append(net.open_task)
+
+    options = config(4, fine_tuning=FineTuning(epochs=1))
+    Learner(net, options, on_event=look).learn(task())
+    assert set(states) == {None}
+
+
+def test_a_number_that_makes_no_sense():
+    with pytest.raises(ArgumentError, match="candidates_at_once is 0; it must be 1 or more"):
+        LearnerConfig(candidates_at_once=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_on_a_gpu_they_are_the_same_up_to_rounding(cuda_graph):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alone = epochs(learnt(config(1, cuda_graph=cuda_graph), "cuda")[1])
+        net, events, reports = learnt(config(4, cuda_graph=cuda_graph), "cuda")
+    assert min(report.test_score for report in reports) > 75
+    net.verify()
+    for one, other in zip(alone, epochs(events), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_random_numbers_of_lanes_are_their_own():
+    device = torch.device("cuda")
+    lanes = [Lane(device), Lane(device)]
+    torch.manual_seed(5)
+    outside = torch.rand(3, device=device)
+    torch.manual_seed(5)
+    drawn = []
+    for lane in lanes:
+        with lane.entered():
+            torch.manual_seed(7)
+    for _ in range(2):
+        for lane in lanes:
+            with lane.entered():
+                drawn.append(torch.rand(3, device=device).tolist())
+    assert drawn[0] == drawn[1]
+    assert drawn[2] == drawn[3] != drawn[0]
+    assert torch.equal(torch.rand(3, device=device), outside)
