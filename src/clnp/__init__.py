@@ -42,7 +42,12 @@ if TYPE_CHECKING:
     from .openstate import OpenState as OpenState
     from .outlook import Forecast as Forecast, forecast as forecast
     from .pruning import PruningPlan as PruningPlan
+    from .report.write import write_report as write_report
     from .task import Task as Task
+    from .trackers.mlflow import MLflow as MLflow
+    from .trackers.tensorboard import TensorBoard as TensorBoard
+    from .trackers.tracker import TrackedRun as TrackedRun, Tracker as Tracker
+    from .trackers.wandb import WeightsAndBiases as WeightsAndBiases
     from .training import Training as Training
     from .version import __version__ as __version__
 
@@ -78,7 +83,12 @@ _FILES = {
     "openstate": ["OpenState"],
     "outlook": ["Forecast", "forecast"],
     "pruning": ["PruningPlan"],
+    "report.write": ["write_report"],
     "task": ["Task"],
+    "trackers.mlflow": ["MLflow"],
+    "trackers.tensorboard": ["TensorBoard"],
+    "trackers.tracker": ["TrackedRun", "Tracker"],
+    "trackers.wandb": ["WeightsAndBiases"],
     "training": ["Training"],
     "version": ["__version__"],
 }

@@ -275,12 +275,11 @@ class Course:
         return total
 
     def _tell(self, event: Event) -> None:
-        self.run.log(event)
+        written = self.run.log(event)
         self.on_event(event)
         if self._audience:
-            # As it stands in the file, where it is read from when the run goes on.
-            at = {"at": round(self.run.seconds, 3)}
-            self._audience.event(json.loads(to_json({**event, **at})))
+            # As it stands in the file, from where it is told when the run goes on.
+            self._audience.event(json.loads(to_json(written)))
 
     def _progressed(self) -> None:
         due = time.monotonic() - self._saved >= self.checkpoint_seconds

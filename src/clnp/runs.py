@@ -139,13 +139,15 @@ class Run:
                 "seconds": self.seconds,
             }
 
-    def log(self, event: Mapping[str, Any]) -> None:
-        """Append an event; `at` is how many seconds the run has been at work."""
+    def log(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Append an event, and give it back with `at`: for how many seconds the run has worked."""
         assert self._events is not None
-        line = to_json({**event, "at": round(self.seconds, 3)}).encode() + b"\n"
+        written = {**event, "at": round(self.seconds, 3)}
+        line = to_json(written).encode() + b"\n"
         with writing(self.path):
             while line:
                 line = line[self._events.write(line) :]
+        return written
 
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file of the run, atomically."""

@@ -1,5 +1,6 @@
 """The events of a run as points of curves and as tables, the same for every tracker."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -214,7 +215,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str | float |
         elif isinstance(value, bool | int | float | str):
             found[name] = value
         elif isinstance(value, list | tuple) and value:
-            found[name] = ", ".join(map(str, value))
+            found[name] = json.dumps(value)
     return found
 
 

@@ -1,10 +1,15 @@
 """A run in MLflow: on the server of MLFLOW_TRACKING_URI, or in a local database."""
 
+import getpass
 import importlib
 import os
+import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from ..errors import StoppedError
 from .curves import Curves, Point, Table, settings
@@ -45,7 +50,9 @@ class MLflow:
         if not mlflow.is_tracking_uri_set():
             # By itself it is a file in the working directory, which may be another one now.
             uri = known.get("tracking_uri", uri)
-        self._client = mlflow.MlflowClient(tracking_uri=uri)
+        # Two processes that make the tables of one database at a time get in each other's way.
+        with FileLock(Path(tempfile.gettempdir()) / f"clnp-mlflow-{getpass.getuser()}.lock"):
+            self._client = mlflow.MlflowClient(tracking_uri=uri)
         found = self._find(known.get("run_id"))
         if found is None:
             found = self._create(run)
@@ -96,7 +103,7 @@ class MLflow:
         tags = {
             "clnp.path": str(run.path.absolute()),
             "clnp.method": str(run.config.get("method", "clnp")),
-            **{f"clnp.{key}": str(value) for key, value in run.environment.items()},
+            **{f"clnp.{key}": str(value) for key, value in run.environment.items() if value},
             "mlflow.note.content": f"```toml\n{run.recipe[:TEXT_LENGTH]}\n```",
         }
         if run.group is not None:

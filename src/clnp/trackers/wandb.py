@@ -2,15 +2,14 @@
 
 import importlib
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from .curves import Curves, Point, Table
 from .tracker import Event, TrackedRun, note, recall, require
-
-AXES = {True: "epoch", False: "tasks learnt"}
-"""What curves with and without a part go over."""
 
 
 class WeightsAndBiases:
@@ -29,8 +28,8 @@ class WeightsAndBiases:
         """Create the run in Weights & Biases, or take it up again."""
         wandb = self._wandb = importlib.import_module("wandb")
         self._curves, self._num_rows = Curves(), 0
-        self._axes: set[str] = set()
-        number = recall(run.path, "wandb").get("id") or wandb.util.generate_id()
+        self._sections: set[str] = set()
+        number = recall(run.path, "wandb").get("id") or secrets.token_hex(4)
         note(run.path, "wandb", {"id": number})
         offline = wandb.setup().settings.mode not in ("online", "shared")
         if offline:
@@ -67,13 +66,12 @@ class WeightsAndBiases:
     def _log(self, points: list[Point], tables: list[Table]) -> None:
         row: dict[str, Any] = {}
         for point in points:
-            names = (point.section, point.part, point.measure)
-            row["/".join(name for name in names if name is not None)] = point.value
+            row[key(point.section, point.part, point.measure)] = point.value
             row[self._axis(point)] = point.step
         for table in tables:
             cells = [list(cells) for cells in table.rows]
             made = self._wandb.Table(columns=list(table.columns), data=cells)
-            row[f"candidates/{table.title}"] = made
+            row[key("candidates", table.title)] = made
         if row:
             if self._num_rows >= self._num_before:
                 self._run.log(row, step=self._num_rows)
@@ -81,10 +79,14 @@ class WeightsAndBiases:
 
     def _axis(self, point: Point) -> str:
         """What the section of the point goes over, which W&B is told once."""
-        name = AXES[point.part is not None]
-        axis = name if point.part is None else f"{point.section}/{name}"
-        if point.section not in self._axes:
-            self._axes.add(point.section)
+        axis = key("tasks learnt") if point.part is None else key(point.section, "epoch")
+        if point.section not in self._sections:
+            self._sections.add(point.section)
             self._run.define_metric(axis, hidden=True)
-            self._run.define_metric(f"{point.section}/*", step_metric=axis)
+            self._run.define_metric(f"{key(point.section)}/*", step_metric=axis)
         return axis
+
+
+def key(*names: str | None) -> str:
+    """The name of a curve: W&B sorts and finds those that are made of letters, digits and `_`."""
+    return "/".join(re.sub(r"\W", "_", name, flags=re.ASCII) for name in names if name)
