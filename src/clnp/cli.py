@@ -22,6 +22,8 @@ examples:
   clnp run permuted-digits --set learner.margin=2 --seed 1
   clnp run permuted-digits --seeds 5             five seeds: mean and standard deviation
   clnp resume runs/permuted-digits-seed1         after Ctrl-C, a crash or a power cut
+  clnp watch runs/permuted-digits-seed1          how it goes, from another terminal or machine
+  clnp inspect runs/permuted-digits-seed1        what it has come to, in a screenful
   clnp verify runs/permuted-digits-seed1         certificates and accuracies, recomputed
 """
 FAILURE, USER_ERROR, STOPPED = 1, 2, 130
@@ -35,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         answer, text = options.command(options)
-        return _show(options, json.dumps(answer, indent=1) if options.json else text)
+        shown = json.dumps(answer, indent=1) if options.json else text
+        return _show(options, shown) or int(options.code)
     except RecursionError:
         return _failed(options, "what was given is nested too deeply", USER_ERROR)
     except KeyboardInterrupt:
@@ -90,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
 
     def command(name: str, action: Action, text: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        made.set_defaults(command=action)
+        made.set_defaults(command=action, code=0)
         made.add_argument("--json", action="store_true", help="print the answer as JSON")
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
         return made
@@ -118,6 +121,15 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("run", metavar="RUN", help=where)
     inspect.add_argument(
         "--all", action="store_true", help="every task, candidate and certificate, not a screenful"
+    )
+    watch = command("watch", _watch, "follow a run that goes on, here or on another machine")
+    watch.add_argument("run", metavar="RUN", help=f"{where}; it may not be there yet")
+    watch.add_argument("--once", action="store_true", help="show how it stands, and end")
+    watch.add_argument(
+        "--interval",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how often to look (default: 1 on a terminal, 10 in a log)",
     )
     verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
     verify.add_argument("run", metavar="RUN", help=where)
@@ -270,6 +282,23 @@ def _inspect(options: argparse.Namespace) -> Answer:
     from .overview import inspect
 
     return inspect(options.run, in_full=options.all)
+
+
+def _watch(options: argparse.Namespace) -> Answer:
+    from .live import watch
+
+    try:
+        scene, text = watch(
+            options.run, once=options.once, interval=options.interval, quiet=options.json
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(STOPPED) from None  # Nothing was stopped but the watching.
+    except BrokenPipeError:
+        # The reader, `head` perhaps, has seen enough; Python would try once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    options.code = FAILURE if scene.status == "failed" else 0
+    return scene.to_json(), text
 
 
 def _verify(options: argparse.Namespace) -> Answer:

@@ -1,0 +1,264 @@
+"""What is followed as it stands: on a screen, in a line, and in a last word."""
+
+from .following import FAILED, FINISHED, RUNNING, WAITING, Scene, View
+from .glyphs import Screen, cells, columns, progress, sparkline, stacked
+from .panels import MOST_LAYERS, ends
+from .runs import command
+
+SILENCE = 60.0
+"""Seconds without news that are worth a word."""
+LEAST_LINES = 6
+"""Lines that are shown however low the screen is."""
+
+
+def closing(scene: Scene) -> str:
+    """The last word on what was followed."""
+    seen = command("inspect", scene.path)
+    if scene.kind == "run":
+        view = scene.views[0]
+        if view.status == FAILED:
+            return f"failed after {_tasks(view)}: {view.reason}"
+        average = "" if view.average is None else f", average {view.average:.2f}"
+        return f"finished: {_tasks(view)}{average}; {seen} shows all"
+    failed = [
+        f"{label}: {view.reason}"
+        for label, view in zip(scene.labels, scene.views, strict=True)
+        if view.status == FAILED
+    ]
+    done = sum(view.status == FINISHED for view in scene.views)
+    text = f"{done} of {len(scene.views)} runs finished; {seen} shows all"
+    return "\n".join([*(f"failed: {each}" for each in failed), text])
+
+
+def line(scene: Scene) -> str:
+    """How it stands, in one line."""
+    if scene.kind is None:
+        return f"waiting for {scene.path}, where there is no run yet"
+    if scene.kind == "run":
+        return _told(scene.views[0])
+    done = sum(view.status == FINISHED for view in scene.views)
+    parts = [f"{done} of {len(scene.views)} runs finished"]
+    for label, view in zip(scene.labels, scene.views, strict=True):
+        if view.status == RUNNING:
+            where = "starting" if view.number is None else f"task {view.number}"
+            parts.append(f"{label} {100 * view.fraction:.0f} % ({where} of {view.num_tasks})")
+        elif view.status == FAILED:
+            parts.append(f"{label} failed")
+    return "; ".join(parts)
+
+
+def _told(view: View) -> str:
+    if view.status == FAILED:
+        return f"failed after {_tasks(view)}: {view.reason}"
+    if view.status == FINISHED:
+        return f"finished: {_tasks(view)}"
+    if view.task is None:
+        return f"{_tasks(view)} learnt" if view.num_learnt else "starting"
+    parts = [f"task {view.number} of {view.num_tasks}, {view.task}: {_doing(view)}"]
+    if view.epoch:
+        parts.append(f"loss {view.losses[-1]:.4g}, validation {view.scores[-1]:.2f}")
+    return f"{', '.join(parts)}; {100 * view.fraction:.0f} % done{_left(view)}"
+
+
+def _tasks(view: View) -> str:
+    return f"{view.num_learnt} of {view.num_tasks} tasks"
+
+
+def _doing(view: View) -> str:
+    """What is being done to the open task."""
+    if view.phase == "fine-tuning":
+        where = f"fine-tuning round {view.round}"
+    elif view.candidate is None:
+        return "starting"
+    else:
+        where = f"candidate {view.candidate} of {view.num_candidates}"
+        if view.phase == "pruning":
+            return f"{where}, pruning"
+    return f"{where}, epoch {view.epoch} of {view.num_epochs}" if view.epoch else where
+
+
+def _left(view: View) -> str:
+    if view.seconds_left is None or view.status != RUNNING:
+        return ""
+    how = "at least" if view.at_least else "about"
+    return f", {how} {duration(view.seconds_left)} left"
+
+
+def frame(scene: Scene, *, screen: Screen) -> list[str]:
+    """How it stands, in lines that fit the screen."""
+    if scene.kind is None:
+        lines = screen.wrapped(line(scene), indent=2)
+    elif scene.kind == "run":
+        lines = _run(scene.views[0], screen=screen)
+    else:
+        lines = _several(scene, screen=screen)
+    return [
+        screen.short(text, screen.width) for text in lines[: max(LEAST_LINES, screen.height - 1)]
+    ]
+
+
+def _run(view: View, *, screen: Screen) -> list[str]:
+    what = view.recipe or "an experiment"
+    title = f"{what}, {view.method}, seed {view.seed}"
+    lines = [f"{screen.short(view.run, max(12, screen.width - cells(title) - 2))}: {title}"]
+    if view.status == FAILED:
+        lines += screen.wrapped(_told(view), indent=2)
+    elif view.status == FINISHED:
+        lines.append(f"{_told(view)} in {duration(view.seconds)}")
+    else:
+        now = _told(view) if view.task is None else f"task {view.number} of {view.num_tasks}: "
+        lines.append(now + (view.task or ""))
+        lines.append(
+            _bar("run", view.fraction, f"{100 * view.fraction:.0f} %{_left(view)}", screen)
+        )
+        if view.task is not None:
+            lines += _open_task(view, screen=screen)
+    lines += _learnt(view, screen=screen)
+    lines += _neurons(view, screen=screen)
+    if view.full is not None:
+        lines += screen.wrapped(f"full: {view.full.partition('. ')[0]}", indent=2)
+    if view.status == RUNNING:
+        lines += screen.wrapped(_heard(view), indent=2)
+    return lines
+
+
+def _bar(name: str, fraction: float, text: str, screen: Screen) -> str:
+    """A bar in what is left of the line beside its name and a text."""
+    wanted = screen.width // 2
+    width = min(wanted, screen.width - cells(name) - cells(text) - 4)
+    if width < 4:
+        return f"{name}  {text}"
+    return f"{name}  {progress(fraction, width=width, glyphs=screen.glyphs)}  {text}"
+
+
+def _open_task(view: View, *, screen: Screen) -> list[str]:
+    lines = []
+    if view.epoch and view.num_epochs:
+        done = view.epoch / view.num_epochs
+        lines.append(_bar("now", done, _doing(view), screen))
+    else:
+        lines.append(f"now  {_doing(view)}")
+    if view.losses:
+        width = max(4, screen.width - 22)
+        for name, values, form in (
+            ("loss", view.losses, ".4g"),
+            ("validation", view.scores, ".2f"),
+        ):
+            curve = sparkline(values, width=min(width, 60), glyphs=screen.glyphs)
+            lines.append(f"{name:10}  {format(values[-1], form):>7}  {curve}")
+    return lines
+
+
+def _learnt(view: View, *, screen: Screen) -> list[str]:
+    """The last of the tasks that were learnt, as many as a line holds."""
+    if not view.tasks:
+        return []
+    average = "" if view.average is None else f"; average {view.average:.2f}"
+    parts: list[str] = []
+    for record in reversed(view.tasks):
+        score = "" if record["test_score"] is None else f" {record['test_score']:.2f}"
+        parts.insert(0, f"{screen.short(record['task'], max(8, screen.width // 4))}{score}")
+        hidden = len(view.tasks) - len(parts)
+        more = f"{hidden} before, " if hidden else ""
+        text = f"learnt: {more}{', '.join(parts)}{average}"
+        if cells(text) > screen.width and len(parts) > 1:
+            more = f"{hidden + 1} before, "
+            return [f"learnt: {more}{', '.join(parts[1:])}{average}"]
+    return [text]
+
+
+def _neurons(view: View, *, screen: Screen) -> list[str]:
+    """A bar for each layer, stacked by task."""
+    front, hidden, back = ends(list(view.sizes), MOST_LAYERS)
+
+    def told(group: str) -> list[str]:
+        size = view.sizes[group]
+        free = size - sum(view.claimed.get(group, ()))
+        return [screen.short(group, max(8, screen.width // 4)), f"{free} of {size} free"]
+
+    def bar(group: str) -> str:
+        counts = view.claimed.get(group, ())
+        return stacked(counts, view.sizes[group], width=width, glyphs=screen.glyphs)
+
+    if not view.sizes:
+        return []
+    gap = [[f"... {len(hidden)} more", ""]] if hidden else []
+    names = columns([*map(told, front), *gap, *map(told, back)])
+    width = max(4, min(60, screen.width - max(map(cells, names)) - 2))
+    bars = [*map(bar, front), *["" for _ in gap], *map(bar, back)]
+    left = max(map(cells, names))
+    return [
+        f"{name}{' ' * (left - cells(name))}  {shown}".rstrip()
+        for name, shown in zip(names, bars, strict=True)
+    ]
+
+
+def _heard(view: View) -> str:
+    silent = view.silent or 0.0
+    if silent < max(SILENCE, 3 * (view.epoch_seconds or 0.0)):
+        return f"last heard of {duration(silent)} ago"
+    again = command("resume", view.run)
+    return f"no news for {duration(silent)}; if it was stopped, {again} goes on"
+
+
+def _several(scene: Scene, *, screen: Screen) -> list[str]:
+    """One line for each run; where there are too many, those that are under way come first."""
+    done = sum(view.status == FINISHED for view in scene.views)
+    title = f"{done} of {len(scene.views)} runs finished"
+    lines = [f"{screen.short(scene.path, max(12, screen.width - cells(title) - 2))}: {title}"]
+    pairs = list(zip(scene.labels, scene.views, strict=True))
+    most = max(LEAST_LINES, screen.height - 4)
+    hidden = 0
+    if len(pairs) > most:
+        order = {RUNNING: 0, FAILED: 1, WAITING: 2, FINISHED: 3}
+        chosen = sorted(range(len(pairs)), key=lambda place: order[pairs[place][1].status])
+        kept = sorted(chosen[: most - 1])
+        hidden = len(pairs) - len(kept)
+        pairs = [pairs[place] for place in kept]
+    name = max((cells(label) for label, _ in pairs), default=0)
+    width = 20 if screen.width >= 80 else 8
+    for label, view in pairs:
+        bar = progress(view.fraction, width=width, glyphs=screen.glyphs)
+        space = " " * (name - cells(label))
+        lines.append(f"{label}{space}  {bar} {100 * view.fraction:3.0f} %  {_shortly(view)}")
+    lines += [f"... {hidden} more"] if hidden else []
+    silent = [view.silent for view in scene.views if view.silent is not None]
+    if silent and scene.status == RUNNING:
+        again = command("resume", scene.path)
+        heard = f"last heard of {duration(min(silent))} ago"
+        if min(silent) >= SILENCE:
+            heard = f"no news for {duration(min(silent))}; if it was stopped, {again} goes on"
+        lines += screen.wrapped(heard, indent=2)
+    return lines
+
+
+def _shortly(view: View) -> str:
+    """How one of several runs stands."""
+    if view.status == WAITING:
+        return "waiting"
+    if view.status == FAILED:
+        return f"failed: {view.reason}"
+    if view.status == FINISHED:
+        average = "" if view.average is None else f", average {view.average:.2f}"
+        return f"{_tasks(view)} in {duration(view.seconds)}{average}"
+    if view.task is None:
+        return "starting" if not view.num_learnt else f"{_tasks(view)} learnt"
+    silent = view.silent or 0.0
+    late = silent >= max(SILENCE, 3 * (view.epoch_seconds or 0.0))
+    news = f", no news for {duration(silent)}" if late else ""
+    return f"task {view.number} of {view.num_tasks}, {_doing(view)}{_left(view)}{news}"
+
+
+def duration(seconds: float) -> str:
+    """A time in words that are right to a tenth or so: 40 s, 3 min, 2 h 10 min, 3 d 4 h."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"

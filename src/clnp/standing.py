@@ -1,0 +1,219 @@
+"""Where a run stands, from its events: task, candidate, curves, neurons claimed, time left."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+RECENT = 3
+"""Tasks that the next ones are taken to last as long as."""
+
+Event = Mapping[str, Any]
+
+
+@dataclass
+class Curve:
+    """Loss and validation score of each epoch of a candidate, or of a round of fine-tuning."""
+
+    losses: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    num_epochs: int = 0
+    seconds: float = 0.0
+
+    def add(self, event: Event) -> None:
+        """Take note of an epoch; one that comes again after a crash replaces the old one."""
+        number = int(event["number"])
+        del self.losses[number:], self.scores[number:]
+        # What is not a finite number is text in the file of a run.
+        self.losses.append(float(event["loss"]))
+        self.scores.append(float(event["score"]))
+        self.num_epochs = int(event["num_epochs"])
+        self.seconds = float(event["seconds"])
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A task that has ended: its test score, neurons claimed, epochs it was to have, seconds."""
+
+    task: str
+    score: float | None
+    new: Mapping[str, int]
+    num_epochs: int
+    seconds: float
+
+
+@dataclass
+class Standing:
+    """What the events of a run say, told one after the other to `add`.
+
+    `phase` is what is being done to the open task: "training", "pruning" or "fine-tuning"; between
+    two tasks and before the first it is None. `ended` is "finished" or "failed". `at` counts the
+    seconds that the run has been at work, all starts taken together.
+    """
+
+    plan: Event = field(default_factory=dict)
+    phase: str | None = None
+    candidate: int | None = None
+    round: int | None = None
+    curve: Curve = field(default_factory=Curve)
+    learnt: list[Learnt] = field(default_factory=list)
+    scores: list[float | None] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    full: str | None = None
+    ended: str | None = None
+    reason: str | None = None
+    at: float = 0.0
+    _curves: dict[tuple[str, int], Curve] = field(default_factory=dict)
+    _reached: dict[int, int] = field(default_factory=dict)
+    _began: float = 0.0
+
+    def add(self, event: Event) -> None:
+        """Take note of an event; one that does not hold what it should changes nothing."""
+        kind = event["event"]
+        at = float(event.get("at", self.at))
+        take = getattr(self, f"_take_{kind}", None) if isinstance(kind, str) else None
+        if take is not None:
+            take(event, at)
+        self.at = at
+
+    def _take_begin(self, event: Event, at: float) -> None:
+        self._check_plan(event)
+        self.plan, self._began = event, at
+        self.phase, self.ended, self.reason = "training", None, None
+        self.candidate = self.round = None
+        self.curve, self._curves, self._reached = Curve(), {}, {}
+
+    def _take_resumed(self, event: Event, at: float) -> None:
+        if self.plan.get("task") != event["task"] or self.phase is None:
+            self._take_begin(event, at)
+        self._check_plan(event)
+        self.plan = event
+        self.ended = self.reason = None
+
+    @staticmethod
+    def _check_plan(event: Event) -> None:
+        for key in ("number", "num_tasks", "num_candidates", "num_epochs"):
+            int(event[key])
+        int(event["epochs_before"]), int(event["epochs_of_run"]), str(event["task"])
+
+    def _take_epoch(self, event: Event, at: float) -> None:
+        key = ("round", int(event["round"])) if "round" in event else None
+        key = key or ("candidate", int(event["candidate"]))
+        curve = self._curves.setdefault(key, Curve())
+        curve.add(event)
+        self.curve = curve
+        if key[0] == "round":
+            self._tuning(key[1])
+        else:
+            self.phase, self.candidate, self.round = "training", key[1], None
+            self._reached[key[1]] = len(curve.losses)
+
+    def _take_candidate(self, event: Event, at: float) -> None:
+        # One that stopped early, or diverged, makes the rest of its epochs unnecessary.
+        self._reached[int(event["candidate"])] = int(self.plan.get("num_epochs", 0))
+
+    def _take_pruning(self, event: Event, at: float) -> None:
+        self.phase, self.candidate, self.round = "pruning", int(event["candidate"]), None
+        claimed = self.claimed
+        self.sizes = {
+            str(group): int(free) + sum(claimed.get(group, ()))
+            for group, free in event["plan"]["available"].items()
+        }
+
+    def _take_chosen(self, event: Event, at: float) -> None:
+        self.phase, self.candidate = "pruning", int(event["candidate"])
+
+    def _take_round(self, event: Event, at: float) -> None:
+        self._tuning(int(event["round"]))
+
+    def _tuning(self, number: int) -> None:
+        self.phase, self.round = "fine-tuning", number
+
+    def _take_task(self, event: Event, at: float) -> None:
+        score = event["test_score"]
+        self.learnt.append(
+            Learnt(
+                str(event["task"]),
+                None if score is None else float(score),
+                {str(group): int(count) for group, count in event["new"].items()},
+                self.epochs_of_task,
+                at - self._began,
+            )
+        )
+        self.phase = None
+
+    def _take_evaluation(self, event: Event, at: float) -> None:
+        self.scores = [None if score is None else float(score) for score in event["scores"]]
+
+    def _take_full(self, event: Event, at: float) -> None:
+        self.full, self.phase = str(event["reason"]), None
+
+    def _take_failed(self, event: Event, at: float) -> None:
+        self.ended, self.reason = "failed", str(event["reason"])
+
+    def _take_finished(self, event: Event, at: float) -> None:
+        self.ended, self.phase = "finished", None
+
+    @property
+    def claimed(self) -> dict[str, list[int]]:
+        """How many neurons of each group each ended task claimed."""
+        groups = dict.fromkeys(group for task in self.learnt for group in task.new)
+        return {group: [task.new.get(group, 0) for task in self.learnt] for group in groups}
+
+    @property
+    def epochs_of_task(self) -> int:
+        """The epochs of all candidates of the task, if none stops early."""
+        return int(self.plan.get("num_candidates", 0)) * int(self.plan.get("num_epochs", 0))
+
+    @property
+    def epochs_here(self) -> int:
+        """How many of them are done, or not needed any more."""
+        if self.phase != "training":
+            return self.epochs_of_task
+        return min(sum(self._reached.values()), self.epochs_of_task)
+
+    @property
+    def epochs_done(self) -> int:
+        """The epochs that are done, out of `epochs_of_run`."""
+        if self.ended == "finished":
+            return self.epochs_of_run
+        return int(self.plan.get("epochs_before", 0)) + self.epochs_here
+
+    @property
+    def epochs_of_run(self) -> int:
+        """The epochs of all tasks, if no candidate stops early."""
+        return int(self.plan.get("epochs_of_run", 0))
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether `seconds_left` leaves out what follows training, which was not seen yet."""
+        return not self.learnt
+
+    def seconds_left(self) -> float | None:
+        """How much longer the run will be at work, if that can be told.
+
+        Later tasks are taken to last as long as the last three did, by their number of epochs,
+        with all that follows training; the first one, which searches a grid of its own, counts
+        only while there is no other. The open task takes what it would by that measure, or by the
+        epochs that it has had, whichever is longer.
+        """
+        if not self.plan or self.ended is not None or self.full is not None:
+            return None if self.ended is None and self.full is None else 0.0
+        timed = [task for task in self.learnt if task.num_epochs]
+        timed = (timed[1:] or timed)[-RECENT:]
+        usual = None
+        if timed:
+            usual = sum(task.seconds for task in timed) / sum(task.num_epochs for task in timed)
+        size, done, spent = self.epochs_of_task, self.epochs_here, self.at - self._began
+        later = self.epochs_of_run - int(self.plan["epochs_before"]) - size
+        here = 0.0
+        if self.phase is not None:
+            own = spent / done if done and self.phase == "training" else None
+            if own is None and usual is None:
+                # What follows training cannot be told before a task has ended.
+                own = spent / size if size and self.phase != "training" else None
+            if own is None and usual is None:
+                return None
+            by_epochs = (own or 0.0) * (size - done)
+            here = max(by_epochs, (usual or 0.0) * size - spent, 0.0)
+            usual = own if usual is None else usual
+        return None if usual is None and later else here + (usual or 0.0) * max(later, 0)
