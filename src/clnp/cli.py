@@ -25,8 +25,14 @@ examples:
   clnp watch runs/permuted-digits-seed1          how it goes, from another terminal or machine
   clnp inspect runs/permuted-digits-seed1        what it has come to, in a screenful
   clnp verify runs/permuted-digits-seed1         certificates and accuracies, recomputed
+  clnp report runs/permuted-digits-seed1         one page with all figures, for a browser or a paper
 """
 FAILURE, USER_ERROR, STOPPED = 1, 2, 130
+TRACKERS = {
+    "tensorboard": "write curves for TensorBoard into the directory of the run",
+    "mlflow": "send curves to MLflow, to the server of MLFLOW_TRACKING_URI if that is set",
+    "wandb": "send curves to Weights & Biases, or with WANDB_MODE=offline into the directory",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,6 +140,13 @@ def parser() -> argparse.ArgumentParser:
     verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
     verify.add_argument("run", metavar="RUN", help=where)
     _add_place_options(verify)
+    report = command("report", _report, "write a page and figures about runs")
+    report.add_argument(
+        "runs", nargs="+", metavar="RUN", help="directories of runs, series or comparisons"
+    )
+    report.add_argument(
+        "--out", metavar="DIR", help="directory of the report (default: RUN/report)"
+    )
     recipes = command("recipes", _recipes, "list the recipes, or print one")
     recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="print this one")
     recipes.add_argument("--keys", action="store_true", help="explain every key of a recipe")
@@ -185,6 +198,10 @@ def _add_run_options(command: argparse.ArgumentParser) -> None:
         help="carry out N runs of a series at a time, each in a process of its own",
     )
     command.add_argument("--quiet", action="store_true", help="show no progress")
+    for name, where in TRACKERS.items():
+        command.add_argument(
+            f"--{name}", dest="trackers", action="append_const", const=name, help=where
+        )
 
 
 def _add_place_options(command: argparse.ArgumentParser) -> None:
@@ -268,7 +285,8 @@ def _resume(options: argparse.Namespace) -> Answer:
 def _circumstances(options: argparse.Namespace) -> Any:
     from .carrying import Circumstances
 
-    return Circumstances(options.device, options.data, options.checkpoint_every)
+    trackers = tuple(dict.fromkeys(options.trackers or ()))
+    return Circumstances(options.device, options.data, options.checkpoint_every, trackers)
 
 
 def _console(options: argparse.Namespace) -> Silence:
@@ -305,6 +323,16 @@ def _verify(options: argparse.Namespace) -> Answer:
     from .verification import verify
 
     return verify(options.run, device=options.device, data=options.data)
+
+
+def _report(options: argparse.Namespace) -> Answer:
+    from .report.write import FIGURES, write_report
+
+    page, *figures = write_report(options.runs, out=options.out)
+    kinds = sorted({file.suffix[1:] for file in figures})
+    shown = f"\nThe figures are in {page.parent / FIGURES}: {', '.join(kinds)}." if figures else ""
+    files = [str(file) for file in (page, *figures)]
+    return {"page": str(page), "files": files}, f"The report is in {page}.{shown}"
 
 
 def _recipes(options: argparse.Namespace) -> Answer:

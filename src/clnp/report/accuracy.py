@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.lines import Line2D
 
 from .collection import Collection, Member
@@ -13,6 +14,7 @@ from .picture import (
     Cell,
     Picture,
     Table,
+    add_legend,
     counted,
     finite,
     fit_scores,
@@ -21,7 +23,7 @@ from .picture import (
     new_figure,
     number_tasks,
 )
-from .style import INK, LINE, MARKERS, MUTED, ORDERED, PAPER, categories, on
+from .style import INK, MARKERS, MUTED, ORDERED, PAPER, WIDTH, categories, colour_of, on
 
 MOST_DODGED = 80
 """Pairs of marks that stand beside one another; more of them are lines."""
@@ -48,6 +50,8 @@ def draw_scores(collection: Collection) -> Picture | None:
     axes.set_xlim(0.4, collection.num_tasks + 0.6)
     axes.set_ylabel(f"test {collection.score_name}")
     fit_scores(axes, shown, percent="accuracy" in collection.score_name)
+    if len(members) == 1:
+        _draw_mean(axes, _spreads(members[0])[1])
     handles = [
         Line2D([], [], color=MUTED, marker="o", mfc=PAPER, ms=6, ls="", label="when learnt"),
         Line2D([], [], color=INK, marker="o", ms=3.2, ls="", label="now"),
@@ -60,7 +64,7 @@ def draw_scores(collection: Collection) -> Picture | None:
             Line2D([], [], color=colour, lw=3, label=shortened(clean(m.label), 30))
             for colour, m in zip(colours, members, strict=True)
         ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 5))
+    add_legend(figure, handles)
     seeds = _seeds(members)
     bars = f" Bars are standard deviations over {seeds}." if seeds else ""
     return Picture(
@@ -71,6 +75,23 @@ def draw_scores(collection: Collection) -> Picture | None:
         _describe_scores(members),
         figure,
         _table_of_scores(members, collection.names),
+    )
+
+
+def _draw_mean(axes: Axes, now: Sequence[Spread | None]) -> None:
+    """A line at the average, with the number beside it."""
+    means = [s.mean for s in now if s is not None]
+    mean = sum(means) / len(means)
+    axes.axhline(mean, color=MUTED, lw=0.7, ls=(0, (4, 3)), zorder=1)
+    axes.annotate(
+        f"average\n{mean:.2f}",
+        (1, mean),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 0),
+        textcoords="offset points",
+        size=7,
+        color=MUTED,
+        va="center",
     )
 
 
@@ -176,7 +197,7 @@ def draw_average(collection: Collection) -> Picture | None:
     axes.set_ylabel(f"average test {collection.score_name}")
     fit_scores(axes, shown, percent="accuracy" in collection.score_name)
     if len(lines) > 1:
-        figure.legend(loc="outside upper left", ncols=min(len(lines), 5))
+        add_legend(figure, [line for line in axes.lines if line.get_marker() is not None])
     names = [clean(label) for label in lines]
     ends = [(name, line[-1]) for name, line in zip(names, lines.values(), strict=True)]
     seeds = _seeds(collection.members)
@@ -204,11 +225,12 @@ def draw_matrix(collection: Collection) -> Picture | None:
     if not squares:
         return None
     shown = dict(list(squares.items())[:MOST_MATRICES])
-    columns = min(len(shown), 3)
+    columns = len(shown) if len(shown) <= 4 else 4 - (len(shown) % 4 != 0)
     rows = math.ceil(len(shown) / columns)
     num_tasks = max(map(len, shown.values()))
-    side = min(4.6, 1.2 + 0.36 * num_tasks) if columns == 1 else 6.4 / columns - 0.35
-    figure = new_figure(rows * (side + 0.45) + 0.2)
+    side = min(4.4, 0.9 + 0.34 * num_tasks) if columns == 1 else 6.3 / columns - 0.3
+    width = side + 1.7 if columns == 1 else WIDTH
+    figure = new_figure(rows * (side + (0.3 if columns > 1 else 0.0)) + 0.5, width=width)
     grid = figure.subplots(rows, columns, squeeze=False)
     known = [value for square in shown.values() for value in _known(square)]
     low, high = min(known), max(known)
@@ -218,9 +240,8 @@ def draw_matrix(collection: Collection) -> Picture | None:
     cells = list(grid.flat)
     for axes, (label, square) in zip(cells, shown.items(), strict=False):
         mesh = _draw_square(axes, square, num_tasks, low=low, high=high)
-        written = num_tasks <= MOST_WRITTEN and columns <= 2
-        if written:
-            _write_scores(axes, square, mesh, small=columns > 1 or num_tasks > 8)
+        if num_tasks <= MOST_WRITTEN and num_tasks * columns <= 20:
+            _write_scores(axes, square, mesh, size=6.5 if columns == 1 else 6 - columns / 4)
         if len(shown) > 1:
             axes.set_title(shortened(clean(label), 30))
     for axes in cells[len(shown) :]:
@@ -230,7 +251,7 @@ def draw_matrix(collection: Collection) -> Picture | None:
     assert mesh is not None
     bar = figure.colorbar(mesh, ax=cells, shrink=0.9, aspect=30, pad=0.02)
     bar.set_label(f"test {collection.score_name}")
-    bar.outline.set_linewidth(0)  # type: ignore[operator]
+    bar.outline.set_linewidth(0)
     left_out = len(squares) - len(shown)
     more = f" {left_out} more are in the table." if left_out else ""
     return Picture(
@@ -261,7 +282,9 @@ def _known(square: Square) -> list[float]:
     return [value for row in square for value in row if value is not None]
 
 
-def _draw_square(axes: Axes, square: Square, num_tasks: int, *, low: float, high: float):  # type: ignore[no-untyped-def]
+def _draw_square(
+    axes: Axes, square: Square, num_tasks: int, *, low: float, high: float
+) -> QuadMesh:
     values = [finite([*row, *[None] * (num_tasks - len(row))]) for row in square]
     edges = [place + 0.5 for place in range(num_tasks + 1)]
     mesh = axes.pcolormesh(
@@ -272,14 +295,14 @@ def _draw_square(axes: Axes, square: Square, num_tasks: int, *, low: float, high
         vmin=low,
         vmax=high,
         rasterized=num_tasks > 60,
-        lw=0.4 if num_tasks <= 20 else 0,
-        edgecolor=PAPER,
+        # Neighbours without a border leave a gap of less than a pixel.
+        lw=0.4 if num_tasks <= 20 else 0.2,
+        edgecolor=PAPER if num_tasks <= 20 else "face",
     )
     axes.set_aspect("equal")
     axes.set_ylim(num_tasks + 0.5, 0.5)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    axes.plot([0.5, num_tasks + 0.5], [0.5, num_tasks + 0.5], color=LINE, lw=0.5, zorder=0)
     number_tasks(axes, num_tasks)
     axes.set_xlabel("")
     axes.set_yticks(axes.get_xticks())
@@ -287,13 +310,12 @@ def _draw_square(axes: Axes, square: Square, num_tasks: int, *, low: float, high
     return mesh
 
 
-def _write_scores(axes: Axes, square: Square, mesh, *, small: bool) -> None:  # type: ignore[no-untyped-def]
+def _write_scores(axes: Axes, square: Square, mesh: QuadMesh, *, size: float) -> None:
     for i, row in enumerate(square):
         for j, value in enumerate(row):
             if value is not None:
-                colour = on(mesh.cmap(mesh.norm(value))[:3])
-                size = 5 if small else 6.5
-                text = f"{value:.1f}" if abs(value) < 1000 else f"{value:.2g}"
+                colour = on(colour_of(mesh, value))
+                text = f"{value:.1f}" if abs(value) < 99.95 else f"{value:.3g}"
                 axes.text(j + 1, i + 1, text, size=size, color=colour, ha="center", va="center")
 
 

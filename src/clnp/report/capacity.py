@@ -2,17 +2,22 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from .collection import Collection, Member
-from .labels import all_shortened, clean, shortened
+from .labels import all_shortened, clean, shortened, without_common_start
 from .measures import Spread, over_runs, spread_of, used_share
 from .picture import (
     Cell,
     Picture,
     Table,
+    add_legend,
     counted,
     finite,
     in_words,
@@ -42,8 +47,9 @@ def draw_usage(collection: Collection) -> Picture | None:
     if not members:
         return None
     num_tasks = max(member.num_tasks for member in members)
-    heights = [0.24 * len(_groups(m)) + 0.42 for m in members]
-    figure = new_figure(sum(heights) + 0.75)
+    bar = 0.3 if len(collection.groups) <= 6 else 0.22
+    heights = [bar * len(_groups(m)) + 0.3 for m in members]
+    figure = new_figure(sum(heights) + 0.7)
     grid = figure.subplots(
         len(members), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": heights}
     )
@@ -53,7 +59,7 @@ def draw_usage(collection: Collection) -> Picture | None:
         if len(members) > 1:
             axes.set_title(shortened(clean(member.label), 60))
     grid.flat[-1].set_xlabel("neurons of the layer, %")
-    _add_task_key(figure, grid, collection.names[:num_tasks], colours)
+    _add_task_key(figure, list(grid.flat), collection.names[:num_tasks], colours)
     return Picture(
         "capacity",
         "Capacity by the task that claimed it",
@@ -82,7 +88,7 @@ def _left_out(collection: Collection) -> str:
 def _claimed(member: Member, group: str) -> list[float]:
     """The percentage of the group that each task claimed, over the runs."""
     used = [s.mean if s else 0.0 for s in over_runs([used_share(r, group) for r in member.runs])]
-    return [max(b - a, 0.0) for a, b in zip(used, used[1:], strict=False)]
+    return [max(b - a, 0.0) for a, b in pairwise(used)]
 
 
 def _draw_bars(axes: Axes, member: Member, colours: Sequence[str]) -> None:
@@ -91,7 +97,14 @@ def _draw_bars(axes: Axes, member: Member, colours: Sequence[str]) -> None:
         left = 0.0
         for place, share in enumerate(_claimed(member, group)):
             axes.barh(
-                row, share, left=left, height=0.74, color=colours[place], edgecolor=PAPER, lw=0.4
+                row,
+                share,
+                left=left,
+                height=0.74,
+                color=colours[place],
+                edgecolor=PAPER,
+                # Borders would take up most of a narrow segment.
+                lw=0.4 if share > 1.2 else 0.1,
             )
             label = str(place + 1)
             if share > 1.3 * len(label):
@@ -130,27 +143,26 @@ def _draw_bars(axes: Axes, member: Member, colours: Sequence[str]) -> None:
     axes.spines[["left", "bottom"]].set_visible(False)
 
 
-def _add_task_key(figure, grid, names: Sequence[str], colours: Sequence[str]) -> None:  # type: ignore[no-untyped-def]
+def _add_task_key(
+    figure: Figure, all_axes: list[Axes], names: Sequence[str], colours: Sequence[str]
+) -> None:
     """A legend while tasks are few; a scale where they are many."""
     if len(names) <= 12:
-        short = all_shortened(names, 22)
-        handles = [
-            Patch(color=colour, label=f"{place} {name}" if name != str(place) else name)
-            for place, (name, colour) in enumerate(zip(short, colours, strict=True), 1)
-        ]
+        start, rest = without_common_start(names)
+        short = all_shortened(rest, 22)
+        if rest == [str(number) for number in range(1, len(names) + 1)]:
+            labels = [f"{start} {short[0]}", *short[1:]]
+        else:
+            labels = [f"{number} {name}" for number, name in enumerate(short, 1)]
+        handles = [Patch(color=c, label=n) for c, n in zip(colours, labels, strict=True)]
         handles.append(Patch(facecolor=SOFT, edgecolor=LINE, label="free"))
-        widest = max(len(str(handle.get_label())) for handle in handles)
-        ncols = max(1, min(len(handles), int(96 / (widest + 5))))
-        figure.legend(handles=handles, loc="outside upper left", ncols=ncols, handlelength=1)
+        add_legend(figure, handles, solid=True)
         return
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import BoundaryNorm, ListedColormap
-
     edges = [place + 0.5 for place in range(len(names) + 1)]
     scale = ScalarMappable(BoundaryNorm(edges, len(names)), ListedColormap(list(colours)))
     bar = figure.colorbar(
         scale,
-        ax=list(grid.flat),
+        ax=all_axes,
         location="top",
         aspect=60,
         shrink=0.6,
@@ -161,6 +173,7 @@ def _add_task_key(figure, grid, names: Sequence[str], colours: Sequence[str]) ->
     bar.set_ticks(sorted({1, *range(step, len(names) + 1, step)}))
     bar.set_label("task that claimed them")
     bar.outline.set_linewidth(0)
+    bar.minorticks_off()
     bar.ax.tick_params(length=0)
 
 
@@ -295,12 +308,15 @@ def _label_ends(
                 "color": colour,
                 "lw": 0.7,
                 "shrinkA": 1,
+                "relpos": (0.0, 0.5),
                 "shrinkB": 3,
             },
         )
 
 
-def _draw_growth_by_group(members, groups: Sequence[str], num_tasks: int):  # type: ignore[no-untyped-def]
+def _draw_growth_by_group(
+    members: Sequence[Member], groups: Sequence[str], num_tasks: int
+) -> Figure:
     """A panel for each group, a line for each member."""
     columns = min(len(groups), 3)
     rows = math.ceil(len(groups) / columns)
@@ -322,7 +338,7 @@ def _draw_growth_by_group(members, groups: Sequence[str], num_tasks: int):  # ty
         Patch(color=c, label=shortened(clean(m.label), 30))
         for c, m in zip(colours, members, strict=True)
     ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1)
+    add_legend(figure, handles, solid=True)
     return figure
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -13,7 +14,7 @@ from .history import Epoch, TaskHistory
 from .labels import clean, shortened
 from .measures import over_runs
 from .panels import task_panels
-from .picture import Cell, Picture, Table, finite
+from .picture import Cell, Picture, Table, add_legend, finite
 from .style import SOFT, categories
 
 MOST_POINTS = 150
@@ -58,15 +59,19 @@ def _draw(
     colours = dict(zip(labels, categories(len(labels)), strict=True))
     several = collection.single is None
     for axes, place in zip(panels.axes, panels.shown, strict=True):
-        tuned = [c.start for c in by_place[place] if c.start]
-        if tuned:
-            axes.axvspan(min(tuned), _end(by_place[place]), color=SOFT, lw=0, zorder=0)
+        starts = [c.start for c in by_place[place] if c.start]
+        if starts:
+            axes.axvspan(min(starts), _end(by_place[place]), color=SOFT, lw=0, zorder=0)
         for curve in sorted(by_place[place], key=lambda curve: curve.chosen):
             _draw_curve(axes, curve, colours[curve.label])
     values = [number for curve in known for number in _numbers(curve)]
-    if name == "loss" and min(values) > 0 and max(values) > 30 * min(values):
-        panels.axes[0].set_yscale("log")
+    positive = [number for number in values if number > 0]
+    # A loss of exactly zero, which some tasks reach, has no place on such a scale.
+    if name == "loss" and len(positive) > 0.8 * len(values) and max(values) > 30 * min(positive):
+        panels.axes[0].set_yscale("log", nonpositive="mask")
+        panels.axes[0].set_ylim(max(min(positive), 1e-5 * max(values)) / 1.5, 1.5 * max(values))
         for axes in panels.axes:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.minorticks_off()
     elif name == "validation":
         low, high = _window(values)
@@ -75,21 +80,29 @@ def _draw(
     figure = panels.figure
     figure.supxlabel("epoch")
     figure.supylabel(along)
-    _add_legend(figure, labels, colours, tuned=any(c.start for cs in by_place for c in cs))
     what = (
         "Mean over seeds of the chosen candidate of each task, with standard deviations."
         if several
-        else "Every candidate of the grid, the chosen one in a stronger line."
+        else _which(labels)
     )
+    tuned = any(task.tuning for run in collection.runs for task in run.tasks)
+    shaded = " The shaded epochs are fine-tuning after pruning." if tuned else ""
+    _add_legend(figure, labels, colours, tuned=tuned)
     return Picture(
         name,
         title,
-        f"{what} The shaded epochs are fine-tuning after pruning.{panels.note}",
+        f"{what}{shaded}{panels.note}",
         f"{title} of {len(panels.shown)} tasks, from {min(values):.3g} to {max(values):.3g}.",
         figure,
         _summary(collection),
         _all_epochs(collection),
     )
+
+
+def _which(labels: Sequence[str]) -> str:
+    if len(labels) == 1:
+        return f"All tasks were trained with {labels[0]}."
+    return "Every candidate of the grid, the chosen one in a stronger line."
 
 
 def _window(values: Sequence[float]) -> tuple[float, float]:
@@ -161,21 +174,19 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
     axes.plot(x, y, color=colour, lw=width, alpha=alpha, marker=mark, ms=2)
 
 
-def _add_legend(figure, labels: Sequence[str], colours: dict[str, str], *, tuned: bool) -> None:  # type: ignore[no-untyped-def]
+def _add_legend(
+    figure: Figure, labels: Sequence[str], colours: dict[str, str], *, tuned: bool
+) -> None:
     handles: list[Line2D | Patch] = []
     if 1 < len(labels) <= MOST_NAMED:
-        longest = max(map(len, labels))
         handles = [
             Line2D([], [], color=colours[label], lw=2, label=shortened(label, 64))
             for label in labels
         ]
-    else:
-        longest = 0
     if tuned:
         handles.append(Patch(color=SOFT, lw=0, label="fine-tuning"))
     if handles:
-        ncols = max(1, min(4, int(96 / (max(longest, 12) + 6))))
-        figure.legend(handles=handles, loc="outside upper left", ncols=ncols)
+        add_legend(figure, handles)
 
 
 def _summary(collection: Collection) -> Table:

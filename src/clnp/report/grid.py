@@ -1,16 +1,18 @@
 """The figure of the grid: every candidate of every task, and the one that was chosen."""
 
 import math
+import textwrap
 
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from .collection import Collection, Member
 from .history import CandidateHistory
-from .labels import all_shortened, clean
+from .labels import clean, shortened
 from .measures import Spread, spread_of
 from .picture import Cell, Picture, Table, counted, name_tasks, new_figure
-from .style import INK, LINE, ORDERED, PAPER, on
+from .style import INK, LINE, ORDERED, PAPER, colour_of, on
 
 MOST_WRITTEN = 10
 """Tasks whose candidates are written into their places."""
@@ -41,7 +43,7 @@ def draw_grid(collection: Collection) -> Picture | None:
     for row, name in enumerate(shown):
         for place in range(len(tasks)):
             _mark(axes, member, place, name, row, mesh=mesh, written=len(tasks) <= MOST_WRITTEN)
-    axes.set_yticks(range(len(shown)), all_shortened(shown, 44))
+    axes.set_yticks(range(len(shown)), [_wrapped(name) for name in shown])
     axes.set_ylim(len(shown) - 0.45, -0.55)
     axes.tick_params(length=0)
     axes.grid(False)
@@ -49,21 +51,29 @@ def draw_grid(collection: Collection) -> Picture | None:
     name_tasks(axes, tasks, width=4.6)
     bar = figure.colorbar(mesh, ax=axes, aspect=16, pad=0.015)
     bar.set_label("behind the best")
-    bar.outline.set_linewidth(0)  # type: ignore[operator]
+    bar.outline.set_linewidth(0)
     bar.ax.tick_params(length=0)
     seeds = len(member.runs)
+    written = ""
+    if len(tasks) <= MOST_WRITTEN:
+        written = ", its score and, below it, the neurons that it keeps when pruned"
+    chosen = "The chosen one has " + ("a frame" if len(tasks) <= MOST_WRITTEN else "a dot")
     over = f" Means over {seeds} seeds." if seeds > 1 else ""
     many = f" The first {MOST_ROWS} of {len(names)} are drawn." if len(names) > MOST_ROWS else ""
     return Picture(
         "grid",
         "The grid",
         "Every candidate of every task: its validation score before pruning against the best of "
-        "the task (colour), and where there is room its score and, below, the neurons that it "
-        f"keeps when pruned. The chosen one has a frame; a cross is one that diverged.{over}{many}",
+        f"the task (colour){written}. {chosen}; a cross is one that diverged.{over}{many}",
         f"{counted(len(names), 'candidate')} and {counted(len(tasks), 'task')}.",
         figure,
         _table(member),
     )
+
+
+def _wrapped(name: str) -> str:
+    """The name of a candidate on two lines, where each layer has an alpha of its own."""
+    return "\n".join(textwrap.wrap(shortened(clean(name), 70), 36))
 
 
 def _found(member: Member, place: int, name: str) -> list[tuple[CandidateHistory, bool]]:
@@ -89,8 +99,8 @@ def _behind(member: Member, place: int, name: str) -> float:
 
 
 def _mark(
-    axes: Axes, member: Member, place: int, name: str, row: int, *, mesh, written: bool
-) -> None:  # type: ignore[no-untyped-def]
+    axes: Axes, member: Member, place: int, name: str, row: int, *, mesh: QuadMesh, written: bool
+) -> None:
     """Write the numbers of a candidate into its place, and frame the one that was chosen."""
     found = _found(member, place, name)
     x = place + 1
@@ -98,21 +108,20 @@ def _mark(
         return
     score = _score(member, place, name)
     if score is None:
-        axes.text(x, row, "×", color=INK, ha="center", va="center")
+        axes.text(x, row, "\u00d7", color=INK, ha="center", va="center")
         axes.add_patch(Rectangle((x - 0.5, row - 0.5), 1, 1, fill=False, ec=LINE, lw=0.6))
         return
-    colour = on(mesh.cmap(mesh.norm(_behind(member, place, name)))[:3])
+    colour = on(colour_of(mesh, _behind(member, place, name)))
     num_chosen = sum(chosen for _, chosen in found)
     kept = spread_of(c.pruning.num_kept for c, _ in found if c.pruning is not None)
     if written:
         text = f"{score.mean:.1f}" + (f"\n{kept.mean:.0f}" if kept else "")
         axes.text(x, row, text, size=6, color=colour, ha="center", va="center", linespacing=1.1)
-    if num_chosen:
-        inset = 0.06
-        corner = (x - 0.5 + inset, row - 0.5 + inset)
-        side = 1 - 2 * inset
-        axes.add_patch(Rectangle(corner, side, side, fill=False, ec=PAPER, lw=2.2))
-        axes.add_patch(Rectangle(corner, side, side, fill=False, ec=INK, lw=1.1))
+    if num_chosen and not written:
+        axes.plot(x, row, "o", color=colour, ms=2.5, mew=0)
+    elif num_chosen:
+        corner = (x - 0.5 + 0.06, row - 0.5 + 0.07)
+        axes.add_patch(Rectangle(corner, 0.88, 0.86, fill=False, ec=colour, lw=1.3))
 
 
 def _table(member: Member) -> Table:

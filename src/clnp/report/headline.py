@@ -14,22 +14,22 @@ Fact = tuple[str, str, str, str]
 
 
 def lead(collection: Collection) -> str:
-    """What was run, in a sentence."""
-    run = collection.runs[0]
-    names = collection.names
-    heads = sorted({each.head for each in collection.runs})
+    """What was run, in two sentences."""
+    names, num = collection.names, collection.num_tasks
     methods = list(dict.fromkeys(each.method for each in collection.runs))
-    learnt = counted(collection.num_tasks, "task")
-    how = "continual learning by neural pruning" if methods == ["clnp"] else in_words(methods, 12)
-    parts = [f"{learnt} learnt by {how}", f"head {in_words(heads)}"]
+    how = "neural pruning" if methods == ["clnp"] else in_words(methods, 12)
+    heads = {each.head for each in collection.runs} & {"single", "multi"}
+    network = f" in a {heads.pop()}-head network" if len(heads) == 1 else ""
+    which = f", {clean(names[0])} to {clean(names[num - 1])}," if num > 1 else ""
+    if num == 1:
+        which = f", {clean(names[0])},"
+    words = f"{counted(num, 'task')}{which} learnt by {how}{network}."
     devices = {str(s.get("gpu") or s.get("cpu")) for r in collection.runs for s in r.sessions[-1:]}
+    seconds = collection.runs[0].seconds
+    took = f"{duration(seconds)} " if collection.single is not None and seconds else ""
     if devices:
-        parts.append(f"on {in_words(sorted(devices))}")
-    if collection.single is not None and run.seconds is not None:
-        parts.append(f"in {duration(run.seconds)}")
-    if names and collection.num_tasks:
-        parts.append(f"from {clean(names[0])} to {clean(names[collection.num_tasks - 1])}")
-    return ", ".join(parts[:-1]) + (f": {parts[-1]}." if names else f", {parts[-1]}.")
+        words += f" {took}{'on' if took else 'On'} {in_words(sorted(devices))}."
+    return words
 
 
 def duration(seconds: float) -> str:
@@ -130,12 +130,15 @@ def _outlook(member: Member) -> Fact | None:
     sentences = list(dict.fromkeys(run.outlook for run in member.runs if run.outlook))
     if not sentences:
         return None
+    numbers = [run.num_more for run in member.runs]
+    known = sorted({number for number in numbers if number is not None})
+    if len(sentences) > 1 and len(known) > 1 and None not in numbers:
+        value = f"About {known[0]} to {known[-1]} more tasks"
+        return ("Room", value, f"like the last would fit, by {len(numbers)} seeds.", "words")
     first, _, rest = sentences[0].partition("; ")
     if len(sentences) > 1:
-        rest = f"{rest}. " if rest else ""
-        rest += f"This is seed {member.runs[0].seed}; others say otherwise"
-    more = f"{rest[0].upper()}{rest[1:]}." if rest else ""
-    return ("Room", f"{first[0].upper()}{first[1:]}", more, "words")
+        rest += f"{'. ' if rest else ''}This is seed {member.runs[0].seed}; others say otherwise"
+    return ("Room", f"{first[0].upper()}{first[1:]}", f"{rest}." if rest else "", "words")
 
 
 def _stored(member: Member) -> Fact | None:

@@ -1,4 +1,4 @@
-"""A run as its files tell it: what was tried, learnt and claimed, task by task. Nothing is drawn."""
+"""A run as its files tell it: what was tried, learnt and claimed, task by task."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -118,6 +118,7 @@ class RunHistory:
     scores: tuple[tuple[float | None, ...], ...]
     sizes: Mapping[str, int]
     outlook: str | None
+    num_more: int | None
     stored_bytes: float | None
     seconds: float | None
     peak_bytes: float | None
@@ -167,6 +168,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         scores=_square(result, num_tasks=sum(task.learnt for task in tasks)),
         sizes={group: size for group, size in sizes.items() if size},
         outlook=_outlook(forecast) if sizes and tasks else None,
+        num_more=count(forecast.get("num_tasks")),
         stored_bytes=sum(stored.values()) if stored else None,
         seconds=number(timings.get("seconds")),
         peak_bytes=number(timings.get("peak_bytes")),
@@ -317,8 +319,8 @@ def _pruning(plan: Mapping[str, Any]) -> Pruning | None:
     for point in mappings(plan.get("curve")):
         score = number(point.get("score"))
         if score is not None:
-            kept = sum(counts(point.get("kept")).values())
-            curve.append(Point(_theta(point.get("thresholds")), kept, score))
+            num_kept = sum(counts(point.get("kept")).values())
+            curve.append(Point(_theta(point.get("thresholds")), num_kept, score))
     if not plan:
         return None
     kept = {str(group): len(sequence(n)) for group, n in mapping(plan.get("keep")).items()}

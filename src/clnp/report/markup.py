@@ -47,7 +47,7 @@ def table(content: Table, *, label: str, kind: str = "") -> str:
 
 def _cell(value: Any) -> str:
     if value is None:
-        return "–"
+        return "\u2013"  # An en dash.
     return "" if value == "" else text(value)
 
 
@@ -65,7 +65,7 @@ def figure(picture: Picture) -> str:
         numbers += paragraph(f"{left_out} more rows are in figures/{name}.csv.")
     return (
         f'<figure id="figure-{name}">\n'
-        f'<div class="plot" role="region" tabindex="0" aria-label="Figure: {text(picture.title)}">\n'
+        f'<div class="plot" role="region" tabindex="0" aria-label="{text(picture.title)}">\n'
         f"{inline(picture)}</div>\n"
         f"<figcaption>{text(picture.caption)}</figcaption>\n"
         f"{folded('Numbers', numbers)}\n</figure>\n"

@@ -25,7 +25,7 @@ class Spread:
         """`98.46 ± 0.03`, or without a deviation where there is one run."""
         # Rounding would leave a sign before nothing: -0.00.
         mean = self.mean if round(self.mean, digits) else 0.0
-        if self.num == 1:
+        if self.num == 1 or (digits == 0 and self.deviation == 0):
             return f"{mean:.{digits}f}"
         return f"{mean:.{digits}f} ± {self.deviation:.{digits}f}"
 

@@ -41,7 +41,9 @@ def task_panels(names: Sequence[str], *, has_data: Callable[[int], bool]) -> Pan
         shown = [*shown[:half], *shown[-half:]]
     columns = num_columns(len(shown))
     rows = math.ceil(len(shown) / columns)
-    height = {1: 2.4, 2: 1.9, 3: 1.5}.get(columns, 1.2 if columns <= 5 else 0.78)
+    height = {1: 2.4, 2: 1.9, 3: 1.6}.get(columns, 1.2 if columns <= 5 else 0.78)
+    if rows == 1:
+        height = max(height, 1.5)  # The label of the axis has to fit.
     figure = new_figure(rows * height + 0.75)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     cells: list[Axes] = list(grid.flat)
@@ -54,11 +56,13 @@ def task_panels(names: Sequence[str], *, has_data: Callable[[int], bool]) -> Pan
     for axes, place in zip(cells, shown, strict=False):
         room = int(72 * (WIDTH - 0.7) / columns / CHARACTER) - 3
         number = str(place + 1)
-        title = number if rest[place] == number else f"{number}  {clean(rest[place])}"
+        own = rest[place] != number
+        title = f"{number}  {clean(rest[place])}" if own else f"task {number}"
         crowded = columns > 5
         axes.set_title(number if crowded else shortened(title, max(room, 4)), pad=2, size=7)
         axes.tick_params(labelsize=6)
-        axes.locator_params(nbins=3 if columns > 3 else 5)
+        axes.locator_params(nbins=2 if crowded else 3 if columns > 3 else 5)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     return Panels(figure, cells[: len(shown)], shown)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -40,9 +41,24 @@ class Picture:
     data: Table | None = field(default=None)
 
 
-def new_figure(height: float) -> Figure:
-    """An empty figure as wide as the text of a paper; its parts make room for one another."""
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+def new_figure(height: float, *, width: float = WIDTH) -> Figure:
+    """An empty figure, as wide as the text of a paper; its parts make room for one another."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def add_legend(figure: Figure, handles: Sequence[Artist], *, solid: bool = False) -> None:
+    """Say above the figure what its marks mean, in as many columns as there is room for."""
+    widest = max(len(str(handle.get_label())) for handle in handles)
+    # Characters and sample: one for a patch, more for a line.
+    own = widest * CHARACTER * 1.08 + (20 if solid else 30)
+    columns = int((72 * figure.get_figwidth() - 10) / own)
+    figure.legend(
+        handles=list(handles),
+        loc="outside upper left",
+        ncols=max(1, min(len(handles), columns)),
+        handlelength=1.0 if solid else 1.6,
+        columnspacing=1.2,
+    )
 
 
 def name_tasks(axes: Axes, names: Sequence[str], *, width: float = WIDTH) -> None:
@@ -78,6 +94,8 @@ def fit_scores(axes: Axes, values: Sequence[float], *, percent: bool) -> None:
     if not values:
         return
     low, high = min(values), max(values)
+    if percent and high > 100:
+        high = 100.0  # What is beyond belongs to a deviation.
     room = max(0.08 * (high - low), 0.5 if percent else 0.02 * max(abs(low), abs(high), 0.1))
     top = min(high + room, 100.0 + 0.3 * room) if percent and high <= 100 else high + room
     axes.set_ylim(low - room, top)

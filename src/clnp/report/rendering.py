@@ -6,10 +6,13 @@ import re
 from typing import Any
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from .picture import Picture
-from .style import THEMED
+from .style import THEMED, WIDTH
 
 DOTS_PER_INCH = 300
 FORMATS = ("svg", "pdf", "png")
@@ -33,8 +36,15 @@ def render(figure: Figure, kind: str) -> bytes:
 
 
 def _saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
+    # `savefig` would draw everything a second time, to find places that are found already.
     file = io.BytesIO()
-    figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+    figure.set_dpi(DOTS_PER_INCH)
+    canvases: dict[str, Any] = {
+        "svg": FigureCanvasSVG,
+        "pdf": FigureCanvasPdf,
+        "png": FigureCanvasAgg,
+    }
+    getattr(canvases[kind](figure), f"print_{kind}")(file, metadata=metadata)
     return file.getvalue()
 
 
@@ -66,9 +76,11 @@ def _opened(text: str, picture: Picture) -> str:
     end = text.index(">") + 1
     title, description = f"{picture.name}-title", f"{picture.name}-description"
     view = box[1] if box is not None else "0 0 100 100"
+    share = picture.figure.get_figwidth() / WIDTH
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="{view}" role="img" aria-labelledby="{title} {description}">'
+        f'viewBox="{view}" role="img" aria-labelledby="{title} {description}" '
+        f'style="--share: {share:.3f}">'
         f'<title id="{title}">{html.escape(picture.title)}</title>'
         f'<desc id="{description}">{html.escape(picture.description)}</desc>'
         f"{text[end:]}"

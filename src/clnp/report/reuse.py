@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened
 from .measures import Spread, reused_share, spread_of
-from .picture import Cell, Picture, Table, finite, in_words, new_figure, number_tasks
+from .picture import Cell, Picture, Table, add_legend, finite, in_words, new_figure, number_tasks
 from .style import MARKERS, MUTED, NEW, ORDERED, PAPER, REUSED, categories
 
 MOST_BARS = 9
@@ -62,7 +62,8 @@ def _mean_share(member: Member, group: str) -> Spread | None:
 
 
 def _counts(member: Member, group: str) -> tuple[list[float], list[float]]:
-    new, reused = [], []
+    new: list[float] = []
+    reused: list[float] = []
     for place in range(member.num_tasks):
         tasks = [task for task in member.task(place) if task.learnt]
         for found, values in (
@@ -97,7 +98,7 @@ def _draw_bars(member: Member, groups: Sequence[str]) -> Figure:
     figure.supxlabel("task, in the order learnt")
     figure.supylabel("active neurons")
     handles = [Patch(color=NEW, label="new"), Patch(color=REUSED, label="reused")]
-    figure.legend(handles=handles, loc="outside upper left", ncols=2, handlelength=1)
+    add_legend(figure, handles, solid=True)
     return figure
 
 
@@ -122,7 +123,14 @@ def _draw_maps(member: Member, groups: Sequence[str]) -> Figure:
     )
     for axes, values, title in maps:
         mesh = axes.pcolormesh(
-            edges, rows, values, cmap=ORDERED, vmin=0, rasterized=num_tasks * len(groups) > 4000
+            edges,
+            rows,
+            values,
+            cmap=ORDERED,
+            vmin=0,
+            edgecolor="face",
+            lw=0.2,
+            rasterized=num_tasks * len(groups) > 4000,
         )
         axes.set_yticks(range(len(groups)), all_shortened(groups, 24), size=6)
         axes.set_ylim(len(groups) - 0.5, -0.5)
@@ -163,7 +171,7 @@ def _draw_shares(members: Sequence[Member]) -> Figure:
     axes.set_ylim(bottom=0)
     axes.set_ylabel("reused, % of active neurons")
     axes.set_xlabel("layer, from the input to the output", color=MUTED)
-    figure.legend(loc="outside upper left", ncols=4)
+    add_legend(figure, axes.lines)
     return figure
 
 

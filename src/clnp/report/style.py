@@ -11,16 +11,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib import font_manager
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex, to_rgb
 
 INK, MUTED, LINE, SOFT, PAPER = "#1f2328", "#59636d", "#d0d7dd", "#eef1f3", "#fefefe"
-THEMED = {INK: "--ink", MUTED: "--muted", LINE: "--line", SOFT: "--soft", PAPER: "--paper"}
-"""What takes the place of each ink in the page."""
-
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f8f8f")
 """Okabe and Ito's, without the yellow that white paper swallows."""
 MARKERS = "osD^vPX"
+THEMED = {
+    INK: "--ink",
+    MUTED: "--muted",
+    LINE: "--line",
+    SOFT: "--soft",
+    PAPER: "--paper",
+    CATEGORIES[0]: "--blue",
+}
+"""What takes the place of each ink in the page; the blue is too dark for a dark one."""
 NEW, REUSED = CATEGORIES[1], CATEGORIES[0]
 ORDERED = "viridis"
 
@@ -83,18 +91,18 @@ _SETTINGS: dict[str, Any] = {
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Draw in the style of a report, whatever the user's own settings; one thread at a time."""
-    defaults = {
+    defaults: dict[str, Any] = {
         name: value
         for name, value in matplotlib.rcParamsDefault.items()
         if not name.startswith(("backend", "webagg", "date.", "toolbar", "interactive"))
     }
     fonts = {"font.sans-serif": ["DejaVu Sans", *_wider_fonts()]}
-    with _LOCK, matplotlib.rc_context({**defaults, **_SETTINGS, **fonts}):
-        with warnings.catch_warnings():
-            # The page shows every letter; a figure for a paper shows a box for one that no font
-            # on this machine has.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
-            yield
+    settings: Any = {**defaults, **_SETTINGS, **fonts}
+    with _LOCK, matplotlib.rc_context(settings), warnings.catch_warnings():
+        # The page shows every letter; a figure for a paper shows a box for one that no font on
+        # this machine has.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
 
 
 def _wider_fonts() -> list[str]:
@@ -125,6 +133,11 @@ def on(colour: Any) -> str:
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)
     )
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
+
+
+def colour_of(mesh: QuadMesh, value: float) -> Any:
+    """The colour that a value has in a map."""
+    return mesh.to_rgba(np.array([value]))[0]
 
 
 def apart(values: Sequence[float], gap: float, *, low: float, high: float) -> list[float]:

@@ -4,12 +4,12 @@ STYLE = """\
 :root {
   color-scheme: light dark;
   --ink: #1f2328; --muted: #59636d; --line: #d0d7dd; --soft: #eef1f3; --paper: #ffffff;
-  --accent: #0b63a5; --good: #0a7a55; --warn: #8a4b00; --warn-soft: #fff4e0;
+  --blue: #0072b2; --accent: #0b63a5; --good: #0a7a55; --warn: #8a4b00; --warn-soft: #fff4e0;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ink: #e6eaee; --muted: #9ba6b1; --line: #3a424b; --soft: #242b33; --paper: #14181d;
-    --accent: #6cb6f0; --good: #4cc79a; --warn: #f0b45c; --warn-soft: #2e2515;
+    --blue: #2f8fd6; --accent: #6cb6f0; --good: #4cc79a; --warn: #f0b45c; --warn-soft: #2e2515;
   }
 }
 * { box-sizing: border-box; }
@@ -36,7 +36,8 @@ p { margin: .5rem 0; max-width: 46rem; }
 nav { font-size: .9rem; }
 nav h2 { font-size: .78rem; text-transform: uppercase; letter-spacing: .06em; color: var(--muted);
   margin: 0 0 .4rem; font-weight: 600; }
-nav ul { list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; }
+nav ul { list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap;
+  gap: .3rem 1.1rem; }
 nav a { text-decoration: none; }
 nav a:hover { text-decoration: underline; }
 @media (min-width: 75rem) {
@@ -68,7 +69,8 @@ figure { margin: 1rem 0 1.5rem; }
 figcaption { color: var(--muted); font-size: .9rem; max-width: 46rem; margin-top: .35rem; }
 .plot, .scroll { overflow-x: auto; max-width: 100%; }
 .plot { border-radius: .4rem; }
-.plot svg { display: block; width: 100%; min-width: 38rem; max-width: 58rem; height: auto;
+.plot svg { display: block; width: 100%; height: auto;
+  min-width: calc(38rem * var(--share)); max-width: calc(58rem * var(--share));
   font-family: inherit; }
 .plot svg * { stroke-linejoin: round; stroke-linecap: butt; }
 details { margin: .4rem 0; font-size: .9rem; }
@@ -79,18 +81,20 @@ table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabu
 th, td { padding: .32rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; vertical-align: top; }
 th { font-weight: 600; }
-thead th { color: var(--muted); }
+thead th { color: var(--muted); white-space: normal; vertical-align: bottom; }
 details thead th { position: sticky; top: 0; background: var(--paper); }
 th:first-child, td:first-child { text-align: left; }
 .wide th, .wide td { text-align: left; white-space: normal; min-width: 7rem; }
 .wide td { overflow-wrap: anywhere; }
+.digests td { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
+  font-size: .95em; }
 tbody tr:last-child > * { border-bottom: 0; }
 code, pre, .digest { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   font-size: .86em; overflow-wrap: anywhere; }
 pre { background: var(--soft); padding: .8rem 1rem; border-radius: .4rem; overflow-x: auto;
   white-space: pre; max-height: 26rem; }
-footer { color: var(--muted); font-size: .85rem; margin-top: 3rem; border-top: 1px solid var(--line);
-  padding-top: .8rem; }
+footer { color: var(--muted); font-size: .85rem; margin-top: 3rem;
+  border-top: 1px solid var(--line); padding-top: .8rem; }
 @media print {
   :root { --ink: #000; --muted: #444; --line: #bbb; --soft: #eee; --paper: #fff; --accent: #000;
     --good: #000; --warn: #000; --warn-soft: #fff; }

@@ -10,7 +10,7 @@ from .collection import Collection, Member
 from .history import Point, Pruning
 from .labels import clean, shortened
 from .panels import task_panels
-from .picture import Cell, Picture, Table, counted
+from .picture import Cell, Picture, Table, add_legend, counted
 from .style import CATEGORIES, INK, MUTED, categories
 
 MARGIN = CATEGORIES[2]
@@ -58,6 +58,7 @@ def _draw(
     if not members:
         return None
     names = collection.names
+    percent = "accuracy" in collection.score_name
 
     def prunings(member: Member, place: int) -> list[Pruning]:
         found = [task.chosen.pruning for task in member.task(place) if task.chosen is not None]
@@ -67,22 +68,26 @@ def _draw(
 
     panels = task_panels(names, has_data=lambda place: any(prunings(m, place) for m in members))
     colours = categories(len(members))
-    lows, highs, ends = [], [], [0.0]
-    for axes, place in zip(panels.axes, panels.shown, strict=True):
-        own = [(c, p) for c, m in zip(colours, members, strict=True) for p in prunings(m, place)]
-        for colour, pruning in own:
-            _draw_curve(axes, pruning, colour, x_of, chosen_x, thin=len(own) > 1)
-            best = pruning.best if pruning.best is not None else max(p.score for p in pruning.curve)
-            margin = pruning.margin or 0.0
-            lows.append(max(min(p.score for p in pruning.curve), best - BELOW * max(margin, 0.25)))
-            highs.append(max(best, *(p.score for p in pruning.curve)))
-            ends += [x for p in pruning.curve if (x := x_of(p)) is not None and p.score >= lows[-1]]
-    room = 0.06 * (max(highs) - min(lows)) or 1.0
-    panels.axes[0].set_ylim(min(lows) - room, max(highs) + room)
-    panels.axes[0].set_xlim(left=0, right=1.05 * max(ends) or 1.0)
+    small = len(panels.axes) > 20
+    lows, ends = [-0.5], [0.0]
+    shown = [
+        (axes, colour, pruning)
+        for axes, place in zip(panels.axes, panels.shown, strict=True)
+        for colour, member in zip(colours, members, strict=True)
+        for pruning in prunings(member, place)
+    ]
+    for axes, colour, pruning in shown:
+        thin = len(shown) > len(panels.axes)
+        _draw_curve(axes, pruning, colour, x_of, chosen_x, thin=thin, small=small)
+        points = [(p.score - _best(pruning), x_of(p)) for p in pruning.curve]
+        floor = -BELOW * max(pruning.margin or 0.0, 0.25)
+        lows.append(max(min(y for y, _ in points), floor))
+        ends += [x for y, x in points if x is not None and y >= lows[-1]]
+    panels.axes[0].set_ylim(1.05 * min(lows), -0.18 * min(lows))
+    _fit_along(panels.axes[0], ends)
     figure = panels.figure
     figure.supxlabel(along)
-    figure.supylabel(f"validation {collection.score_name}")
+    figure.supylabel("points behind the best" if percent else "behind the best score")
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=MUTED, marker="o", ms=2, lw=1, label="evaluated"),
         Line2D([], [], color=INK, marker="*", ms=7, ls="", label="chosen"),
@@ -93,17 +98,35 @@ def _draw(
             Line2D([], [], color=c, lw=3, label=shortened(clean(m.label), 24))
             for c, m in zip(colours, members, strict=True)
         ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 4))
+    add_legend(figure, handles)
     return Picture(
         name,
         title,
-        "Validation score of the winner of each task's grid, pruned with every threshold that was "
-        "tried. The highest threshold that stays within the margin of the best candidate's score "
-        f"is chosen; curves go on below the frame.{panels.note}",
+        "The winner of each task's grid, pruned with every threshold that was tried: its "
+        "validation score against that of the best candidate before pruning. The highest "
+        "threshold that stays within the margin is chosen. Curves go on below the frame."
+        + panels.note,
         _describe(members),
         figure,
         _table(members, names),
     )
+
+
+def _best(pruning: Pruning) -> float:
+    """The score that curves are held against: the best candidate's, before pruning."""
+    return pruning.best if pruning.best is not None else max(p.score for p in pruning.curve)
+
+
+def _fit_along(axes: Axes, ends: Sequence[float]) -> None:
+    """Show all values; where a few tasks are far larger than the rest, by their order."""
+    known = sorted(x for x in ends if x > 0)
+    if known and known[-1] > 12 * known[len(known) // 4]:
+        axes.set_xscale("log")
+        axes.set_xlim(known[0] / 1.5, known[-1] * 1.3)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.minorticks_off()
+    else:
+        axes.set_xlim(0, 1.05 * max(ends) or 1.0)
 
 
 def _has_curve(member: Member, x_of: X) -> bool:
@@ -124,16 +147,18 @@ def _draw_curve(
     chosen_x: Callable[[Pruning], float | None],
     *,
     thin: bool,
+    small: bool,
 ) -> None:
-    points = sorted((x, p.score) for p in pruning.curve if (x := x_of(p)) is not None)
-    if pruning.best is not None and pruning.margin is not None:
-        low, high = pruning.best - pruning.margin, pruning.best
-        axes.axhspan(low, high, color=MARGIN, alpha=0.08 if thin else 0.22, lw=0)
+    best = _best(pruning)
+    points = sorted((x, p.score - best) for p in pruning.curve if (x := x_of(p)) is not None)
+    if pruning.margin is not None:
+        axes.axhspan(-pruning.margin, 0, color=MARGIN, alpha=0.08 if thin else 0.22, lw=0)
     xs, ys = [x for x, _ in points], [y for _, y in points]
     axes.plot(xs, ys, color=colour, marker="o", ms=1.8, lw=0.6 if thin else 0.9)
     x = chosen_x(pruning)
     if x is not None and pruning.score is not None:
-        axes.plot(x, pruning.score, "*", ms=7, color=colour if thin else INK, mew=0, zorder=4)
+        mark = colour if thin else INK
+        axes.plot(x, pruning.score - best, "*", ms=5 if small else 7, color=mark, mew=0, zorder=4)
 
 
 def _describe(members: Sequence[Member]) -> str:
