@@ -72,6 +72,7 @@ def anchors(path: Path) -> set[str]:
 def test_every_page_with_python_has_a_test():
     assert {path.name for path in GUIDES if blocks(path, "python")} == {
         "quickstart.md",
+        "tracking.md",
         "your-own-loop.md",
     }
     for path in PAGES:
@@ -105,6 +106,20 @@ def test_the_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "each task: new + reused neurons" in out
     assert net.certificates["flowers"].digest in out
+
+
+def test_the_trackers_of_ones_own_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = run_blocks(ROOT / "docs/tracking.md", {})
+    assert min(names["result"]["scores"][-1]) > 60
+    assert names["net"].tasks == ("sign of 0", "sign of 1")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["sign of 0", "sign of 1"]
+    assert lines[-1].endswith(" good")
+    for run in ("tracked", "loop"):
+        assert list(Path("runs", run, "tensorboard", "candidate 1").iterdir())
 
 
 def test_the_page_of_recipe_keys_is_up_to_date():

@@ -178,7 +178,7 @@ def test_a_learner_in_a_loop_of_ones_own_can_be_tracked(tmp_path):
     made, tracker = experiment(), TensorBoard()
     net = clnp.ContinualNet(made.model, made.example_input, head="multi")
     learner = clnp.Learner(net, made.config, on_event=tracker.event)
-    tracker.begin(clnp.TrackedRun(tmp_path, {}, {}))
+    tracker.begin(clnp.TrackedRun(tmp_path))
     for task in made.tasks:
         learner.learn(task)
     tracker.end(None, None)

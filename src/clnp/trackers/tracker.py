@@ -7,8 +7,9 @@ The truth about a run is in its directory; a tracker gets to see it. `TensorBoar
 import importlib.util
 import json
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,10 +32,10 @@ class TrackedRun:
     """
 
     path: Path
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
     num_before: int = 0
-    began: float = 0.0
+    began: float = field(default_factory=time.time)
 
     @property
     def title(self) -> str:
