@@ -11,6 +11,8 @@ from .generators import default_generator
 
 WARM_UP = 3
 """Steps that run before one is captured, for libraries to allocate what they need."""
+MODES = ("global", "relaxed")
+"""How strict a capture is, try after try: a library may have to load a kernel in the middle."""
 
 
 class CapturedStep:
@@ -19,7 +21,7 @@ class CapturedStep:
     The steps before that, and those on batches of another size, are run as they are: each call
     does one step in any case. What `step` reads and writes must stay where it is; what it does in
     Python is done once. A step that cannot be captured, because it reads a value on the host for
-    example, is run as it is for ever, with a warning.
+    example, is run as it is from then on, with a warning.
     """
 
     def __init__(self, step: Callable[[Tensor], None], size: int, device: torch.device) -> None:
@@ -27,10 +29,10 @@ class CapturedStep:
         self._places = torch.zeros(size, dtype=torch.long, device=device)
         self._num_warm = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._refused = False
+        self._modes = list(MODES)
 
     def __call__(self, places: Tensor) -> None:
-        if len(places) != len(self._places) or self._refused:
+        if len(places) != len(self._places) or (self._graph is None and not self._modes):
             self._step(places)
             return
         if self._num_warm < WARM_UP:
@@ -38,15 +40,14 @@ class CapturedStep:
             self._step_aside(places)
             return
         if self._graph is None:
-            self._graph = self._captured()
+            self._graph = self._captured(self._modes.pop(0))
             if self._graph is None:
-                self._refused = True
-                self._step(places)
+                self._step_aside(places)
                 return
         self._places.copy_(places)
         self._graph.replay()
 
-    def _captured(self) -> torch.cuda.CUDAGraph | None:
+    def _captured(self, mode: str) -> torch.cuda.CUDAGraph | None:
         """The step as a graph, which has not run yet; None if it cannot be captured."""
         state = torch.cuda.get_rng_state(self._places.device)
         graph = torch.cuda.CUDAGraph()
@@ -54,16 +55,17 @@ class CapturedStep:
             # Left to itself, a capture that fails does not put the current stream back.
             with (
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, stream=_side_stream()),
+                torch.cuda.graph(graph, stream=_side_stream(), capture_error_mode=mode),
             ):
                 self._step(self._places)
         except RuntimeError as error:
             _renew_generator(self._places.device, state)
-            reason = str(error).partition("\n")[0]
-            warnings.warn(
-                f"training steps cannot be captured, and run without cuda_graph: {reason}",
-                stacklevel=2,
-            )
+            if not self._modes:
+                reason = str(error).partition("\n")[0]
+                warnings.warn(
+                    f"training steps cannot be captured, and run without cuda_graph: {reason}",
+                    stacklevel=2,
+                )
             return None
         return graph
 
