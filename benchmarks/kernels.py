@@ -1,0 +1,78 @@
+"""The kernels of a training step on a GPU: how many there are, and which take longest.
+
+    python benchmarks/kernels.py [--steps 10] [--most 9]
+
+The steps are those of `step.py`, not captured, with nothing and with half of every layer frozen.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from frozen import with_fraction_frozen
+from step import ALPHA, BATCH
+from timing import machine
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+
+import clnp
+
+WARM_UP = 5
+
+
+def kernels(
+    net: clnp.ContinualNet, x: torch.Tensor, num_steps: int
+) -> list[tuple[str, int, float]]:
+    """Name, number of calls and microseconds of each kernel in that many steps."""
+    labels = torch.randint(0, 10, (len(x),), device=x.device)
+    optimizer = torch.optim.Adam(net.parameters(), fused=True)
+    net.train()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), labels).backward()
+        net.add_l1_gradient(ALPHA)
+        optimizer.step()
+
+    for _ in range(WARM_UP):
+        step()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(num_steps):
+            step()
+        torch.cuda.synchronize()
+    return [
+        (event.key, event.count, event.self_device_time_total)
+        for event in found.key_averages()
+        if event.device_type.name == "CUDA" and event.self_device_time_total
+    ]
+
+
+def report(
+    title: str, make: Callable[[], nn.Module], x: torch.Tensor, *, head: str, steps: int, most: int
+) -> None:
+    for fraction in (0.0, 0.5):
+        net = with_fraction_frozen(make, x, head=head, fraction=fraction)
+        rows = kernels(net, x, steps)
+        time, count = (sum(row[column] for row in rows) / steps for column in (2, 1))
+        print(f"\n{title}, {fraction:.0%} frozen: {time:.0f} µs in {count:.0f} kernels")
+        for name, calls, took in sorted(rows, key=lambda row: -row[2])[:most]:
+            print(f"  {took / steps:5.0f} µs  {calls / steps:4.0f}x  {name[:90]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--most", type=int, default=9, help="kernels that are listed")
+    options = parser.parse_args()
+    device = torch.device("cuda")
+    print(f"{machine(device)}, batch {BATCH}")
+    listed = {"steps": options.steps, "most": options.most}
+    x = torch.rand(BATCH, 784, device=device)
+    report("MLP 784-2000-2000-10, single head", clnp.MLP, x, head="single", **listed)
+    x = torch.rand(BATCH, 3, 32, 32, device=device)
+    report("narrow CNN, multi-head", clnp.NarrowCNN, x, head="multi", **listed)
+
+
+if __name__ == "__main__":
+    main()
