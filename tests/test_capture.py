@@ -71,12 +71,13 @@ def test_random_numbers_are_new_in_every_step_and_follow_the_seed():
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "RMSprop"])
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "RMSprop", "SGD"])
 def test_captured_training_is_like_any_other(optimizer, precision):
     losses = {}
     for cuda_graph in (False, True):
         net, events = network(), []
-        options = config(cuda_graph, optimizer=optimizer, precision=precision, clip_norm=1.0)
+        lr = 0.3 if optimizer == "SGD" else 0.01
+        options = config(cuda_graph, optimizer=optimizer, precision=precision, clip_norm=1.0, lr=lr)
         learner = Learner(net, options, on_event=events.append)
         first, second = task("a"), task("b", seed=1)
         learner.learn(first)
@@ -116,7 +117,13 @@ def test_captured_training_goes_on_where_it_broke_off():
 
 
 @pytest.mark.parametrize(
-    "options", [{"precision": "float16"}, {"optimizer": "SGD", "lr": 0.1}, {"cuda_graph": False}]
+    "options",
+    [
+        {"precision": "float16"},
+        {"optimizer": "SGD", "lr": 0.1, "optimizer_options": {"foreach": True}},
+        {"optimizer": "Adagrad", "lr": 0.1},
+        {"cuda_graph": False},
+    ],
 )
 def test_what_cannot_be_captured_is_trained_as_ever(options):
     made = config(**options)

@@ -215,7 +215,7 @@ def test_captured_steps_are_the_same_steps(network):
     x = example(network, num=20, seed=9).cuda()
     outputs = []
     for graph in (True, False):
-        # SGD cannot be captured; Adam leaves alone what never has a gradient.
+        # Adam leaves alone what never has a gradient.
         made = method(network, device="cuda", optimizer="Adam", lr=0.01, cuda_graph=graph)
         made.learn(labelled("a", network=network))
         (gates,) = made.strategy.masks

@@ -256,6 +256,25 @@ def test_unknown_choices_are_refused_with_the_nearest_one():
         make_optimizer(bad, [nn.Parameter(torch.zeros(1))])
 
 
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.01}])
+def test_sgd_whose_steps_are_captured_takes_the_same_steps(options):
+    training = Training(optimizer="SGD", lr=0.1, optimizer_options=options)
+    weights = []
+    for captured in (False, True):
+        weight = nn.Parameter(torch.linspace(-1, 1, 5))
+        optimizer = make_optimizer(training, [weight], captured=captured)
+        for number in range(4):
+            weight.grad = weight.detach() ** 2
+            optimizer.step()
+            rate = optimizer.param_groups[0]["lr"]
+            if captured:
+                rate.fill_(0.1 / (number + 2))  # Where a captured step reads it.
+            else:
+                optimizer.param_groups[0]["lr"] = 0.1 / (number + 2)
+        weights.append(weight.detach())
+    assert torch.allclose(*weights, atol=1e-6)
+
+
 def test_evaluating_keeps_the_mode_and_judges_in_evaluation_mode():
     net = opened().train()
     loaded = data()

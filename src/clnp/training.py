@@ -113,8 +113,18 @@ def can_be_captured(training: Training, data: Batches) -> bool:
         and data.inputs is not None
         and training.precision != "float16"  # A scaler looks whether gradients are finite.
         and isinstance(training.optimizer, str)
-        and "capturable" in signature(_optimizer_class(training.optimizer)).parameters
+        and (_has_option(training.optimizer, "capturable") or _is_fused_sgd(training))
     )
+
+
+def _has_option(optimizer: str, option: str) -> bool:
+    return option in signature(_optimizer_class(optimizer)).parameters
+
+
+def _is_fused_sgd(training: Training) -> bool:
+    """Whether it is SGD in one kernel: that one reads its learning rate on the device, too."""
+    options = training.optimizer_options
+    return training.optimizer == "SGD" and "foreach" not in options and options.get("fused", True)
 
 
 def make_optimizer(
@@ -127,8 +137,9 @@ def make_optimizer(
     options = {"lr": training.lr, **training.optimizer_options}
     if captured:
         options["lr"] = torch.tensor(training.lr, device=parameters[0].device)
-        options["capturable"] = True
-        if "fused" in signature(make).parameters and "foreach" not in options:
+        if _has_option(training.optimizer, "capturable"):
+            options["capturable"] = True
+        if _has_option(training.optimizer, "fused") and "foreach" not in options:
             options.setdefault("fused", True)
     try:
         made: torch.optim.Optimizer = make(parameters, **options)
