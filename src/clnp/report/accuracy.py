@@ -40,16 +40,18 @@ def draw_scores(collection: Collection) -> Picture | None:
     figure = new_figure(2.9)
     axes = figure.subplots()
     shown: list[float] = []
+    bounds: list[float] = []
     colours = categories(len(members))
     dodged = collection.num_tasks * len(members) <= MOST_DODGED
     for place, member in enumerate(members):
         offset = (place - (len(members) - 1) / 2) * 0.7 / len(members) if dodged else 0.0
         before, now = _spreads(member)
-        shown += _draw_pair(axes, before, now, colours[place], offset=offset, dodged=dodged)
+        drawn = _draw_pair(axes, before, now, colours[place], offset=offset, dodged=dodged)
+        shown, bounds = [*shown, *drawn[0]], [*bounds, *drawn[1]]
     name_tasks(axes, collection.names[: collection.num_tasks])
     axes.set_xlim(0.4, collection.num_tasks + 0.6)
     axes.set_ylabel(f"test {collection.score_name}")
-    fit_scores(axes, shown, percent="accuracy" in collection.score_name)
+    fit_scores(axes, shown, bounds, percent="accuracy" in collection.score_name)
     if len(members) == 1:
         _draw_mean(axes, _spreads(members[0])[1])
     handles = [
@@ -107,8 +109,8 @@ def _draw_pair(
     *,
     offset: float,
     dodged: bool,
-) -> list[float]:
-    """Rings and dots, or lines where they would be too many; the values that were drawn."""
+) -> tuple[list[float], list[float]]:
+    """Rings and dots, or lines where they would be too many; what was drawn, and its bounds."""
     x = [place + 1 + offset for place in range(len(now))]
     then_y, now_y = (finite([s and s.mean for s in row]) for row in (before, now))
     errors = [0.0 if s is None else s.deviation for s in now]
@@ -124,10 +126,8 @@ def _draw_pair(
         low = [y - e for y, e in zip(now_y, errors, strict=True)]
         high = [y + e for y, e in zip(now_y, errors, strict=True)]
         axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
-    drawn = [*then_y]
-    for y, error in zip(now_y, errors, strict=True):
-        drawn += [y - error, y + error]
-    return [y for y in drawn if math.isfinite(y)]
+    bounds = [y + sign * e for y, e in zip(now_y, errors, strict=True) for sign in (-1, 1)]
+    return [*then_y, *now_y], bounds
 
 
 def _describe_scores(members: Sequence[Member]) -> str:
@@ -180,6 +180,7 @@ def draw_average(collection: Collection) -> Picture | None:
     figure = new_figure(2.5)
     axes = figure.subplots()
     shown: list[float] = []
+    bounds: list[float] = []
     for place, (label, line) in enumerate(lines.items()):
         colour = categories(len(lines))[place]
         y = finite([s and s.mean for s in line])
@@ -191,11 +192,11 @@ def draw_average(collection: Collection) -> Picture | None:
             axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
         mark = MARKERS[place % len(MARKERS)] if num_tasks <= 25 else ""
         axes.plot(x, y, color=colour, marker=mark, label=shortened(clean(label), 30))
-        shown += [value for value in (*low, *high) if math.isfinite(value)]
+        shown, bounds = [*shown, *y], [*bounds, *low, *high]
     number_tasks(axes, num_tasks)
     axes.set_xlabel("tasks learnt")
     axes.set_ylabel(f"average test {collection.score_name}")
-    fit_scores(axes, shown, percent="accuracy" in collection.score_name)
+    fit_scores(axes, shown, bounds, percent="accuracy" in collection.score_name)
     if len(lines) > 1:
         add_legend(figure, [line for line in axes.lines if line.get_marker() is not None])
     names = [clean(label) for label in lines]
@@ -229,7 +230,7 @@ def draw_matrix(collection: Collection) -> Picture | None:
     rows = math.ceil(len(shown) / columns)
     num_tasks = max(map(len, shown.values()))
     side = min(4.4, 0.9 + 0.34 * num_tasks) if columns == 1 else 6.3 / columns - 0.3
-    width = side + 1.7 if columns == 1 else WIDTH
+    width = side + 1.0 if columns == 1 else WIDTH
     figure = new_figure(rows * (side + (0.3 if columns > 1 else 0.0)) + 0.5, width=width)
     grid = figure.subplots(rows, columns, squeeze=False)
     known = [value for square in shown.values() for value in _known(square)]
@@ -246,8 +247,12 @@ def draw_matrix(collection: Collection) -> Picture | None:
             axes.set_title(shortened(clean(label), 30))
     for axes in cells[len(shown) :]:
         axes.set_axis_off()
-    figure.supxlabel("test score of task")
-    figure.supylabel("after learning task")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("after learning task")
+    if columns == 1:
+        cells[0].set_xlabel("test score of task")
+    else:
+        figure.supxlabel("test score of task")
     assert mesh is not None
     bar = figure.colorbar(mesh, ax=cells, shrink=0.9, aspect=30, pad=0.02)
     bar.set_label(f"test {collection.score_name}")
@@ -296,7 +301,7 @@ def _draw_square(
         vmax=high,
         rasterized=num_tasks > 60,
         # Neighbours without a border leave a gap of less than a pixel.
-        lw=0.4 if num_tasks <= 20 else 0.2,
+        lw=0.4 if num_tasks <= 20 else 0.6,
         edgecolor=PAPER if num_tasks <= 20 else "face",
     )
     axes.set_aspect("equal")

@@ -58,6 +58,8 @@ def draw_usage(collection: Collection) -> Picture | None:
         _draw_bars(axes, member, colours)
         if len(members) > 1:
             axes.set_title(shortened(clean(member.label), 60))
+    for axes in grid.flat[:-1]:
+        axes.tick_params(axis="x", length=0)
     grid.flat[-1].set_xlabel("neurons of the layer, %")
     _add_task_key(figure, list(grid.flat), collection.names[:num_tasks], colours)
     return Picture(
@@ -153,7 +155,7 @@ def _add_task_key(
         if rest == [str(number) for number in range(1, len(names) + 1)]:
             labels = [f"{start} {short[0]}", *short[1:]]
         else:
-            labels = [f"{number} {name}" for number, name in enumerate(short, 1)]
+            labels = [f"{number}: {name}" for number, name in enumerate(short, 1)]
         handles = [Patch(color=c, label=n) for c, n in zip(colours, labels, strict=True)]
         handles.append(Patch(facecolor=SOFT, edgecolor=LINE, label="free"))
         add_legend(figure, handles, solid=True)
@@ -270,6 +272,8 @@ def _draw_lines(
         y = finite([s and s.mean for s in line])
         errors = [0.0 if s is None else s.deviation for s in line]
         x = range(len(y))
+        if not y:
+            continue  # Its network has no such layer.
         if any(errors):
             low = [a - b for a, b in zip(y, errors, strict=True)]
             high = [a + b for a, b in zip(y, errors, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 from ..compare import read_comparison
 from ..errors import RunError
 from ..runs import CONFIG, EVENTS, command, expanded
-from ..series import read_series, run_of
+from ..series import SERIES, read_series, run_of
 from .history import RunHistory, TaskHistory, read_run
 from .labels import clean
 from .values import flat, sequence
@@ -151,7 +151,7 @@ def _series_runs(place: Path, notes: list[str], name: str) -> tuple[RunHistory, 
         notes.append(f"{name} is left out: {error}.")
         return ()
     if not seeds:
-        notes.append(f"{name} has not begun.")
+        notes.append(f"{name} has not begun, or its {SERIES} does not say which seeds it has.")
     for seed in seeds:
         path = run_of(place, seed)
         if not os.path.isfile(path / CONFIG):

@@ -26,9 +26,9 @@ def lead(collection: Collection) -> str:
     words = f"{counted(num, 'task')}{which} learnt by {how}{network}."
     devices = {str(s.get("gpu") or s.get("cpu")) for r in collection.runs for s in r.sessions[-1:]}
     seconds = collection.runs[0].seconds
-    took = f"{duration(seconds)} " if collection.single is not None and seconds else ""
+    took = f"Took {duration(seconds)}" if collection.single is not None and seconds else "Run"
     if devices:
-        words += f" {took}{'on' if took else 'On'} {in_words(sorted(devices))}."
+        words += f" {took} on {in_words(sorted(devices))}."
     return words
 
 

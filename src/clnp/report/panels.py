@@ -57,7 +57,7 @@ def task_panels(names: Sequence[str], *, has_data: Callable[[int], bool]) -> Pan
         room = int(72 * (WIDTH - 0.7) / columns / CHARACTER) - 3
         number = str(place + 1)
         own = rest[place] != number
-        title = f"{number}  {clean(rest[place])}" if own else f"task {number}"
+        title = f"{number}: {clean(rest[place])}" if own else f"task {number}"
         crowded = columns > 5
         axes.set_title(number if crowded else shortened(title, max(room, 4)), pad=2, size=7)
         axes.tick_params(labelsize=6)

@@ -1,5 +1,6 @@
 """A figure with all that its reader needs beside it: words, numbers, and a name for its files."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,17 +49,24 @@ def new_figure(height: float, *, width: float = WIDTH) -> Figure:
 
 def add_legend(figure: Figure, handles: Sequence[Artist], *, solid: bool = False) -> None:
     """Say above the figure what its marks mean, in as many columns as there is room for."""
-    widest = max(len(str(handle.get_label())) for handle in handles)
-    # Characters and sample: one for a patch, more for a line.
-    own = widest * CHARACTER * 1.08 + (20 if solid else 30)
-    columns = int((72 * figure.get_figwidth() - 10) / own)
+    # Characters and sample: a small one for a patch, a longer one for a line.
+    sample = 20 if solid else 30
+    widths = [len(str(handle.get_label())) * CHARACTER + sample for handle in handles]
+    room = 72 * figure.get_figwidth() - 10
+    columns = next(n for n in range(len(widths), 0, -1) if n == 1 or _needed(widths, n) <= room)
     figure.legend(
         handles=list(handles),
         loc="outside upper left",
-        ncols=max(1, min(len(handles), columns)),
+        ncols=columns,
         handlelength=1.0 if solid else 1.6,
         columnspacing=1.2,
     )
+
+
+def _needed(widths: Sequence[float], columns: int) -> float:
+    """The width of a legend whose entries stand one below the other in so many columns."""
+    rows = math.ceil(len(widths) / columns)
+    return sum(max(widths[start : start + rows]) for start in range(0, len(widths), rows))
 
 
 def name_tasks(axes: Axes, names: Sequence[str], *, width: float = WIDTH) -> None:
@@ -89,16 +97,23 @@ def number_tasks(axes: Axes, num: int) -> None:
     axes.set_xlabel("task, in the order learnt")
 
 
-def fit_scores(axes: Axes, values: Sequence[float], *, percent: bool) -> None:
-    """Show all values with some room around them, and never more than 100 percent or a needle."""
-    if not values:
+def fit_scores(
+    axes: Axes, means: Sequence[float], bounds: Sequence[float] = (), *, percent: bool
+) -> None:
+    """Show all means and bounds with some room around them; nothing is beyond 100 percent.
+
+    A bound, a mean plus its deviation, may be; that is not shown.
+    """
+    known = [value for value in means if math.isfinite(value)]
+    ends = [*known, *(value for value in bounds if math.isfinite(value))]
+    if not known:
         return
-    low, high = min(values), max(values)
-    if percent and high > 100:
-        high = 100.0  # What is beyond belongs to a deviation.
+    low, high = min(ends), max(ends)
+    whole = percent and max(known) <= 100
+    if whole:
+        high = min(high, 100.0)
     room = max(0.08 * (high - low), 0.5 if percent else 0.02 * max(abs(low), abs(high), 0.1))
-    top = min(high + room, 100.0 + 0.3 * room) if percent and high <= 100 else high + room
-    axes.set_ylim(low - room, top)
+    axes.set_ylim(low - room, min(high + room, 100 + 0.3 * room) if whole else high + room)
 
 
 def finite(values: Sequence[Any]) -> list[float]:

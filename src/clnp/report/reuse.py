@@ -10,7 +10,7 @@ from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened
 from .measures import Spread, reused_share, spread_of
 from .picture import Cell, Picture, Table, add_legend, finite, in_words, new_figure, number_tasks
-from .style import MARKERS, MUTED, NEW, ORDERED, PAPER, REUSED, categories
+from .style import MARKERS, NEW, ORDERED, PAPER, REUSED, categories
 
 MOST_BARS = 9
 """Layers whose neurons stand in bars; more of them are a map."""
@@ -44,7 +44,7 @@ def draw_reuse(collection: Collection) -> Picture | None:
     return Picture(
         "reuse",
         "New against reused neurons",
-        f"{caption} Early layers tend to be reused more.{_averaged(members)}",
+        f"{caption}{_averaged(members)}",
         "; ".join(_describe(member, several=len(members) > 1) for member in members) + ".",
         figure,
         _table(members, collection.names),
@@ -84,8 +84,9 @@ def _draw_bars(member: Member, groups: Sequence[str]) -> Figure:
     x = range(1, member.num_tasks + 1)
     for axes, group in zip(cells, groups, strict=False):
         new, reused = _counts(member, group)
-        axes.bar(x, reused, color=REUSED, width=0.78, edgecolor=PAPER, lw=0.4)
-        axes.bar(x, new, bottom=reused, color=NEW, width=0.78, edgecolor=PAPER, lw=0.4)
+        width = 0.78 if member.num_tasks > 3 else 0.4
+        axes.bar(x, reused, color=REUSED, width=width, edgecolor=PAPER, lw=0.4)
+        axes.bar(x, new, bottom=reused, color=NEW, width=width, edgecolor=PAPER, lw=0.4)
         share = _mean_share(member, group)
         name = shortened(clean(group), int(84 / columns) - 12)
         axes.set_title(name if share is None else f"{name}: {share.mean:.0f} % reused")
@@ -129,7 +130,7 @@ def _draw_maps(member: Member, groups: Sequence[str]) -> Figure:
             cmap=ORDERED,
             vmin=0,
             edgecolor="face",
-            lw=0.2,
+            lw=0.6,
             rasterized=num_tasks * len(groups) > 4000,
         )
         axes.set_yticks(range(len(groups)), all_shortened(groups, 24), size=6)
@@ -170,7 +171,7 @@ def _draw_shares(members: Sequence[Member]) -> Figure:
     axes.set_xlim(0.6, len(groups) + 0.4)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("reused, % of active neurons")
-    axes.set_xlabel("layer, from the input to the output", color=MUTED)
+    axes.set_xlabel("layer, from the input to the output")
     add_legend(figure, axes.lines)
     return figure
 

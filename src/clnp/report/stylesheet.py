@@ -78,7 +78,7 @@ summary { cursor: pointer; color: var(--accent); width: fit-content; }
 details .scroll { max-height: 26rem; overflow-y: auto; border: 1px solid var(--line);
   border-radius: .4rem; margin-top: .4rem; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .32rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
+th, td { padding: .32rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; vertical-align: top; }
 th { font-weight: 600; }
 thead th { color: var(--muted); white-space: normal; vertical-align: bottom; }

@@ -69,21 +69,26 @@ def _draw(
     panels = task_panels(names, has_data=lambda place: any(prunings(m, place) for m in members))
     colours = categories(len(members))
     small = len(panels.axes) > 20
-    lows, ends = [-0.5], [0.0]
+    lows, highs, ends = [-0.5], [0.0], [0.0]
     shown = [
         (axes, colour, pruning)
         for axes, place in zip(panels.axes, panels.shown, strict=True)
         for colour, member in zip(colours, members, strict=True)
         for pruning in prunings(member, place)
     ]
+    for axes in panels.axes:
+        margins = [p.margin for each, _, p in shown if each is axes and p.margin is not None]
+        if margins:
+            axes.axhspan(-max(margins), 0, color=MARGIN, alpha=0.22, lw=0)
     for axes, colour, pruning in shown:
         thin = len(shown) > len(panels.axes)
         _draw_curve(axes, pruning, colour, x_of, chosen_x, thin=thin, small=small)
         points = [(p.score - _best(pruning), x_of(p)) for p in pruning.curve]
         floor = -BELOW * max(pruning.margin or 0.0, 0.25)
         lows.append(max(min(y for y, _ in points), floor))
+        highs.append(max(y for y, _ in points))
         ends += [x for y, x in points if x is not None and y >= lows[-1]]
-    panels.axes[0].set_ylim(1.05 * min(lows), -0.18 * min(lows))
+    panels.axes[0].set_ylim(1.05 * min(lows), max(-0.18 * min(lows), 1.1 * max(highs)))
     _fit_along(panels.axes[0], ends)
     figure = panels.figure
     figure.supxlabel(along)
@@ -151,8 +156,6 @@ def _draw_curve(
 ) -> None:
     best = _best(pruning)
     points = sorted((x, p.score - best) for p in pruning.curve if (x := x_of(p)) is not None)
-    if pruning.margin is not None:
-        axes.axhspan(-pruning.margin, 0, color=MARGIN, alpha=0.08 if thin else 0.22, lw=0)
     xs, ys = [x for x, _ in points], [y for _, y in points]
     axes.plot(xs, ys, color=colour, marker="o", ms=1.8, lw=0.6 if thin else 0.9)
     x = chosen_x(pruning)
