@@ -84,6 +84,17 @@ def test_times_go_on_where_the_run_broke_off(tmp_path):
     assert notebook.begun[0].began + at[-1] == pytest.approx(time.time(), abs=5)
 
 
+def test_a_tracker_that_takes_its_time_to_begin_is_not_part_of_the_run(tmp_path):
+    class Slow(Notebook):
+        def begin(self, run):
+            super().begin(run)
+            time.sleep(3)
+
+    slow = Slow()
+    experiment("a").run(tmp_path / "run", trackers=[slow])
+    assert slow.events[0]["at"] < 3
+
+
 def test_a_finished_run_is_told_again(tmp_path):
     result = experiment().run(tmp_path / "run")
     before = (tmp_path / "run" / EVENTS).read_bytes()

@@ -145,6 +145,16 @@ def test_a_baseline_forgets_and_has_no_neurons(tmp_path):
     assert curve(points, "all tasks", "neurons used percent") == ([], [])
 
 
+def test_tasks_that_are_learnt_at_the_same_time_have_scores_at_the_end():
+    events = [{"event": "begin", "task": name} for name in "ab"]
+    events.insert(1, {"event": "evaluation", "task": "a", "scores": [None]})
+    events.append({"event": "evaluation", "task": "b", "scores": [70.0, 80.0]})
+    points, _ = read(events)
+    assert curve(points, "all tasks", "average test score") == ([2], [75.0])
+    assert curve(points, "all tasks", "forgetting") == ([], [])
+    assert curve(points, "test score", "task 01 a") == ([2], [70.0])
+
+
 def test_a_candidate_that_diverges_and_numbers_that_are_not_finite():
     epoch = {"event": "epoch", "task": "a", "candidate": 0, "num_epochs": 3, "number": 0}
     epoch |= {"loss": "nan", "penalised_loss": math.inf, "score": None, "seconds": 1.0}

@@ -229,9 +229,9 @@ class Course:
             torch.cuda.reset_peak_memory_stats(self.method.device)
         environment = describe(self.method.device)
         run.add_environment(environment)
-        run.go_on_from(state)
         if self._audience:
-            self._begin_tracking(environment)
+            self._begin_tracking(environment, state)
+        run.go_on_from(state)
         if state is None:
             self._tell({"event": "run", **self._described})
             for task in experiment.tasks:
@@ -242,12 +242,18 @@ class Course:
         self._announce("resumed", experiment.tasks[len(self._done)])
         return True
 
-    def _begin_tracking(self, environment: Mapping[str, Any]) -> None:
-        """Tell trackers of the run, and of all that the checkpoint has left of it."""
-        run, past = self.run, read_events(self.run.path)
-        began = time.time() - run.seconds
+    def _begin_tracking(
+        self, environment: Mapping[str, Any], state: Mapping[str, Any] | None
+    ) -> None:
+        """Tell trackers of the run, and of all that the checkpoint has left of it.
+
+        This is before the clock of the run starts: connecting may take longer than a task.
+        """
+        path = self.run.path
+        past = read_events(path, 0 if state is None else state["num_event_bytes"])
+        began = time.time() - (0.0 if state is None else state["seconds"])
         tracked = TrackedRun(
-            run.path, read_config(run.path), environment, num_before=len(past), began=began
+            path, read_config(path), environment, num_before=len(past), began=began
         )
         self._audience.begin(tracked, past)
 

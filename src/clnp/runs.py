@@ -248,10 +248,13 @@ def last_environment(place: Path) -> dict[str, Any]:
     return dict(sessions[-1]) if sessions else {}
 
 
-def read_events(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All events of a run, without lines that are damaged: the last one may be half written."""
+def read_events(path: str | os.PathLike[str], num_bytes: int | None = None) -> list[dict[str, Any]]:
+    """All events of a run, or those in the first bytes of the file.
+
+    Lines that are damaged are left out: the last one may be half written.
+    """
     try:
-        lines = (expanded(path) / EVENTS).read_bytes().splitlines()
+        lines = (expanded(path) / EVENTS).read_bytes()[:num_bytes].splitlines()
     except OSError:
         return []
     events = []

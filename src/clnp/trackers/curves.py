@@ -150,7 +150,8 @@ class Curves:
         step, task, labels = len(row), event["task"], list(self._labels.values())
         points = _points("test score", dict(zip(labels, row, strict=False)), step=step)
         values: dict[str, Any] = {}
-        if len(self._scores) == len(row):  # All rows are known.
+        # A method that learns all tasks at the same time has no scores before the last.
+        if len(self._scores) == len(row) and None not in row:
             values["average test score"] = average(self._scores)
             values["forgetting"] = forgetting(self._scores)
             values["backward transfer"] = backward_transfer(self._scores)

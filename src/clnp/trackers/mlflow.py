@@ -1,6 +1,5 @@
 """A run in MLflow: on the server of MLFLOW_TRACKING_URI, or in a local database."""
 
-import getpass
 import importlib
 import os
 import tempfile
@@ -51,7 +50,8 @@ class MLflow:
             # By itself it is a file in the working directory, which may be another one now.
             uri = known.get("tracking_uri", uri)
         # Two processes that make the tables of one database at a time get in each other's way.
-        with FileLock(Path(tempfile.gettempdir()) / f"clnp-mlflow-{getpass.getuser()}.lock"):
+        user = os.getuid() if hasattr(os, "getuid") else ""
+        with FileLock(Path(tempfile.gettempdir()) / f"clnp-mlflow-{user}.lock"):
             self._client = mlflow.MlflowClient(tracking_uri=uri)
         found = self._find(known.get("run_id"))
         if found is None:
