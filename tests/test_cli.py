@@ -95,12 +95,14 @@ def test_help_names_every_command_without_torch():
         env={**os.environ, "PYTHONPATH": SRC},
     )
     assert done.returncode == 0
-    for command in ("demo", "run", "resume", "inspect", "verify", "recipes"):
+    for command in ("demo", "run", "resume", "watch", "inspect", "verify", "recipes"):
         assert f"\n    {command} " in done.stdout
     assert not re.search(r"\| +(torch|rich|sklearn)$", done.stderr, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "resume", "inspect", "verify", "recipes"])
+@pytest.mark.parametrize(
+    "command", ["demo", "run", "resume", "watch", "inspect", "verify", "recipes"]
+)
 def test_every_command_explains_its_options(command, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])

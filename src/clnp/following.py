@@ -27,6 +27,10 @@ GRACE = 60.0
 """Seconds without news after which the rest of a series with a failed run is not waited for."""
 
 
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""What may come of a line that is not what an event should be."""
+
+
 @dataclass(frozen=True)
 class View:
     """A run as it is now.
@@ -111,9 +115,15 @@ class Scene:
 class Follower:
     """One run, looked at again and again."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
+    ) -> None:
         self.path = path
-        self._clock = clock
+        self._clock, self._patience = clock, patience
         self._tail = Tail(path / EVENTS)
         self._standing = Standing()
         self._config: dict[str, Any] | None = None
@@ -143,7 +153,7 @@ class Follower:
         except RunError:
             # Another machine may be shown a file before all of it has arrived.
             self._unreadable = self._unreadable if self._unreadable is not None else now
-            if now - self._unreadable >= PATIENCE:
+            if now - self._unreadable >= self._patience:
                 raise
 
     def _read_events(self) -> bool:
@@ -152,9 +162,7 @@ class Follower:
         if anew:
             self._standing = Standing()
         for line in lines:
-            with contextlib.suppress(
-                ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError
-            ):
+            with contextlib.suppress(*DAMAGED):
                 event = json.loads(line)
                 if isinstance(event, dict):
                     self._standing.add(event)
@@ -217,13 +225,20 @@ class Follower:
 
 
 class Following:
-    """A run, a series or a comparison, looked at again and again; it may not be there yet."""
+    """A run, a series or a comparison, looked at again and again; it may not be there yet.
+
+    A file that is damaged is an error after `patience` seconds: it may be on its way.
+    """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
     ) -> None:
         self.path = expanded(path)
-        self._clock = clock
+        self._clock, self._patience = clock, patience
         self._followers: dict[str, Follower] = {}
         self._runs: tuple[str, dict[str, Path]] | None = None
         self._unreadable: float | None = None
@@ -233,7 +248,7 @@ class Following:
         kind, runs = self._find()
         for label, path in runs.items():
             if label not in self._followers:
-                self._followers[label] = Follower(path, clock=self._clock)
+                self._followers[label] = Follower(path, clock=self._clock, patience=self._patience)
         views = [self._followers[label].look() for label in runs]
         return Scene(str(self.path), kind, views, list(runs))
 
@@ -245,7 +260,7 @@ class Following:
         except RunError:
             now = self._clock()
             self._unreadable = self._unreadable if self._unreadable is not None else now
-            if now - self._unreadable >= PATIENCE:
+            if now - self._unreadable >= self._patience:
                 raise
             found = None
         self._runs = found or self._runs

@@ -40,8 +40,10 @@ def line(scene: Scene) -> str:
     parts = [f"{done} of {len(scene.views)} runs finished"]
     for label, view in zip(scene.labels, scene.views, strict=True):
         if view.status == RUNNING:
-            where = "starting" if view.number is None else f"task {view.number}"
-            parts.append(f"{label} {100 * view.fraction:.0f} % ({where} of {view.num_tasks})")
+            where = "starting"
+            if view.number is not None:
+                where = f"task {view.number} of {view.num_tasks}"
+            parts.append(f"{label} {100 * view.fraction:.0f} % ({where})")
         elif view.status == FAILED:
             parts.append(f"{label} failed")
     return "; ".join(parts)
@@ -52,6 +54,8 @@ def _told(view: View) -> str:
         return f"failed after {_tasks(view)}: {view.reason}"
     if view.status == FINISHED:
         return f"finished: {_tasks(view)}"
+    if view.status == WAITING:
+        return f"waiting for {view.run}, which cannot be read yet"
     if view.task is None:
         return f"{_tasks(view)} learnt" if view.num_learnt else "starting"
     parts = [f"task {view.number} of {view.num_tasks}, {view.task}: {_doing(view)}"]
@@ -86,7 +90,7 @@ def _left(view: View) -> str:
 
 def frame(scene: Scene, *, screen: Screen) -> list[str]:
     """How it stands, in lines that fit the screen."""
-    if scene.kind is None:
+    if scene.kind is None or (scene.kind == "run" and scene.views[0].status == WAITING):
         lines = screen.wrapped(line(scene), indent=2)
     elif scene.kind == "run":
         lines = _run(scene.views[0], screen=screen)
@@ -220,7 +224,9 @@ def _several(scene: Scene, *, screen: Screen) -> list[str]:
     for label, view in pairs:
         bar = progress(view.fraction, width=width, glyphs=screen.glyphs)
         space = " " * (name - cells(label))
-        lines.append(f"{label}{space}  {bar} {100 * view.fraction:3.0f} %  {_shortly(view)}")
+        front = f"{label}{space}  {bar} {100 * view.fraction:3.0f} %  "
+        told = front + _shortly(view, in_full=True)
+        lines.append(told if cells(told) <= screen.width else front + _shortly(view))
     lines += [f"... {hidden} more"] if hidden else []
     silent = [view.silent for view in scene.views if view.silent is not None]
     if silent and scene.status == RUNNING:
@@ -232,8 +238,8 @@ def _several(scene: Scene, *, screen: Screen) -> list[str]:
     return lines
 
 
-def _shortly(view: View) -> str:
-    """How one of several runs stands."""
+def _shortly(view: View, *, in_full: bool = False) -> str:
+    """How one of several runs stands; in full, with its candidate and epoch."""
     if view.status == WAITING:
         return "waiting"
     if view.status == FAILED:
@@ -245,8 +251,9 @@ def _shortly(view: View) -> str:
         return "starting" if not view.num_learnt else f"{_tasks(view)} learnt"
     silent = view.silent or 0.0
     late = silent >= max(SILENCE, 3 * (view.epoch_seconds or 0.0))
-    news = f", no news for {duration(silent)}" if late else ""
-    return f"task {view.number} of {view.num_tasks}, {_doing(view)}{_left(view)}{news}"
+    news = f", no news for {duration(silent)}" if late else _left(view)
+    doing = f", {_doing(view)}" if in_full else ""
+    return f"task {view.number} of {view.num_tasks}{doing}{news}"
 
 
 def duration(seconds: float) -> str:

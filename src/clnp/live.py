@@ -24,8 +24,8 @@ def watch(
 
     With `quiet`, nothing is shown on the way.
     """
-    following = Following(path)
     if once:
+        following = Following(path, patience=0.0)
         scene = following.look()
         if scene.kind is None:
             raise RunError(f"there is no run at {following.path}")
@@ -33,7 +33,7 @@ def watch(
     display = _display(sys.stdout, quiet=quiet)
     with contextlib.closing(display):
         seconds = interval if interval is not None else display.seconds
-        scene = follow(following, display.show, seconds=seconds)
+        scene = follow(Following(path), display.show, seconds=seconds)
     return scene, closing(scene)
 
 
@@ -133,7 +133,11 @@ def _interruptible() -> dict[signal.Signals, Any]:
     """Let what would end the process leave a visible cursor; the handlers from before."""
     names = ("SIGTERM", "SIGHUP")
     signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    return {each: signal.signal(each, signal.default_int_handler) for each in signals}
+    return {
+        each: signal.signal(each, signal.default_int_handler)
+        for each in signals
+        if signal.getsignal(each) is not signal.SIG_IGN
+    }
 
 
 def _display(stream: TextIO, *, quiet: bool) -> Quiet:

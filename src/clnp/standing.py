@@ -21,13 +21,11 @@ class Curve:
 
     def add(self, event: Event) -> None:
         """Take note of an epoch; one that comes again after a crash replaces the old one."""
-        number = int(event["number"])
-        del self.losses[number:], self.scores[number:]
+        number, num_epochs = int(event["number"]), int(event["num_epochs"])
         # What is not a finite number is text in the file of a run.
-        self.losses.append(float(event["loss"]))
-        self.scores.append(float(event["score"]))
-        self.num_epochs = int(event["num_epochs"])
-        self.seconds = float(event["seconds"])
+        loss, score = float(event["loss"]), float(event["score"])
+        self.num_epochs, self.seconds = num_epochs, float(event["seconds"])
+        self.losses[number:], self.scores[number:] = [loss], [score]
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,11 @@ class Standing:
     _began: float = 0.0
 
     def add(self, event: Event) -> None:
-        """Take note of an event; one that does not hold what it should changes nothing."""
+        """Take note of an event.
+
+        One that does not hold what it should is some `LookupError`, `TypeError`, `ValueError` or
+        `AttributeError`, and leaves what was known.
+        """
         kind = event["event"]
         at = float(event.get("at", self.at))
         take = getattr(self, f"_take_{kind}", None) if isinstance(kind, str) else None
@@ -112,12 +114,12 @@ class Standing:
         self._reached[int(event["candidate"])] = int(self.plan.get("num_epochs", 0))
 
     def _take_pruning(self, event: Event, at: float) -> None:
-        self.phase, self.candidate, self.round = "pruning", int(event["candidate"]), None
-        claimed = self.claimed
+        candidate, claimed = int(event["candidate"]), self.claimed
         self.sizes = {
             str(group): int(free) + sum(claimed.get(group, ()))
             for group, free in event["plan"]["available"].items()
         }
+        self.phase, self.candidate, self.round = "pruning", candidate, None
 
     def _take_chosen(self, event: Event, at: float) -> None:
         self.phase, self.candidate = "pruning", int(event["candidate"])
