@@ -68,12 +68,18 @@ def draw_scores(collection: Collection) -> Picture | None:
         ]
     add_legend(figure, handles)
     seeds = _seeds(members)
-    bars = f" Bars are standard deviations over {seeds}." if seeds else ""
+    marks = "Bars" if dodged else "Bands"
+    bars = f" {marks} are standard deviations over {seeds}." if seeds else ""
+    then, last = ("ring", "dot") if dodged else ("dashed", "solid")
+    inside = "A dot inside its ring" if dodged else "A line that hides its dashes"
+    words = (
+        f"Test score of every task when it had just been learnt ({then}) and after the last task "
+        f"({last}). {inside} is a task of which nothing was forgotten."
+    )
     return Picture(
         "accuracy",
         "Each task when learnt and now",
-        "Test score of every task when it had just been learnt (ring) and after the last task "
-        f"(dot). A dot inside its ring is a task of which nothing was forgotten.{bars}",
+        f"{words}{bars}",
         _describe_scores(members),
         figure,
         _table_of_scores(members, collection.names),

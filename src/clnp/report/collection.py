@@ -37,6 +37,11 @@ class Member:
         """The run that has learnt the most tasks; the first of them."""
         return max(self.runs, key=lambda run: len(run.learnt))
 
+    @property
+    def groups(self) -> list[str]:
+        """The groups of neurons, in the order of the network."""
+        return list(self.longest.sizes)
+
     def task(self, place: int) -> list[TaskHistory]:
         """The task at this place, in every run that has begun it."""
         return [run.tasks[place] for run in self.runs if place < len(run.tasks)]
@@ -219,26 +224,26 @@ def _called(run: RunHistory, members: Sequence[Member]) -> str:
 
 def _notes(run: RunHistory, name: str) -> Iterator[str]:
     """What a reader has to know about a run before he reads its numbers."""
-    where = f"{name}: " if name else ""
+    where, the, there = (f"{name}: ", "the", "there") if name else ("", "The", "There")
     num = len(run.learnt)
     if run.failed is not None:
-        yield f"{where}the run failed after {num} of {run.num_tasks} tasks: {run.failed}."
+        yield f"{where}{the} run failed after {num} of {run.num_tasks} tasks: {run.failed}."
     elif not run.finished:
         begun = next((task.name for task in run.tasks if not task.learnt), None)
         last = f"; {clean(begun)} is being trained" if begun else ""
         yield (
-            f"{where}the run is not finished: {num} of {run.num_tasks} tasks are learnt{last}. "
+            f"{where}{the} run is not finished: {num} of {run.num_tasks} tasks are learnt{last}. "
             f"{command('resume', run.path)} goes on with it."
         )
     if run.full is not None:
         reason = run.full.partition(". ")[0]
-        yield f"{where}the network was full after {num} of {run.num_tasks} tasks: {reason}."
+        yield f"{where}{the} network was full after {num} of {run.num_tasks} tasks: {reason}."
     if run.num_damaged:
         lines = "1 line" if run.num_damaged == 1 else f"{run.num_damaged} lines"
         verb = "is" if run.num_damaged == 1 else "are"
         yield f"{where}{lines} of {EVENTS} {verb} damaged and left out; curves may have gaps."
     if not run.num_events:
-        yield f"{where}there is no {EVENTS}: training and pruning curves are missing."
+        yield f"{where}{there} is no {EVENTS}: training and pruning curves are missing."
     if any(task.unchanged is False for task in run.learnt) and run.method == "clnp":
         check = command("verify", run.path)
         yield f"{where}OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen: {check}."

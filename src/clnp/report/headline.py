@@ -6,7 +6,7 @@ from ..metrics import average, forgetting
 from . import markup
 from .collection import Collection, Member
 from .history import RunHistory
-from .labels import clean
+from .labels import clean, shortened
 from .measures import columns, free_share, spread_of, tightest
 from .picture import Cell, Table, counted, in_words
 
@@ -20,9 +20,8 @@ def lead(collection: Collection) -> str:
     how = "neural pruning" if methods == ["clnp"] else in_words(methods, 12)
     heads = {each.head for each in collection.runs} & {"single", "multi"}
     network = f" in a {heads.pop()}-head network" if len(heads) == 1 else ""
-    which = f", {clean(names[0])} to {clean(names[num - 1])}," if num > 1 else ""
-    if num == 1:
-        which = f", {clean(names[0])},"
+    ends = [shortened(clean(name), 60) for name in names[:num]][:: max(num - 1, 1)]
+    which = f", {' to '.join(ends)}," if ends else ""
     words = f"{counted(num, 'task')}{which} learnt by {how}{network}."
     devices = {str(s.get("gpu") or s.get("cpu")) for r in collection.runs for s in r.sessions[-1:]}
     seconds = collection.runs[0].seconds
@@ -120,7 +119,7 @@ def _capacity(member: Member) -> Fact:
     least = tightest(member.longest)
     more = f"{_over(member.runs)}of all neurons, averaged over the layers"
     if least is not None and len(member.longest.sizes) > 1:
-        more += f"; least in {clean(least[0])}, {least[1]:.0f} %"
+        more += f"; least in {shortened(clean(least[0]), 40)}, {least[1]:.0f} %"
     value = "unknown" if found is None else f"{found.text(0)} %"
     small = "words" if found is None or found.num > 1 else ""
     return ("Capacity left", value, f"{more[0].upper()}{more[1:]}.", small)
@@ -136,6 +135,7 @@ def _outlook(member: Member) -> Fact | None:
         value = f"About {known[0]} to {known[-1]} more tasks"
         return ("Room", value, f"like the last would fit, by {len(numbers)} seeds.", "words")
     first, _, rest = sentences[0].partition("; ")
+    rest = shortened(rest, 90)  # A layer may have a very long name.
     if len(sentences) > 1:
         rest += f"{'. ' if rest else ''}This is seed {member.runs[0].seed}; others say otherwise"
     return ("Room", f"{first[0].upper()}{first[1:]}", f"{rest}." if rest else "", "words")

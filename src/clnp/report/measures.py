@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..metrics import average, backward_transfer, forgetting, forward_transfer
 from ..series import spread
@@ -62,6 +63,12 @@ def used_share(run: RunHistory, group: str) -> list[float | None]:
     """The percentage of the group's neurons that are claimed, at the start and after each task."""
     size = run.sizes.get(group)
     return [100 * used / size for used in run.used(group)] if size else []
+
+
+def claimed_shares(member: Member, group: str) -> list[float]:
+    """The percentage of the group that each task claimed, over the runs."""
+    used = [s.mean if s else 0.0 for s in over_runs([used_share(r, group) for r in member.runs])]
+    return [max(b - a, 0.0) for a, b in pairwise(used)]
 
 
 def free_share(run: RunHistory) -> float | None:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from ..version import __version__
 from . import markup
 from .accuracy import draw_average, draw_matrix, draw_scores
-from .capacity import draw_growth, draw_usage
+from .capacity import draw_usage
 from .collection import Collection
 from .curves import draw_loss, draw_validation
 from .grid import draw_grid
+from .growth import draw_growth
 from .headline import headline, lead
 from .particulars import particulars
 from .picture import Picture
@@ -76,8 +77,8 @@ def write_page(collection: Collection, pictures: dict[str, list[Picture]]) -> st
     body = [
         '<section aria-labelledby="summary">',
         markup.heading(2, "Summary", "summary"),
-        headline(collection),
         _notes(collection.notes),
+        headline(collection),
         "</section>",
     ]
     for section in SECTIONS:
@@ -119,7 +120,7 @@ def _notes(notes: Sequence[str]) -> str:
         return ""
     return (
         '<aside class="notes" aria-labelledby="notes">'
-        f"{markup.heading(2, 'Please note', 'notes')}{markup.listing(notes)}</aside>"
+        f"{markup.heading(3, 'Please note', 'notes')}{markup.listing(notes)}</aside>"
     )
 
 

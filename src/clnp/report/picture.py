@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -64,9 +65,10 @@ def add_legend(figure: Figure, handles: Sequence[Artist], *, solid: bool = False
 
 
 def _needed(widths: Sequence[float], columns: int) -> float:
-    """The width of a legend whose entries stand one below the other in so many columns."""
-    rows = math.ceil(len(widths) / columns)
-    return sum(max(widths[start : start + rows]) for start in range(0, len(widths), rows))
+    """The width of a legend in so many columns, the first ones an entry longer than the rest."""
+    rows, longer = divmod(len(widths), columns)
+    starts = [place * rows + min(place, longer) for place in range(columns + 1)]
+    return sum(max(widths[start:end]) for start, end in pairwise(starts))
 
 
 def name_tasks(axes: Axes, names: Sequence[str], *, width: float = WIDTH) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened
@@ -21,7 +22,7 @@ def draw_reuse(collection: Collection) -> Picture | None:
     members = collection.with_neurons
     if not members:
         return None
-    groups = list(members[0].longest.sizes)
+    groups = members[0].groups
     if len(members) > 1:
         figure = _draw_shares(members)
         caption = (
@@ -82,17 +83,18 @@ def _draw_bars(member: Member, groups: Sequence[str]) -> Figure:
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
     cells = list(grid.flat)
     x = range(1, member.num_tasks + 1)
-    for axes, group in zip(cells, groups, strict=False):
+    names = all_shortened(groups, int(84 / columns) - 12)
+    for axes, group, name in zip(cells, groups, names, strict=False):
         new, reused = _counts(member, group)
         width = 0.78 if member.num_tasks > 3 else 0.4
         axes.bar(x, reused, color=REUSED, width=width, edgecolor=PAPER, lw=0.4)
         axes.bar(x, new, bottom=reused, color=NEW, width=width, edgecolor=PAPER, lw=0.4)
         share = _mean_share(member, group)
-        name = shortened(clean(group), int(84 / columns) - 12)
         axes.set_title(name if share is None else f"{name}: {share.mean:.0f} % reused")
         number_tasks(axes, member.num_tasks)
         axes.set_xlabel("")
         axes.set_xlim(0.4, member.num_tasks + 0.6)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.tick_params(axis="x", length=0)
     for axes in cells[len(groups) :]:
         axes.remove()
@@ -150,7 +152,7 @@ def _draw_shares(members: Sequence[Member]) -> Figure:
     """A line for each member over the layers."""
     figure = new_figure(2.6)
     axes = figure.subplots()
-    groups = list(dict.fromkeys(group for m in members for group in m.longest.sizes))
+    groups = list(dict.fromkeys(group for m in members for group in m.groups))
     colours = categories(len(members))
     for place, member in enumerate(members):
         found = [_mean_share(member, group) for group in groups]
@@ -177,7 +179,7 @@ def _draw_shares(members: Sequence[Member]) -> Figure:
 
 
 def _describe(member: Member, *, several: bool) -> str:
-    shares = {group: _mean_share(member, group) for group in member.longest.sizes}
+    shares = {group: _mean_share(member, group) for group in member.groups}
     parts = [f"{clean(g)} {s.mean:.0f} % reused" for g, s in shares.items() if s]
     who = f"{clean(member.label)}: " if several else ""
     if not parts:
@@ -191,7 +193,7 @@ def _table(members: Sequence[Member], names: Sequence[str]) -> Table:
     for member in members:
         for place in range(member.num_tasks):
             tasks = [task for task in member.task(place) if task.learnt]
-            for group in member.longest.sizes:
+            for group in member.groups:
                 new = spread_of(task.new.get(group) for task in tasks)
                 reused = spread_of(task.reused.get(group) for task in tasks)
                 share = spread_of(reused_share(task, group) for task in tasks)

@@ -63,7 +63,7 @@ main { min-width: 0; }
 .facts .more { font-size: .85rem; color: var(--muted); line-height: 1.4; }
 .notes { border-left: .25rem solid var(--warn); background: var(--warn-soft); padding: .7rem 1rem;
   border-radius: 0 .4rem .4rem 0; margin: 1.25rem 0; }
-.notes h2 { margin: 0; font-size: 1rem; color: var(--warn); }
+.notes h3 { margin: 0; font-size: 1rem; color: var(--warn); }
 .notes ul { margin: .25rem 0 0; padding-left: 1.2rem; }
 figure { margin: 1rem 0 1.5rem; }
 figcaption { color: var(--muted); font-size: .9rem; max-width: 46rem; margin-top: .35rem; }
