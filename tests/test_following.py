@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,7 @@ def test_a_run_goes_on(tmp_path, clock):
     tell(path, pruning({"fc1": 40, "fc2": 20}), epoch(0, 40.0, round=1, num_epochs=5), ended())
     view = follower.look()
     assert (view.task, view.phase, view.num_learnt, view.epoch) == (None, None, 1, None)
+    assert replace(view, epochs_done=60).fraction == 0.99
     assert view.tasks == [{"task": "task 1", "test_score": 88.0}]
     assert view.sizes == {"fc1": 40, "fc2": 20}
     assert view.claimed == {"fc1": [4], "fc2": [2]}

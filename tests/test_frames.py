@@ -227,6 +227,7 @@ def test_the_last_word():
     ("seconds", "text"),
     [
         (0, "0 s"),
+        (math.inf, "an unknown time"),
         (99.4, "99 s"),
         (100, "2 min"),
         (5400, "90 min"),

@@ -17,7 +17,7 @@ from .compare import COMPARISON, read_comparison
 from .errors import RunError
 from .runs import CONFIG, EVENTS, RESULT, expanded, read_config, read_json, reading, to_json
 from .series import SERIES, read_series, run_of
-from .standing import Standing
+from .standing import DAMAGED, Standing
 from .tail import Tail
 
 WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
@@ -25,10 +25,6 @@ PATIENCE = 10.0
 """Seconds for which a file may be unreadable, or lag behind another, before that is believed."""
 GRACE = 60.0
 """Seconds without news after which the rest of a series with a failed run is not waited for."""
-
-
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
-"""What may come of a line that is not what an event should be."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +70,13 @@ class View:
 
     @property
     def fraction(self) -> float:
-        """How much of the run is done, by its epochs."""
+        """How much of the run is done, by its epochs; all of it only once it is finished.
+
+        What follows the last epoch, such as fine-tuning, takes time too.
+        """
         if self.status == FINISHED:
             return 1.0
-        return self.epochs_done / self.epochs_of_run if self.epochs_of_run else 0.0
+        return min(self.epochs_done / self.epochs_of_run, 0.99) if self.epochs_of_run else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What is followed as it stands: on a screen, in a line, and in a last word."""
 
+import math
+
 from .following import FAILED, FINISHED, RUNNING, WAITING, Scene, View
 from .glyphs import Screen, cells, columns, progress, sparkline, stacked
 from .panels import MOST_LAYERS, ends
@@ -7,6 +9,8 @@ from .runs import command
 
 SILENCE = 60.0
 """Seconds without news that are worth a word."""
+WIDE = 72
+"""Columns that it takes to show long bars beside what they are about."""
 LEAST_LINES = 6
 """Lines that are shown however low the screen is."""
 
@@ -220,7 +224,7 @@ def _several(scene: Scene, *, screen: Screen) -> list[str]:
         hidden = len(pairs) - len(kept)
         pairs = [pairs[place] for place in kept]
     name = max((cells(label) for label, _ in pairs), default=0)
-    width = 20 if screen.width >= 80 else 8
+    width = 20 if screen.width >= WIDE else 8
     for label, view in pairs:
         bar = progress(view.fraction, width=width, glyphs=screen.glyphs)
         space = " " * (name - cells(label))
@@ -258,6 +262,8 @@ def _shortly(view: View, *, in_full: bool = False) -> str:
 
 def duration(seconds: float) -> str:
     """A time in words that are right to a tenth or so: 40 s, 3 min, 2 h 10 min, 3 d 4 h."""
+    if not math.isfinite(seconds):
+        return "an unknown time"
     whole = round(seconds)
     if whole < 100:
         return f"{whole} s"

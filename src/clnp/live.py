@@ -15,6 +15,7 @@ from .glyphs import Screen, glyphs_for, screen_of
 
 SCREEN_SECONDS, LINE_SECONDS = 1.0, 10.0
 """How often to look, unless told otherwise: for a screen, and for a log."""
+LEAST_SECONDS = 0.05
 
 
 def watch(
@@ -32,7 +33,7 @@ def watch(
         return scene, "\n".join(frame(scene, screen=screen_of(sys.stdout)))
     display = _display(sys.stdout, quiet=quiet)
     with contextlib.closing(display):
-        seconds = interval if interval is not None else display.seconds
+        seconds = display.seconds if interval is None else max(interval, LEAST_SECONDS)
         scene = follow(Following(path), display.show, seconds=seconds)
     return scene, closing(scene)
 

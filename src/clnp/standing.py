@@ -1,5 +1,6 @@
 """Where a run stands, from its events: task, candidate, curves, neurons claimed, time left."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,8 @@ RECENT = 3
 """Tasks that the next ones are taken to last as long as."""
 
 Event = Mapping[str, Any]
+DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What may come of a line that is not what an event should be."""
 
 
 @dataclass
@@ -24,7 +27,7 @@ class Curve:
         number, num_epochs = int(event["number"]), int(event["num_epochs"])
         # What is not a finite number is text in the file of a run.
         loss, score = float(event["loss"]), float(event["score"])
-        self.num_epochs, self.seconds = num_epochs, float(event["seconds"])
+        self.num_epochs, self.seconds = num_epochs, _finite(event["seconds"])
         self.losses[number:], self.scores[number:] = [loss], [score]
 
 
@@ -67,19 +70,18 @@ class Standing:
     def add(self, event: Event) -> None:
         """Take note of an event.
 
-        One that does not hold what it should is some `LookupError`, `TypeError`, `ValueError` or
-        `AttributeError`, and leaves what was known.
+        One that does not hold what it should is an error of the kinds in `DAMAGED`, and leaves
+        what was known.
         """
         kind = event["event"]
-        at = float(event.get("at", self.at))
+        at = _finite(event.get("at", self.at))
         take = getattr(self, f"_take_{kind}", None) if isinstance(kind, str) else None
         if take is not None:
             take(event, at)
         self.at = at
 
     def _take_begin(self, event: Event, at: float) -> None:
-        self._check_plan(event)
-        self.plan, self._began = event, at
+        self.plan, self._began = _plan(event), at
         self.phase, self.ended, self.reason = "training", None, None
         self.candidate = self.round = None
         self.curve, self._curves, self._reached = Curve(), {}, {}
@@ -87,15 +89,8 @@ class Standing:
     def _take_resumed(self, event: Event, at: float) -> None:
         if self.plan.get("task") != event["task"] or self.phase is None:
             self._take_begin(event, at)
-        self._check_plan(event)
-        self.plan = event
+        self.plan = _plan(event)
         self.ended = self.reason = None
-
-    @staticmethod
-    def _check_plan(event: Event) -> None:
-        for key in ("number", "num_tasks", "num_candidates", "num_epochs"):
-            int(event[key])
-        int(event["epochs_before"]), int(event["epochs_of_run"]), str(event["task"])
 
     def _take_epoch(self, event: Event, at: float) -> None:
         key = ("round", int(event["round"])) if "round" in event else None
@@ -219,3 +214,17 @@ class Standing:
             here = max(by_epochs, (usual or 0.0) * size - spent, 0.0)
             usual = own if usual is None else usual
         return None if usual is None and later else here + (usual or 0.0) * max(later, 0)
+
+
+def _plan(event: Event) -> Event:
+    """What the beginning of a task says about it and the run."""
+    counts = ("number", "num_tasks", "num_candidates", "num_epochs", "epochs_before")
+    found: dict[str, Any] = {key: int(event[key]) for key in (*counts, "epochs_of_run")}
+    return {**found, "task": str(event["task"])}
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no time")
+    return number
