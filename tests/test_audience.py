@@ -119,6 +119,16 @@ def test_a_finished_run_whose_events_are_lost_is_told_without_them(tmp_path):
     assert len(notebook.ended) == 1
 
 
+def test_a_finished_run_that_cannot_be_told_to_all_is_ended_for_the_others(tmp_path):
+    experiment("a").run(tmp_path / "run")
+    notebook = Notebook()
+    with pytest.raises(RunError, match="Faulty cannot track the run"):
+        tell_again(tmp_path / "run", [notebook, Faulty("begin")])
+    ((result, error),) = notebook.ended
+    assert result is None
+    assert isinstance(error, RunError)
+
+
 @pytest.mark.parametrize("moment", [1, 10, "end"])
 def test_a_tracker_that_fails_does_not_end_the_run(tmp_path, moment):
     alone = experiment().run(tmp_path / "alone")

@@ -88,6 +88,7 @@ def test_a_run_that_goes_on_is_the_same_run_and_has_no_point_twice(tmp_path, cli
     result = experiment().run(path, trackers=[MLflow()])
     (run,) = runs(client)
     assert run.info.status == "FINISHED"
+    assert "clnp.ended" not in run.data.tags
     assert without_timings(result) == without_timings(whole)
     found = curves(client, run)
     steps = {key: [step for step, _ in points] for key, points in found.items()}

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -33,7 +33,6 @@ from .runs import (
     command,
     expanded,
     read_config,
-    read_events,
     read_json,
     to_json,
     writing,
@@ -41,7 +40,7 @@ from .runs import (
 from .seeds import derive
 from .task import Task, load_test
 from .trackers.audience import Audience, tell_again
-from .trackers.tracker import TrackedRun, Tracker
+from .trackers.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,8 @@ class Course:
         environment = describe(self.method.device)
         run.add_environment(environment)
         if self._audience:
-            self._begin_tracking(environment, state)
+            # Before the clock of the run starts: connecting may take longer than a task.
+            self._audience.take_up(run.path, environment, state)
         run.go_on_from(state)
         if state is None:
             self._tell({"event": "run", **self._described})
@@ -241,21 +241,6 @@ class Course:
             return False
         self._announce("resumed", experiment.tasks[len(self._done)])
         return True
-
-    def _begin_tracking(
-        self, environment: Mapping[str, Any], state: Mapping[str, Any] | None
-    ) -> None:
-        """Tell trackers of the run, and of all that the checkpoint has left of it.
-
-        This is before the clock of the run starts: connecting may take longer than a task.
-        """
-        path = self.run.path
-        past = read_events(path, 0 if state is None else state["num_event_bytes"])
-        began = time.time() - (0.0 if state is None else state["seconds"])
-        tracked = TrackedRun(
-            path, read_config(path), environment, num_before=len(past), began=began
-        )
-        self._audience.begin(tracked, past)
 
     def _announce(self, event: str, task: Task) -> None:
         self._tell(

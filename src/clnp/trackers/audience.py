@@ -1,5 +1,6 @@
 """All trackers of a run, and what happens when one of them fails."""
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,15 @@ class Audience:
         for event in past:
             self.event(event)
 
+    def take_up(
+        self, path: Path, environment: Mapping[str, Any], state: Mapping[str, Any] | None
+    ) -> None:
+        """Tell of the run at `path` and of the events that its checkpoint, if any, has left."""
+        past = read_events(path, 0 if state is None else state["num_event_bytes"])
+        began = time.time() - (0.0 if state is None else state["seconds"])
+        config = read_config(path)
+        self.begin(TrackedRun(path, config, environment, len(past), began), past)
+
     def event(self, event: Event) -> None:
         """Tell all of an event."""
         self._each(lambda tracker: tracker.event(event))
@@ -79,15 +89,15 @@ def tell_again(
         events = read_events(path)
         seconds = max((float(event.get("at", 0.0)) for event in events), default=0.0)
         ended = (path / EVENTS).stat().st_mtime if events else 0.0
-        run = TrackedRun(
-            path,
-            read_config(path),
-            last_environment(path),
-            num_before=len(events),
-            began=ended - seconds,
-        )
+        config, environment = read_config(path), last_environment(path)
         audience = Audience(trackers, on_warning)
-        audience.begin(run, events)
+        try:
+            audience.begin(
+                TrackedRun(path, config, environment, len(events), ended - seconds), events
+            )
+        except BaseException as error:
+            audience.end(None, error)
+            raise
         audience.end(read_json(path, RESULT, {}), None)
 
 

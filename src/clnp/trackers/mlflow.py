@@ -20,6 +20,9 @@ FLUSH_SECONDS = 5.0
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1000, 100
 """What MLflow takes in one request."""
 
+ENDED = "clnp.ended"
+"""The tag that says why a run ended before it was finished."""
+
 TEXT_LENGTH = 5000
 """Characters of a tag or a parameter that MLflow takes."""
 
@@ -59,6 +62,8 @@ class MLflow:
             note(run.path, "mlflow", {"run_id": found.info.run_id, "tracking_uri": uri})
         self._id = found.info.run_id
         self._client.update_run(self._id, status="RUNNING")
+        if ENDED in found.data.tags:
+            self._client.delete_tag(self._id, ENDED)
         # Curves that are there already; how far they go is asked for when they are gone on with.
         self._before: dict[str, int | None] = dict.fromkeys(found.data.metrics)
 
@@ -82,7 +87,7 @@ class MLflow:
         if error is not None:
             stopped = isinstance(error, StoppedError | KeyboardInterrupt)
             status = "KILLED" if stopped else "FAILED"
-            self._client.set_tag(self._id, "clnp.ended", repr(error)[:TEXT_LENGTH])
+            self._client.set_tag(self._id, ENDED, repr(error)[:TEXT_LENGTH])
         self._client.set_terminated(self._id, status=status)
 
     def _find(self, number: str | None) -> Any:
