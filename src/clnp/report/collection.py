@@ -10,7 +10,7 @@ from ..compare import read_comparison
 from ..errors import RunError
 from ..runs import CONFIG, EVENTS, command, expanded
 from ..series import SERIES, read_series, run_of
-from .history import RunHistory, TaskHistory, read_run
+from .history import RunHistory, TaskHistory, name_of, read_run
 from .labels import clean
 from .values import flat, sequence
 
@@ -106,7 +106,10 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
 
     A run of a series or a comparison that cannot be read is left out, and a note says so.
     """
-    places = list({os.path.realpath(place): place for place in map(expanded, paths)}.values())
+    named: dict[str, Path] = {}
+    for place in map(expanded, paths):
+        named.setdefault(os.path.realpath(place), place)
+    places = list(named.values())
     if not places:
         raise RunError("name a run to report on")
     notes: list[str] = []
@@ -134,14 +137,14 @@ def _members(place: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
             if runs:
                 yield Member(str(method), runs)
     elif read_series(place):
-        runs = _series_runs(place, notes, place.name)
+        runs = _series_runs(place, notes, name_of(place))
         if runs:
-            yield Member(place.name, runs)
+            yield Member(name_of(place), runs)
     elif alone:
-        yield Member(place.name, (read_run(place),))
+        yield Member(name_of(place), (read_run(place),))
     else:
         try:
-            yield Member(place.name, (read_run(place),))
+            yield Member(name_of(place), (read_run(place),))
         except RunError as error:
             if not os.path.isfile(place / CONFIG):
                 raise  # It is no run: a slip of the pen, which a report without it would hide.
@@ -173,7 +176,7 @@ def _labels(members: Sequence[Member]) -> list[str]:
     """The shortest kind of name that tells all members apart."""
     if len(members) == 1:
         run = members[0].runs[0]
-        return [run.method if len(members[0].runs) > 1 else run.path.name]
+        return [run.method if len(members[0].runs) > 1 else name_of(run.path)]
     kinds: list[Callable[[Member], str]] = [
         lambda m: m.runs[0].method,
         lambda m: m.runs[0].recipe,
@@ -182,7 +185,7 @@ def _labels(members: Sequence[Member]) -> list[str]:
     settings = [_settings(member.runs[0]) for member in members]
     if all(each == settings[0] for each in settings):
         kinds.append(lambda m: f"seed {m.runs[0].seed}")
-    kinds += [lambda m: m.label, lambda m: m.runs[0].path.parent.name + "/" + m.label]
+    kinds += [lambda m: m.label, lambda m: name_of(m.runs[0].path.parent) + "/" + m.label]
     for kind in kinds:
         labels = [clean(kind(member)) for member in members]
         if len(set(labels)) == len(labels):

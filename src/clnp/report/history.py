@@ -156,7 +156,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     num_lines = _num_lines(place)
     return RunHistory(
         path=place,
-        recipe=str(config.get("recipe") or place.name),
+        recipe=str(config.get("recipe") or name_of(place)),
         method=str(result.get("method") or config.get("method") or "clnp"),
         seed=count(config.get("seed")),
         head=str(config.get("head", "?")),
@@ -178,6 +178,11 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         num_events=len(events),
         num_damaged=num_lines - len(events),
     )
+
+
+def name_of(place: Path) -> str:
+    """The name of a directory, also of `.`."""
+    return Path(os.path.abspath(place)).name
 
 
 def _num_lines(place: Path) -> int:

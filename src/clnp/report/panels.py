@@ -70,5 +70,5 @@ def num_columns(num: int) -> int:
     """How many panels stand abreast: few empty places, and none too small."""
     if num <= 5:
         return max(num, 1)
-    choices = (4, 5) if num <= 20 else (8, 9, 10)
+    choices = (3, 4, 5) if num <= 9 else (4, 5) if num <= 20 else (8, 9, 10)
     return min(choices, key=lambda columns: (-num % columns, -columns))

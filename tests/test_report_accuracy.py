@@ -1,0 +1,97 @@
+import pytest
+
+from clnp.report.accuracy import draw_average, draw_matrix, draw_scores
+from clnp.report.collection import read_collection
+from clnp.report.style import drawing
+from written_runs import write_comparison, write_run, write_series
+
+
+@pytest.fixture(autouse=True)
+def style():
+    with drawing():
+        yield
+
+
+@pytest.fixture
+def run(tmp_path):
+    return read_collection([write_run(tmp_path / "run")])
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    return read_collection([write_comparison(tmp_path / "compared")])
+
+
+def test_scores_of_a_run(run):
+    picture = draw_scores(run)
+    assert picture.table.header == ("task", "when learnt", "now")
+    assert picture.table.rows[1] == ("high", "92.00", "92.00")
+    drawn = [list(line.get_ydata()) for line in picture.figure.axes[0].lines]
+    assert drawn.count([91.0, 92.0, 93.0]) == 2
+    assert picture.description == "run: 3 tasks, now from 91.00 to 93.00, no score has changed."
+    assert "Bars" not in picture.caption
+
+
+def test_scores_of_several_methods(comparison):
+    picture = draw_scores(comparison)
+    assert picture.table.header[:3] == ("task", "clnp: when learnt", "clnp: now")
+    assert picture.table.rows[0][-2:] == ("91.50 ± 0.71", "89.50 ± 0.71")
+    assert "ewc: 3 tasks, now from 89.50 to 93.50, the largest loss is 2.00" in picture.description
+    assert "Bars are standard deviations over 2 seeds." in picture.caption
+
+
+def test_very_many_scores_are_lines(tmp_path):
+    names = tuple(f"task {number}" for number in range(30))
+    runs = [write_run(tmp_path / f"m{n}", tasks=names, margin=float(n)) for n in range(3)]
+    picture = draw_scores(read_collection(runs))
+    assert "dashed" in picture.caption
+    assert "ring" not in picture.caption
+
+
+def test_the_average_over_tasks(run, comparison):
+    assert draw_average(run).table.rows == ((1, "91.00"), (2, "91.50"), (3, "92.00"))
+    picture = draw_average(comparison)
+    assert picture.table.header == ("tasks learnt", "clnp", "single", "ewc")
+    assert "clnp 92.50 ± 0.71" in picture.description
+
+
+def test_the_matrix(run, comparison):
+    picture = draw_matrix(run)
+    assert picture.table.rows[1] == ("high", "91.00", "92.00", None)
+    written = [text.get_text() for text in picture.figure.axes[0].texts]
+    assert written == ["91.0", "91.0", "92.0", "91.0", "92.0", "93.0"]
+    several = draw_matrix(comparison)
+    assert [axes.get_title(loc="left") for axes in several.figure.axes[:3]] == [
+        "clnp",
+        "single",
+        "ewc",
+    ]
+    assert several.table.rows[-1] == ("ewc", "wide", "89.50", "91.50", "93.50")
+
+
+def test_the_mean_of_seeds_is_in_the_matrix(tmp_path):
+    picture = draw_matrix(read_collection([write_series(tmp_path / "series", seeds=(0, 2))]))
+    assert picture.table.rows[0] == ("low", "92.00", None, None)
+
+
+def test_the_matrices_of_very_many_runs_are_in_the_table(tmp_path):
+    runs = [write_run(tmp_path / f"m{n}", margin=float(n)) for n in range(11)]
+    picture = draw_matrix(read_collection(runs))
+    assert "2 more are in the table." in picture.caption
+    assert len(picture.table.rows) == 33
+
+
+def test_one_task_has_no_average_over_time(tmp_path):
+    one = read_collection([write_run(tmp_path / "run", tasks=("only",))])
+    assert draw_average(one) is None
+    assert draw_scores(one) is not None
+
+
+@pytest.mark.parametrize("scores", [[], [["nan"], ["nan", "inf"], ["nan", None, "-inf"]]])
+def test_nothing_is_drawn_of_nothing(tmp_path, scores):
+    found = read_collection([write_run(tmp_path / "run", scores=scores)])
+    assert draw_average(found) is None
+    assert draw_matrix(found) is None
+    assert draw_scores(found) is None
+    none = read_collection([write_run(tmp_path / "none", num_learnt=0)])
+    assert (draw_scores(none), draw_average(none), draw_matrix(none)) == (None, None, None)

@@ -1,0 +1,84 @@
+import pytest
+
+from clnp.report.collection import read_collection
+from clnp.report.curves import MOST_POINTS, draw_loss, draw_validation
+from clnp.report.style import drawing
+from written_runs import write, write_comparison, write_run, write_series
+
+
+@pytest.fixture(autouse=True)
+def style():
+    with drawing():
+        yield
+
+
+def test_every_candidate_and_the_fine_tuning_after_it(tmp_path):
+    picture = draw_validation(read_collection([write_run(tmp_path / "run")]))
+    axes = picture.figure.axes[0]
+    curves = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
+    assert curves == [
+        ([1, 2, 3], [81, 82, 83]),
+        ([1, 2, 3], [80, 81, 82]),
+        ([4], [90]),
+    ]
+    weak, strong, _ = axes.lines
+    assert weak.get_linewidth() < strong.get_linewidth()
+    assert weak.get_color() != strong.get_color()
+    assert "shaded epochs are fine-tuning" in picture.caption
+
+
+def test_the_table_sums_up_and_the_file_has_every_epoch(tmp_path):
+    picture = draw_loss(read_collection([write_run(tmp_path / "run")]))
+    row = ("low", "alpha 0.0001, lr 0.01", 3, "0.1353", "82.00", "82.00")
+    assert picture.table.rows[0] == row
+    assert len(picture.table.rows) == 6
+    assert picture.data.rows[0] == ("run", 0, "low", "alpha 0.0001, lr 0.01", 1, 1.0, 80.0)
+    assert len(picture.data.rows) == 3 * (2 * 3 + 1)
+
+
+def test_a_loss_of_many_sizes_is_shown_by_order(tmp_path):
+    long = read_collection([write_run(tmp_path / "long", num_epochs=8)])
+    assert draw_loss(long).figure.axes[0].get_yscale() == "log"
+    short = read_collection([write_run(tmp_path / "short", num_epochs=2, method="ewc")])
+    assert draw_loss(short).figure.axes[0].get_yscale() == "linear"
+
+
+def test_of_very_many_epochs_some_are_drawn(tmp_path):
+    run = write_run(tmp_path / "run", tasks=("only",), num_epochs=700, method="ewc")
+    line = draw_validation(read_collection([run])).figure.axes[0].lines[0]
+    assert len(line.get_xdata()) <= MOST_POINTS + 1
+    assert line.get_xdata()[-1] == 700
+
+
+def test_several_methods_are_overlaid(tmp_path):
+    picture = draw_loss(read_collection([write_comparison(tmp_path / "compared")]))
+    labels = [text.get_text() for text in picture.figure.legends[0].get_texts()]
+    assert labels == ["clnp", "single", "ewc", "fine-tuning"]
+    assert picture.caption.startswith("Mean over seeds of the chosen candidate")
+
+
+def test_seeds_are_averaged(tmp_path):
+    series = write_series(tmp_path / "series")
+    picture = draw_validation(read_collection([series]))
+    assert list(picture.figure.axes[0].lines[0].get_ydata()) == [80, 81, 82]
+
+
+def test_a_task_in_training_is_shown(tmp_path):
+    picture = draw_loss(read_collection([write_run(tmp_path / "run", num_learnt=0)]))
+    assert len(picture.figure.axes) == 1
+
+
+def test_losses_that_are_not_finite_leave_gaps(tmp_path):
+    run = write_run(tmp_path / "run", tasks=("only",), num_learnt=0)
+    line = '{"event": "epoch", "task": "only", "candidate": 0, "loss": "inf", "score": "nan"}\n'
+    write(run, "events.jsonl", line)
+    assert draw_loss(read_collection([run])) is None
+    good = line.replace('"inf"', "1.5")
+    write(run, "events.jsonl", line + good)
+    assert draw_loss(read_collection([run])) is not None
+
+
+def test_nothing_is_drawn_without_events(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "events.jsonl").unlink()
+    assert draw_loss(read_collection([run])) is None

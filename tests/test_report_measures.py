@@ -1,0 +1,82 @@
+import math
+
+import pytest
+
+from clnp.report.collection import read_collection
+from clnp.report.history import read_run
+from clnp.report.measures import (
+    Spread,
+    average_after,
+    by_task,
+    claimed_shares,
+    columns,
+    free_share,
+    over_runs,
+    reused_share,
+    spread_of,
+    tightest,
+    used_share,
+)
+from written_runs import write_comparison, write_run, write_series
+
+
+def test_a_spread_is_over_what_is_finite():
+    found = spread_of([1.0, None, 3.0, math.nan, math.inf])
+    assert found == Spread(2.0, pytest.approx(math.sqrt(2)), 2)
+    assert spread_of([None, math.nan]) is None
+
+
+@pytest.mark.parametrize(
+    ("spread", "digits", "expected"),
+    [
+        (Spread(98.456, 0.031, 3), 2, "98.46 ± 0.03"),
+        (Spread(98.456, 0.0, 1), 2, "98.46"),
+        (Spread(-0.0001, 0.0, 1), 2, "0.00"),
+        (Spread(5.0, 0.0, 3), 0, "5"),
+    ],
+)
+def test_a_spread_in_text(spread, digits, expected):
+    assert spread.text(digits) == expected
+
+
+def test_rows_of_different_lengths_are_averaged_as_far_as_they_go():
+    assert over_runs([[1.0, 2.0], [3.0]]) == [spread_of([1.0, 3.0]), spread_of([2.0])]
+    assert over_runs([]) == []
+
+
+def test_shares_of_neurons(tmp_path):
+    run = read_run(write_run(tmp_path / "run"))
+    assert used_share(run, "fc2") == [0, 4, 12, 24]
+    assert used_share(run, "unknown") == []
+    assert free_share(run) == pytest.approx((88 + 76) / 2)
+    assert tightest(run) == ("fc2", 76)
+    assert reused_share(run.tasks[0], "fc1") == 0
+    assert reused_share(run.tasks[1], "fc1") == 20
+    assert reused_share(run.tasks[1], "unknown") is None
+    assert average_after(run) == [91.0, 91.5, 92.0]
+
+
+def test_members_are_averaged_over_their_seeds(tmp_path):
+    (member,) = read_collection([write_series(tmp_path / "series")]).members
+    assert by_task(member, lambda task: task.now)[0].mean == 91.5
+    assert claimed_shares(member, "fc1") == [2, 4, 6]
+
+
+def test_the_columns_of_a_comparison(tmp_path):
+    collection = read_collection([write_comparison(tmp_path / "compared")])
+    found = {column.title: column.value for column in columns(collection)}
+    clnp, ewc = collection.members[0].runs[0], collection.members[2].runs[0]
+    assert found["average"](clnp) == 92.0
+    assert found["forgetting"](clnp) == 0.0
+    assert found["forgetting"](ewc) == pytest.approx(1.5)
+    assert found["backward transfer"](ewc) == pytest.approx(-1.5)
+    assert found["forward transfer"](clnp) == 0.0
+    assert found["free neurons, %"](ewc) is None
+    assert found["stored, MB"](clnp) == 2.5
+
+
+def test_a_column_that_nobody_has_anything_in_is_left_out(tmp_path):
+    collection = read_collection([write_run(tmp_path / "run", stored_bytes=None)])
+    titles = [column.title for column in columns(collection)]
+    assert "forward transfer" not in titles
+    assert "stored, MB" not in titles

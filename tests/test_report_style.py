@@ -1,0 +1,75 @@
+import threading
+
+import matplotlib as mpl
+import pytest
+from matplotlib.colors import to_rgb
+
+from clnp.report.style import (
+    CATEGORIES,
+    INK,
+    THEMED,
+    apart,
+    categories,
+    drawing,
+    in_order,
+    on,
+    ordered,
+)
+
+
+def test_drawing_changes_nothing_for_anybody_else():
+    before = dict(mpl.rcParams)
+    with drawing():
+        assert mpl.rcParams["text.color"] == INK
+        assert mpl.rcParams["text.parse_math"] is False
+    assert dict(mpl.rcParams) == before
+
+
+def test_drawing_does_not_take_over_the_settings_of_the_user():
+    with mpl.rc_context({"axes.facecolor": "red", "lines.linewidth": 9}), drawing():
+        assert mpl.rcParams["axes.facecolor"] == "none"
+        assert mpl.rcParams["lines.linewidth"] == 1.3
+
+
+def test_threads_draw_one_after_the_other():
+    inside, most = [], []
+
+    def draw():
+        with drawing():
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("num", [1, 2, 7, 8, 50])
+def test_there_is_a_colour_for_everything(num):
+    for colours in (categories(num), ordered(num), in_order(num)):
+        assert len(set(colours)) == num
+        assert not set(colours) & (set(THEMED) - set(CATEGORIES))
+
+
+def test_many_things_in_order_go_from_dark_to_light():
+    brightness = [sum(to_rgb(colour)) for colour in ordered(20)]
+    assert brightness == sorted(brightness)
+
+
+def test_text_can_be_read_on_a_colour():
+    assert on("#000000") == "#ffffff"
+    assert on("#ffffff") == "#000000"
+    assert on("#fde725") == "#000000"
+
+
+def test_labels_are_moved_apart_and_stay_in_order():
+    placed = apart([5.0, 5.0, 5.1, 0.0], 2.0, low=0.0, high=10.0)
+    assert sorted(placed) == [placed[3], placed[0], placed[1], placed[2]]
+    gaps = [b - a for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False)]
+    assert min(gaps) >= 2.0
+    assert max(placed) <= 10.0
+    assert apart([1.0, 9.0], 2.0, low=0.0, high=10.0) == [1.0, 9.0]
