@@ -5,12 +5,12 @@ and from it on 4.
 """
 
 import base64
-import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +31,17 @@ OPTIONS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+HAND_DOWN = """
+import os, sys
+ends = [int(end) for end in sys.argv[1:3]]
+# One of the two may have the number that the other is to get.
+while any(end in (3, 4) for end in ends):
+    ends = [os.dup(end) for end in ends]
+for end, number in zip(ends, (3, 4)):
+    os.dup2(end, number)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Becomes the browser, with the two ends of the pipes under the numbers that it looks for."""
 PATIENCE = 60.0
 """Seconds that an answer may take on a busy machine."""
 
@@ -141,22 +152,17 @@ def browser(profile: Path) -> Iterator[Page]:
         raise RuntimeError(f"no browser is installed: none of {', '.join(NAMES)}")
     to_read, send = os.pipe()
     receive, to_write = os.pipe()
-    # They are handed down under the numbers 3 and 4, which may be taken by one of them here.
-    high_read, high_write = (fcntl.fcntl(end, fcntl.F_DUPFD, 100) for end in (to_read, to_write))
-
-    def hand_down() -> None:
-        os.dup2(high_read, 3)
-        os.dup2(high_write, 4)
-
     process = subprocess.Popen(
-        [command, *OPTIONS, f"--user-data-dir={profile}"],
+        [
+            *(sys.executable, "-I", "-c", HAND_DOWN, str(to_read), str(to_write)),
+            *(command, *OPTIONS, f"--user-data-dir={profile}"),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=hand_down,
-        pass_fds=(3, 4),
+        pass_fds=(to_read, to_write),
     )
-    for end in (to_read, to_write, high_read, high_write):
+    for end in (to_read, to_write):
         os.close(end)
     try:
         yield Page(process, send, receive)

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 
 from clnp.report.collection import read_collection
-from clnp.report.page import SECTIONS, draw_all, write_page
-from clnp.report.rendering import settle
+from clnp.report.page import SECTIONS, make_page
 from clnp.report.style import drawing
 from clnp.report.write import NAMES
 from written_runs import write_comparison, write_run
@@ -36,13 +35,8 @@ class Reader(HTMLParser):
 
 
 def page_of(*paths):
-    collection = read_collection(paths)
     with drawing():
-        pictures = draw_all(collection)
-        for own in pictures.values():
-            for picture in own:
-                settle(picture.figure)
-        return write_page(collection, pictures)
+        return make_page(read_collection(paths))[0]
 
 
 @pytest.fixture(scope="module")

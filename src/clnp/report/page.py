@@ -14,6 +14,7 @@ from .growth import draw_growth
 from .headline import headline, lead
 from .particulars import particulars
 from .picture import Picture
+from .rendering import settle
 from .reuse import draw_reuse
 from .stylesheet import STYLE
 from .thresholds import draw_pruning, draw_thresholds
@@ -68,6 +69,15 @@ def draw_all(collection: Collection) -> dict[str, list[Picture]]:
         pictures = (draw(collection) for draw in section.draws)
         found[section.name] = [picture for picture in pictures if picture is not None]
     return found
+
+
+def make_page(collection: Collection) -> tuple[str, list[Picture]]:
+    """The page and all its figures, each with a place for all its parts."""
+    pictures = draw_all(collection)
+    drawn = [picture for own in pictures.values() for picture in own]
+    for picture in drawn:
+        settle(picture.figure)
+    return write_page(collection, pictures), drawn
 
 
 def write_page(collection: Collection, pictures: dict[str, list[Picture]]) -> str:

@@ -42,18 +42,12 @@ def write_report(
             "pip install 'clnp[report]'"
         )
     from .collection import read_collection
-    from .page import draw_all, write_page
-    from .rendering import settle
+    from .page import make_page
     from .style import drawing
 
     collection = read_collection(several)
     with drawing():
-        pictures = draw_all(collection)
-        drawn = [picture for own in pictures.values() for picture in own]
-        for picture in drawn:
-            settle(picture.figure)
-        page = write_page(collection, pictures)
-        return list(_write(place, page, drawn))
+        return list(_write(place, *make_page(collection)))
 
 
 def _place(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
