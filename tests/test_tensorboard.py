@@ -1,4 +1,5 @@
 import sys
+import time
 
 import pytest
 import torch
@@ -122,21 +123,25 @@ def test_one_that_is_open_in_a_browser_has_no_point_twice(tmp_path):
         )
     watched = load(path / "tensorboard")
     assert len(watched["candidate 1"].Scalars("task 01 a/loss")) == 4
+    time.sleep(1.1)  # Files are read in the order of the seconds in their names.
     experiment().run(path, trackers=[TensorBoard()])
     for loaded in watched.values():
         loaded.Reload()
     steps = [event.step for event in watched["candidate 1"].Scalars("task 01 a/loss")]
     assert steps == [1, 2, 3, 4]
+    assert len(watched["."].Scalars("test score/task 01 a")) == 2
 
 
 def test_a_finished_run_can_be_shown_later_and_again(tmp_path):
     path = tmp_path / "run"
     experiment().run(path)
     assert not (path / "tensorboard").exists()
-    for _ in range(2):
+    for _ in range(4):
         tell_again(path, [TensorBoard()])
         assert scalars(path / "tensorboard") == expected(path)
-    assert len(list((path / "tensorboard").rglob("events*"))) == len(PARTS)
+    files = list((path / "tensorboard").rglob("events*"))
+    assert len([file for file in files if file.stat().st_size]) == len(PARTS)
+    assert len(files) == 2 * len(PARTS)
 
 
 def test_files_of_others_stay(tmp_path):

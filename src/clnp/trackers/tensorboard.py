@@ -1,7 +1,9 @@
 """A run in TensorBoard: `tensorboard --logdir RUN`, or a directory with many runs in it."""
 
 import importlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .curves import ALL, Curves, Point, settings
@@ -40,8 +42,7 @@ class TensorBoard:
         """Begin the files anew: all that was in them is told again."""
         self._place, self._began = run.path / DIRECTORY, run.began
         self._curves, self._writers = Curves(), {}
-        for file in self._place.rglob(f"events.out.tfevents.*{SUFFIX}"):
-            file.unlink()
+        _empty(self._place)
         writer = self._writer(None)
         writer.add_text("recipe", _code(run.recipe), walltime=run.began)
         facts = "\n".join(f"{key}: {value}" for key, value in run.environment.items())
@@ -100,6 +101,20 @@ class TensorBoard:
                 str(place), purge_step=0, filename_suffix=SUFFIX, flush_secs=10
             )
         return self._writers[part]
+
+
+def _empty(place: Path) -> None:
+    """Take away all that earlier files hold.
+
+    The last file of a directory stays, without a byte in it: one that is being read by a
+    TensorBoard must not vanish, or the ones that follow are never looked at.
+    """
+    for folder in [place, *(each for each in place.glob("*") if each.is_dir())]:
+        files = sorted(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
+        for file in files[:-1]:
+            file.unlink()
+        for file in files[-1:]:
+            os.truncate(file, 0)
 
 
 def _code(text: str) -> str:
