@@ -14,7 +14,8 @@ def style():
 
 def test_a_bar_has_a_segment_for_each_task_and_the_free_rest(tmp_path):
     picture = draw_usage(read_collection([write_run(tmp_path / "run")]))
-    widths = [round(patch.get_width(), 6) for patch in picture.figure.axes[0].patches]
+    filled = [patch for patch in picture.figure.axes[0].patches if patch.get_facecolor()[3]]
+    widths = [round(patch.get_width(), 6) for patch in filled]
     assert widths == [2, 4, 6, 88, 4, 8, 12, 76]
     assert picture.table.header == ("layer", "neurons", "low", "high", "wide", "free", "free, %")
     assert picture.table.rows[1] == ("fc2", 50, "2", "4", "6", "38", "76.0")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.lines import Line2D
+from matplotlib.patches import Polygon
 
 from .collection import Collection, Member
 from .labels import clean, shortened
@@ -23,7 +24,7 @@ from .picture import (
     new_figure,
     number_tasks,
 )
-from .style import INK, MARKERS, MUTED, ORDERED, PAPER, WIDTH, categories, colour_of, on
+from .style import INK, LINE, MARKERS, MUTED, ORDERED, PAPER, WIDTH, categories, colour_of, on
 
 MOST_DODGED = 80
 """Pairs of marks that stand beside one another; more of them are lines."""
@@ -310,6 +311,12 @@ def _draw_square(
         lw=0.4 if num_tasks <= 20 else 0.6,
         edgecolor=PAPER if num_tasks <= 20 else "face",
     )
+    # On a dark page the darkest colour is all but that of the page.
+    corners = [(0.5, 0.5)]
+    for place in range(1, len(square) + 1):
+        corners += [(place + 0.5, place - 0.5), (place + 0.5, place + 0.5)]
+    corners.append((0.5, len(square) + 0.5))
+    axes.add_patch(Polygon(corners, fill=False, ec=LINE, lw=1.2, zorder=0))
     axes.set_aspect("equal")
     axes.set_ylim(num_tasks + 0.5, 0.5)
     axes.grid(False)

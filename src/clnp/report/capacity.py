@@ -102,6 +102,8 @@ def _draw_bars(axes: Axes, member: Member, colours: Sequence[str]) -> None:
                     va="center_baseline",
                 )
             left += share
+        # On a dark page the darkest colour is all but that of the page.
+        axes.barh(row, 100, height=0.74, color="none", edgecolor=LINE, lw=0.9, zorder=0.5)
         rest = max(100 - left, 0.0)
         axes.barh(row, rest, left=left, height=0.74, color=SOFT, edgecolor=LINE, lw=0.4)
         if rest > 9:
@@ -137,7 +139,10 @@ def _add_task_key(
             labels = [f"{start} {short[0]}", *short[1:]]
         else:
             labels = [f"{number}: {name}" for number, name in enumerate(short, 1)]
-        handles = [Patch(color=c, label=n) for c, n in zip(colours, labels, strict=True)]
+        handles = [
+            Patch(facecolor=colour, edgecolor=LINE, lw=0.5, label=name)
+            for colour, name in zip(colours, labels, strict=True)
+        ]
         handles.append(Patch(facecolor=SOFT, edgecolor=LINE, label="free"))
         add_legend(figure, handles, solid=True)
         return

@@ -168,7 +168,7 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
         low = [a - b for a, b in zip(y, errors, strict=True)]
         high = [a + b for a, b in zip(y, errors, strict=True)]
         axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
-    width, alpha = (1.1, 1.0) if curve.chosen else (0.6, 0.75)
+    width, alpha = (1.2, 1.0) if curve.chosen else (0.7, 0.85)
     # One epoch is no line.
     mark = "o" if len(x) == 1 else ""
     axes.plot(x, y, color=colour, lw=width, alpha=alpha, marker=mark, ms=2)

@@ -50,7 +50,7 @@ def draw_grid(collection: Collection) -> Picture | None:
     axes.spines[:].set_visible(False)
     name_tasks(axes, tasks, width=4.6)
     bar = figure.colorbar(mesh, ax=axes, aspect=16, pad=0.015)
-    bar.set_label("behind the best")
+    bar.set_label("against the best")
     bar.outline.set_linewidth(0)
     bar.ax.tick_params(length=0)
     seeds = len(member.runs)

@@ -77,9 +77,9 @@ def free_share(run: RunHistory) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def tightest(run: RunHistory) -> tuple[str, float] | None:
+def tightest(member: Member) -> tuple[str, float] | None:
     """The group with the smallest percentage of free neurons, and that."""
-    shares = {group: 100 - (used_share(run, group)[-1] or 0) for group in run.sizes}
+    shares = {group: 100 - sum(claimed_shares(member, group)) for group in member.groups}
     return min(shares.items(), key=lambda item: item[1]) if shares else None
 
 

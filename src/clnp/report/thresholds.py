@@ -92,7 +92,7 @@ def _draw(
     _fit_along(panels.axes[0], ends)
     figure = panels.figure
     figure.supxlabel(along)
-    figure.supylabel("points behind the best" if percent else "behind the best score")
+    figure.supylabel("against the best, points" if percent else "score against the best")
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=MUTED, marker="o", ms=2, lw=1, label="evaluated"),
         Line2D([], [], color=INK, marker="*", ms=7, ls="", label="chosen"),
