@@ -105,7 +105,7 @@ def test_a_finished_run_is_told_again_from_the_command_line(folder, capsys):
     capsys.readouterr()
     for _ in range(2):
         assert cli.main(["resume", "run", "--tensorboard", "--tensorboard"]) == 0
-        assert "run is finished; all of it was told to tensorboard." in capsys.readouterr().out
+        assert "run is finished; it was told to tensorboard." in capsys.readouterr().out
         assert steps("run", "candidate 1", "task 02 digits 2-3/loss") == [1, 2, 3]
     assert cli.main(["resume", "run", "--tensorboard", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["finished"]
@@ -158,3 +158,7 @@ def test_a_tracker_that_fails_is_told_of_without_progress_too(folder, capsys, mo
         error = capsys.readouterr().err
         message = "TensorBoard failed and is told nothing more: OSError: disk full; the run goes on"
         assert error.count(message) == 1
+    assert cli.main(["resume", "run1", "--tensorboard", "--quiet"]) == 0
+    out, error = capsys.readouterr()
+    assert "run1 is finished; not all of it could be told to tensorboard." in out
+    assert "TensorBoard failed and is told nothing more: OSError: disk full" in error

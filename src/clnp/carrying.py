@@ -104,10 +104,15 @@ def carry_out(experiment: Experiment, run: Run, place: Circumstances, console: S
     return result, f"{summary(result)}\n\n{closing}"
 
 
-def track_finished(path: Path, place: Circumstances, console: Silence) -> None:
-    """Tell the trackers that are asked for of a run that needs no carrying out."""
+def track_finished(path: Path, place: Circumstances, console: Silence) -> str:
+    """Tell the trackers that are asked for of a run that is finished; what came of it."""
+    failures: list[str] = []
     trackers = trackers_named(place.trackers, quiet=type(console) is Silence)
-    tell_again(path, trackers, lambda text: warn(text, console))
+    tell_again(path, trackers, failures.append)
+    for text in failures:
+        warn(text, console)
+    names = ", ".join(place.trackers)
+    return f"not all of it could be told to {names}" if failures else f"it was told to {names}"
 
 
 def warn(text: str, console: Silence) -> None:

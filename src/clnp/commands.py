@@ -303,8 +303,7 @@ def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) 
         if result.get("finished"):
             left = "nothing is left to do"
             if place.trackers:
-                track_finished(run, place, console)
-                left = f"all of it was told to {', '.join(place.trackers)}"
+                left = track_finished(run, place, console)
             return result, f"{run} is finished; {left}.\n\n{summary(result)}"
         before = last_environment(run)
         device = find_device(place.device or before.get("device"))

@@ -1,5 +1,6 @@
 """All trackers of a run, and what happens when one of them fails."""
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -62,23 +63,30 @@ class Audience:
 
     def event(self, event: Event) -> None:
         """Tell all of an event."""
-        self._each(lambda tracker: tracker.event(event))
+        for tracker, reason in self._each(lambda tracker: tracker.event(event)):
+            # It may have files and connections to let go of, which may fail like the rest of it.
+            with contextlib.suppress(Exception):
+                tracker.end(None, reason)
 
     def end(self, result: Mapping[str, Any] | None, error: BaseException | None) -> None:
         """Tell all of the end: the result, or what kept the run from having one."""
         self._each(lambda tracker: tracker.end(result, error))
         self._present = []
 
-    def _each(self, tell: Callable[[Tracker], None]) -> None:
+    def _each(self, tell: Callable[[Tracker], None]) -> list[tuple[Tracker, Exception]]:
+        """Tell every tracker; those that failed, and why."""
+        failed = []
         for tracker in list(self._present):
             try:
                 tell(tracker)
             except Exception as error:
                 self._present.remove(tracker)
+                failed.append((tracker, error))
                 self._on_warning(
                     f"{_name(tracker)} failed and is told nothing more: {_reason(error)}; the run "
                     f"goes on, {EVENTS} has it all, and going on with the run tells it again"
                 )
+        return failed
 
 
 def tell_again(

@@ -84,7 +84,7 @@ class Tracker(Protocol):
         """Take note of an event: what stands in a line of `events.jsonl`."""
 
     def end(self, result: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        """Take note of the end: the result, or what kept the run from having one."""
+        """Take note of the end: the result, or what kept the run or the tracker from going on."""
 
 
 def require(package: str, extra: str) -> None:
