@@ -1,9 +1,9 @@
 import pytest
 
-from clnp.report.accuracy import draw_average, draw_matrix, draw_scores
+from clnp.report.accuracy import draw_average, draw_scores
 from clnp.report.collection import read_collection
 from clnp.report.style import drawing
-from written_runs import write_comparison, write_run, write_series
+from written_runs import write_comparison, write_run
 
 
 @pytest.fixture(autouse=True)
@@ -55,32 +55,6 @@ def test_the_average_over_tasks(run, comparison):
     assert "clnp 92.50 ± 0.71" in picture.description
 
 
-def test_the_matrix(run, comparison):
-    picture = draw_matrix(run)
-    assert picture.table.rows[1] == ("high", "91.00", "92.00", None)
-    written = [text.get_text() for text in picture.figure.axes[0].texts]
-    assert written == ["91.0", "91.0", "92.0", "91.0", "92.0", "93.0"]
-    several = draw_matrix(comparison)
-    assert [axes.get_title(loc="left") for axes in several.figure.axes[:3]] == [
-        "clnp",
-        "single",
-        "ewc",
-    ]
-    assert several.table.rows[-1] == ("ewc", "wide", "89.50", "91.50", "93.50")
-
-
-def test_the_mean_of_seeds_is_in_the_matrix(tmp_path):
-    picture = draw_matrix(read_collection([write_series(tmp_path / "series", seeds=(0, 2))]))
-    assert picture.table.rows[0] == ("low", "92.00", None, None)
-
-
-def test_the_matrices_of_very_many_runs_are_in_the_table(tmp_path):
-    runs = [write_run(tmp_path / f"m{n}", margin=float(n)) for n in range(11)]
-    picture = draw_matrix(read_collection(runs))
-    assert "2 more are in the table." in picture.caption
-    assert len(picture.table.rows) == 33
-
-
 def test_one_task_has_no_average_over_time(tmp_path):
     one = read_collection([write_run(tmp_path / "run", tasks=("only",))])
     assert draw_average(one) is None
@@ -91,7 +65,6 @@ def test_one_task_has_no_average_over_time(tmp_path):
 def test_nothing_is_drawn_of_nothing(tmp_path, scores):
     found = read_collection([write_run(tmp_path / "run", scores=scores)])
     assert draw_average(found) is None
-    assert draw_matrix(found) is None
     assert draw_scores(found) is None
     none = read_collection([write_run(tmp_path / "none", num_learnt=0)])
-    assert (draw_scores(none), draw_average(none), draw_matrix(none)) == (None, None, None)
+    assert (draw_scores(none), draw_average(none)) == (None, None)

@@ -55,6 +55,8 @@ def test_several_methods_are_overlaid(tmp_path):
     labels = [text.get_text() for text in picture.figure.legends[0].get_texts()]
     assert labels == ["clnp", "single", "ewc", "fine-tuning"]
     assert picture.caption.startswith("Mean over seeds of the chosen candidate")
+    alone = [write_run(tmp_path / f"m{n}", margin=float(n)) for n in range(2)]
+    assert draw_loss(read_collection(alone)).caption.startswith("The chosen candidate of each")
 
 
 def test_seeds_are_averaged(tmp_path):

@@ -28,7 +28,7 @@ def test_the_headline_of_a_run(tmp_path):
         "Forgetting": (
             "0, exactly",
             "The test outputs of all tasks are what they were when learnt, to the last bit; "
-            "3 certificates.",
+            "3 certificates, verified at the end.",
         ),
         "Capacity left": (
             "82 %",
@@ -43,7 +43,7 @@ def test_the_headline_of_a_series(tmp_path):
     found = facts(series)
     assert found["Average test accuracy"][0] == "92.50 ± 0.71 %"
     assert found["Average test accuracy"][1] == "Mean over 2 seeds, of 3 tasks, after the last"
-    assert found["Forgetting"][1].endswith("6 certificates.")
+    assert found["Forgetting"][1].endswith("6 certificates, verified at the end.")
     result = json.loads((series / "seed1/result.json").read_text(encoding="utf-8"))
     result["forecast"]["num_tasks"] = 3
     write(series / "seed1", "result.json", result)
@@ -51,6 +51,11 @@ def test_the_headline_of_a_series(tmp_path):
     result["forecast"]["num_tasks"] = None
     write(series / "seed1", "result.json", result)
     assert "This is seed 0; others say otherwise" in facts(series)["Room"][1]
+
+
+def test_certificates_are_verified_once_the_run_has_ended(tmp_path):
+    run = write_run(tmp_path / "run", num_learnt=2)
+    assert facts(run)["Forgetting"][1].endswith("2 certificates.")
 
 
 def test_a_baseline_forgets(tmp_path):

@@ -47,5 +47,5 @@ def test_a_figure_has_caption_numbers_and_a_box_to_scroll_in():
         table = Table(("a",), ((1,),))
         html = markup.figure(Picture("loss", "Loss <x>", "It <falls>", "d", Figure(), table))
     assert "<figcaption>It &lt;falls&gt;</figcaption>" in html
-    assert "<details><summary>Numbers</summary>" in html
+    assert '<details><summary aria-label="Numbers: Loss &lt;x&gt;">Numbers</summary>' in html
     assert 'class="plot" role="region" tabindex="0" aria-label="Loss &lt;x&gt;"' in html

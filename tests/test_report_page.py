@@ -118,4 +118,5 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
 
 def test_a_comparison_says_where_its_grids_are(tmp_path):
     html = page_of(write_comparison(tmp_path / "compared"))
+    assert html.count("Of what is compared, neurons are claimed by clnp alone.") == 3
     assert "The grids of several methods or settings are in the reports of each of them." in html

@@ -3,17 +3,23 @@ import math
 import pytest
 from matplotlib.patches import Patch
 
+from clnp.report.accuracy import draw_average
+from clnp.report.collection import read_collection
+from clnp.report.curves import draw_loss
 from clnp.report.picture import (
     add_legend,
     counted,
     finite,
     fit_scores,
     in_words,
+    member_colours,
     name_tasks,
     new_figure,
     number_tasks,
 )
+from clnp.report.reuse import draw_reuse
 from clnp.report.style import WIDTH, drawing
+from written_runs import write_comparison, write_run
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +87,21 @@ def test_a_legend_fits_the_width_of_the_figure(num):
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= WIDTH * figure.dpi
+
+
+def test_a_method_has_the_same_colour_in_every_figure(tmp_path):
+    compared = write_comparison(tmp_path / "compared", methods=("ewc", "clnp", "single"))
+    write_run(compared / "ewc/seed0", method="ewc", num_learnt=0)
+    write_run(compared / "ewc/seed1", method="ewc", seed=1, num_learnt=0)
+    write_run(tmp_path / "other", margin=4.0)
+    collection = read_collection([compared, tmp_path / "other"])
+    colours = member_colours(collection)
+    assert len(set(colours.values())) == 4
+    drawn = [draw(collection) for draw in (draw_average, draw_loss, draw_reuse)]
+    for picture in drawn:
+        for handle in picture.figure.legends[0].legend_handles:
+            if handle.get_label() in colours:
+                assert handle.get_color() == colours[handle.get_label()], picture.name
 
 
 def test_what_cannot_be_drawn_is_nan():

@@ -69,6 +69,8 @@ def write_run(
                 "unchanged": True if own else k == num_learnt,
             }
         )
+    if num_learnt == len(tasks):
+        events.append({"event": "finished", "num_tasks": num_learnt})
     lost = 0.0 if own else 1.0
     result = {
         "format": 1,

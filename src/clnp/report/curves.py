@@ -14,7 +14,7 @@ from .history import Epoch, TaskHistory
 from .labels import clean, shortened
 from .measures import over_runs
 from .panels import task_panels
-from .picture import Cell, Picture, Table, add_legend, finite
+from .picture import Cell, Picture, Table, add_legend, finite, member_colours
 from .style import SOFT, categories
 
 MOST_POINTS = 150
@@ -56,8 +56,12 @@ def _draw(
         return None
     panels = task_panels(names, has_data=lambda place: any(map(_numbers, by_place[place])))
     labels = list(dict.fromkeys(curve.label for curve in known))
-    colours = dict(zip(labels, categories(len(labels)), strict=True))
     several = collection.single is None
+    colours = member_colours(collection)
+    if several:
+        labels = [label for label in colours if label in labels]
+    else:
+        colours = dict(zip(labels, categories(len(labels)), strict=True))
     for axes, place in zip(panels.axes, panels.shown, strict=True):
         starts = [c.start for c in by_place[place] if c.start]
         if starts:
@@ -80,11 +84,7 @@ def _draw(
     figure = panels.figure
     figure.supxlabel("epoch")
     figure.supylabel(along)
-    what = (
-        "Mean over seeds of the chosen candidate of each task, with standard deviations."
-        if several
-        else _which(labels)
-    )
+    what = _averaged(collection) if several else _which(labels)
     tuned = any(task.tuning for run in collection.runs for task in run.tasks)
     shaded = " The shaded epochs are fine-tuning after pruning." if tuned else ""
     _add_legend(figure, labels, colours, tuned=tuned)
@@ -97,6 +97,12 @@ def _draw(
         _summary(collection),
         _all_epochs(collection),
     )
+
+
+def _averaged(collection: Collection) -> str:
+    if len(collection.runs) == len(collection.members):
+        return "The chosen candidate of each task."
+    return "Mean over seeds of the chosen candidate of each task, with standard deviations."
 
 
 def _which(labels: Sequence[str]) -> str:

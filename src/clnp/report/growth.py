@@ -18,10 +18,11 @@ from .picture import (
     counted,
     finite,
     in_words,
+    member_colours,
     new_figure,
     number_tasks,
 )
-from .style import INK, MARKERS, apart, categories, in_order
+from .style import INK, MARKERS, apart, in_order
 
 MOST_PANELS = 12
 """Layers that have a panel of their own where several runs are compared."""
@@ -44,7 +45,8 @@ def draw_growth(collection: Collection) -> Picture | None:
         axes.set_xlabel("tasks learnt")
         axes.set_ylabel("claimed neurons, %")
     else:
-        figure = _draw_growth_by_group(members, groups[:MOST_PANELS], num_tasks)
+        colours = [member_colours(collection)[member.label] for member in members]
+        figure = _draw_growth_by_group(members, groups[:MOST_PANELS], num_tasks, colours=colours)
     full = 100.0 if _fullest(members) > 60 else max(5.0, 1.25 * _fullest(members))
     for axes in figure.axes:
         axes.set_ylim(0, full)
@@ -131,7 +133,7 @@ def _label_ends(
 
 
 def _draw_growth_by_group(
-    members: Sequence[Member], groups: Sequence[str], num_tasks: int
+    members: Sequence[Member], groups: Sequence[str], num_tasks: int, *, colours: Sequence[str]
 ) -> Figure:
     """A panel for each group, a line for each member."""
     columns = min(len(groups), 3)
@@ -139,7 +141,6 @@ def _draw_growth_by_group(
     figure = new_figure(1.55 * rows + 0.75)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     cells = list(grid.flat)
-    colours = categories(len(members))
     for axes, group in zip(cells, groups, strict=False):
         lines = {m.label: over_runs([used_share(run, group) for run in m.runs]) for m in members}
         _draw_lines(axes, lines, colours, marked=num_tasks <= 25)

@@ -45,13 +45,14 @@ def headline(collection: Collection) -> str:
     if collection.num_tasks == 0:
         return markup.paragraph("No task has been learnt yet.")
     if len(collection.members) > 1:
-        return markup.table(members_table(collection), label="Methods and runs compared") + (
-            markup.paragraph(
-                "Forgetting: mean loss of a task since it was at its best. Backward transfer: mean "
-                "change since it was learnt. Forward transfer: mean gain over learning it alone. "
-                "Means ± standard deviations over seeds."
-            )
+        words = (
+            "Forgetting: mean loss of a task since it was at its best. Backward transfer: mean "
+            "change since it was learnt. Forward transfer: mean gain over learning it alone."
         )
+        if len(collection.runs) > len(collection.members):
+            words += " Means ± standard deviations over seeds."
+        table = markup.table(members_table(collection), label="Methods and runs compared")
+        return table + markup.paragraph(words)
     member = collection.members[0]
     entries = [_average(collection, member), _forgetting(member)]
     if member.has_neurons:
@@ -101,6 +102,7 @@ def _forgetting(member: Member) -> Fact:
         more = f"{outputs} what they were when learnt, to the last bit"
         if certified:
             more += f"; {counted(certified, 'certificate')}"
+            more += ", verified at the end" if all(run.verified for run in member.runs) else ""
         return ("Forgetting", "0, exactly", f"{more}.", "good")
     if not judged:
         more = (

@@ -112,6 +112,7 @@ class RunHistory:
     head: str
     num_tasks: int
     finished: bool
+    verified: bool
     full: str | None
     failed: str | None
     tasks: tuple[TaskHistory, ...]
@@ -162,6 +163,8 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         head=str(config.get("head", "?")),
         num_tasks=len(sequence(config.get("tasks"))),
         finished=result.get("finished") is True,
+        # The last event of a run comes after its certificates have been computed once more.
+        verified=any(event.get("event") == "finished" for event in events),
         full=None if full is None else str(full),
         failed=str(failures[-1]) if failures and events[-1].get("event") == "failed" else None,
         tasks=tasks,

@@ -51,9 +51,10 @@ def _cell(value: Any) -> str:
     return "" if value == "" else text(value)
 
 
-def folded(summary: str, content: str) -> str:
-    """What is shown on request."""
-    return f"<details><summary>{text(summary)}</summary>\n{content}</details>"
+def folded(summary: str, content: str, *, of: str = "") -> str:
+    """What is shown on request; `of` says what it belongs to, to who hears the page."""
+    named = f' aria-label="{text(summary)}: {text(of)}"' if of else ""
+    return f"<details><summary{named}>{text(summary)}</summary>\n{content}</details>"
 
 
 def figure(picture: Picture) -> str:
@@ -68,7 +69,7 @@ def figure(picture: Picture) -> str:
         f'<div class="plot" role="region" tabindex="0" aria-label="{text(picture.title)}">\n'
         f"{inline(picture)}</div>\n"
         f"<figcaption>{text(picture.caption)}</figcaption>\n"
-        f"{folded('Numbers', numbers)}\n</figure>\n"
+        f"{folded('Numbers', numbers, of=picture.title)}\n</figure>\n"
     )
 
 

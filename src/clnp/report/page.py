@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from ..version import __version__
 from . import markup
-from .accuracy import draw_average, draw_matrix, draw_scores
+from .accuracy import draw_average, draw_scores
 from .capacity import draw_usage
 from .collection import Collection
 from .curves import draw_loss, draw_validation
 from .grid import draw_grid
 from .growth import draw_growth
 from .headline import headline, lead
+from .matrix import draw_matrix
 from .particulars import particulars
 from .picture import Picture
 from .rendering import settle
@@ -36,6 +37,10 @@ class Section:
 
 
 NO_NEURONS = "No task has claimed neurons yet; baselines claim none."
+NO_CURVES = (
+    "No pruning curve is known: nothing has been pruned yet, its events are missing, or the method "
+    "does not prune neurons."
+)
 SECTIONS = (
     Section(
         "scores",
@@ -49,8 +54,7 @@ SECTIONS = (
         "pruning",
         "Pruning within the margin",
         (draw_pruning, draw_thresholds),
-        "No pruning curve is known: nothing has been pruned yet, its events are missing, or the "
-        "method does not prune neurons.",
+        NO_CURVES,
     ),
     Section("matrix", "The accuracy matrix", (draw_matrix,), "No task has a test score yet."),
     Section(
@@ -107,6 +111,11 @@ def _section(section: Section, collection: Collection, pictures: Sequence[Pictur
         f'<section aria-labelledby="{section.name}">',
         markup.heading(2, section.title, section.name),
     ]
+    owners = [member.label for member in collection.with_neurons]
+    if section.nothing in (NO_NEURONS, NO_CURVES) and 0 < len(owners) < len(collection.members):
+        parts.append(
+            markup.paragraph(f"Of what is compared, neurons are claimed by {_all(owners)}.")
+        )
     for picture in pictures:
         if len(pictures) > 1:
             parts.append(markup.heading(3, picture.title))
@@ -117,6 +126,12 @@ def _section(section: Section, collection: Collection, pictures: Sequence[Pictur
         parts.append(markup.paragraph(_why_no_grid(collection)))
     parts.append("</section>")
     return parts
+
+
+def _all(labels: Sequence[str]) -> str:
+    """The labels, as one says them."""
+    *first, last = labels
+    return f"{', '.join(first)} and {last}" if first else f"{last} alone"
 
 
 def _why_no_grid(collection: Collection) -> str:

@@ -62,9 +62,9 @@ def _differences(collection: Collection) -> Table:
     keys = list(dict.fromkeys(key for config in configs for key in config))
     rows: list[tuple[Cell, ...]] = []
     for key in keys:
-        values = [_plain(config.get(key)) for config in configs]
+        values = [_plain(config[key])[:200] if key in config else None for config in configs]
         if key not in ("seed", "data") and len(set(values)) > 1:
-            rows.append((key, *(value[:200] for value in values)))
+            rows.append((key, *values))
     return Table(("key", *(clean(m.label) for m in collection.members)), tuple(rows))
 
 

@@ -10,8 +10,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .collection import Collection
 from .labels import all_shortened, clean, shortened, without_common_start
-from .style import CHARACTER, WIDTH
+from .style import CHARACTER, WIDTH, categories
 
 MOST_NAMES = 20
 """Tasks that are named along an axis; more of them are numbered."""
@@ -46,6 +47,12 @@ class Picture:
 def new_figure(height: float, *, width: float = WIDTH) -> Figure:
     """An empty figure, as wide as the text of a paper; its parts make room for one another."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def member_colours(collection: Collection) -> dict[str, str]:
+    """The colour of each member by its label, the same in every figure."""
+    labels = [member.label for member in collection.members]
+    return dict(zip(labels, categories(len(labels)), strict=True))
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], *, solid: bool = False) -> None:

@@ -1,7 +1,7 @@
 """The figure of transfer: what each task claimed anew, and what it reused of earlier tasks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -10,8 +10,18 @@ from matplotlib.ticker import MaxNLocator
 from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened
 from .measures import Spread, reused_share, spread_of
-from .picture import Cell, Picture, Table, add_legend, finite, in_words, new_figure, number_tasks
-from .style import MARKERS, NEW, ORDERED, PAPER, REUSED, categories
+from .picture import (
+    Cell,
+    Picture,
+    Table,
+    add_legend,
+    finite,
+    in_words,
+    member_colours,
+    new_figure,
+    number_tasks,
+)
+from .style import MARKERS, NEW, ORDERED, PAPER, REUSED
 
 MOST_BARS = 9
 """Layers whose neurons stand in bars; more of them are a map."""
@@ -24,7 +34,7 @@ def draw_reuse(collection: Collection) -> Picture | None:
         return None
     groups = members[0].groups
     if len(members) > 1:
-        figure = _draw_shares(members)
+        figure = _draw_shares(members, member_colours(collection))
         caption = (
             "Share of reused neurons among those that a task is active in, averaged over the tasks "
             "after the first, from the first layer to the last."
@@ -148,19 +158,18 @@ def _draw_maps(member: Member, groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _draw_shares(members: Sequence[Member]) -> Figure:
+def _draw_shares(members: Sequence[Member], colours: Mapping[str, str]) -> Figure:
     """A line for each member over the layers."""
     figure = new_figure(2.6)
     axes = figure.subplots()
     groups = list(dict.fromkeys(group for m in members for group in m.groups))
-    colours = categories(len(members))
     for place, member in enumerate(members):
         found = [_mean_share(member, group) for group in groups]
         y = finite([s and s.mean for s in found])
         axes.plot(
             range(1, len(groups) + 1),
             y,
-            color=colours[place],
+            color=colours[member.label],
             marker=MARKERS[place % len(MARKERS)],
             label=shortened(clean(member.label), 30),
         )

@@ -10,8 +10,8 @@ from .collection import Collection, Member
 from .history import Point, Pruning
 from .labels import clean, shortened
 from .panels import task_panels
-from .picture import Cell, Picture, Table, add_legend, counted
-from .style import CATEGORIES, INK, MUTED, categories
+from .picture import Cell, Picture, Table, add_legend, counted, member_colours
+from .style import CATEGORIES, INK, MUTED
 
 MARGIN = CATEGORIES[2]
 BELOW = 6
@@ -67,7 +67,7 @@ def _draw(
         ]
 
     panels = task_panels(names, has_data=lambda place: any(prunings(m, place) for m in members))
-    colours = categories(len(members))
+    colours = [member_colours(collection)[member.label] for member in members]
     small = len(panels.axes) > 20
     lows, highs, ends = [-0.5], [0.0], [0.0]
     shown = [
@@ -161,7 +161,16 @@ def _draw_curve(
     x = chosen_x(pruning)
     if x is not None and pruning.score is not None:
         mark = colour if thin else INK
-        axes.plot(x, pruning.score - best, "*", ms=5 if small else 7, color=mark, mew=0, zorder=4)
+        axes.plot(
+            x,
+            pruning.score - best,
+            "*",
+            ms=5 if small else 7,
+            color=mark,
+            mew=0,
+            zorder=4,
+            clip_on=False,
+        )
 
 
 def _describe(members: Sequence[Member]) -> str:
