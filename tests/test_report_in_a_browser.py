@@ -115,7 +115,7 @@ def written(run, file):
 LONG = 'a name that is too long for any axis, with <b>, & and "quotes", ' + 80 * "x"
 RUNS = {
     "two": lambda path: write_run(path, tasks=("cats", "dogs"), sizes={"fc": 40}),
-    "one": lambda path: write_run(path, tasks=(80 * "x",), sizes={"fc": 40}, num_candidates=1),
+    "one": lambda path: write_run(path, tasks=("only",), sizes={"fc": 40}, num_candidates=1),
     "twelve": lambda path: write_run(
         path,
         tasks=tuple(f"{LONG} {number}" for number in range(12)),
@@ -125,7 +125,7 @@ RUNS = {
         path, tasks=tuple(f"task {number}" for number in range(24)), sizes={"fc": 2000}
     ),
     "unfinished": lambda path: write_run(path, num_learnt=1),
-    "nothing": lambda path: write_run(path, num_learnt=0),
+    "nothing": lambda path: write_run(path, tasks=(80 * "x",), num_learnt=0),
     "series": lambda path: write_series(path, seeds=(0, 1, 2)),
     "comparison": write_comparison,
 }
