@@ -145,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
         "runs", nargs="+", metavar="RUN", help="directories of runs, series or comparisons"
     )
     report.add_argument(
-        "--out", metavar="DIR", help="directory of the report (default: RUN/report)"
+        "--out", metavar="DIR", help="directory of the report (default, for one RUN: RUN/report)"
     )
     recipes = command("recipes", _recipes, "list the recipes, or print one")
     recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="print this one")
