@@ -38,6 +38,7 @@ format: $(STAMP) ## Fix what lint can fix
 docs: $(STAMP) ## Make the pages that are made from the source
 	$(RUN) -c 'from clnp.reference import markdown; print(markdown(), end="")' > docs/recipe-keys.md
 	$(RUN) results/tables.py
+	$(RUN) results/pictures.py
 
 bench: $(STAMP) ## Compare the speed with plain PyTorch and with Avalanche (ARGS="--device cuda")
 	$(RUN) -m uv pip install --quiet --python $(RUN) --editable '.[bench]'

@@ -237,3 +237,12 @@ def test_results_are_collected_from_runs(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "permuted-mnist" / known.name).read_text())
     assert found["result"] == record["result"]
     assert (found["environment"]["commit"], found["environment"]["date"]) == ("abc", "2030-01-02")
+
+
+def test_every_picture_is_shown_and_every_one_that_is_shown_is_there():
+    shown = set()
+    for page in PAGES:
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text("utf-8")):
+            assert len(words) > 20, f"{page.name}: {target} needs words for who cannot see it"
+            shown.add((page.parent / target).resolve())
+    assert shown == {path.resolve() for path in (ROOT / "docs/pictures").iterdir()}

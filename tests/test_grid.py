@@ -16,21 +16,21 @@ GRID = {"alphas": (1e-4, 1e-3), "lrs": (0.01, 0.03)}
 
 def task(name="a", seed=0):
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(500, 6, generator=generator)
+    x = torch.randn(300, 6, generator=generator)
     y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
-    return Task(name, (x[:400], y[:400]), test=(x[400:], y[400:]))
+    return Task(name, (x[:200], y[:200]), test=(x[200:], y[200:]))
 
 
 def network(device="cpu"):
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Linear(6, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Dropout(0.1), nn.Linear(40, 3)
+        nn.Linear(6, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Dropout(0.1), nn.Linear(20, 3)
     )
     return clnp.ContinualNet(model.to(device), torch.zeros(2, 6, device=device))
 
 
 def config(at_once, *, cuda_graph=True, training=None, **options):
-    made = {"epochs": 6, "batch_size": 32, "cuda_graph": cuda_graph, "patience": 3}
+    made = {"epochs": 4, "batch_size": 32, "cuda_graph": cuda_graph, "patience": 2}
     return LearnerConfig(
         margin=3.0,
         training=Training(**{**made, **(training or {})}),
@@ -63,7 +63,7 @@ def epochs(events):
     return sorted(told, key=lambda e: (e["task"], e["candidate"], e["number"]))
 
 
-@pytest.mark.parametrize("at_once", [2, 3, 10])
+@pytest.mark.parametrize("at_once", [3, 10])
 def test_candidates_at_the_same_time_are_those_one_after_the_other(at_once):
     alone, alone_events, alone_reports = learnt(config(1))
     net, events, reports = learnt(config(at_once))
@@ -81,7 +81,7 @@ def test_candidates_at_the_same_time_are_those_one_after_the_other(at_once):
 def test_they_take_turns():
     _, events, _ = learnt(config(4, training={"patience": None}))
     first = [e["candidate"] for e in events if e["event"] == "epoch" and e["task"] == "a"]
-    assert first == [0, 1, 2, 3] * 6
+    assert first == [0, 1, 2, 3] * 4
 
 
 def test_one_that_diverges_does_not_take_the_others_along():
@@ -107,7 +107,7 @@ def test_a_run_that_breaks_off_comes_to_the_same():
             saved["open"] = net.open_task and net.open_state()
             raise Stop
 
-    for at in (4, 20, 26):
+    for at in (4, 14, 18):
         net, seen[:] = network(), []
         saved["at"] = at
         with pytest.raises(Stop):
@@ -146,7 +146,7 @@ def test_on_a_gpu_they_are_the_same_up_to_rounding(cuda_graph):
         warnings.simplefilter("error")
         alone = epochs(learnt(config(1, cuda_graph=cuda_graph), "cuda")[1])
         net, events, reports = learnt(config(4, cuda_graph=cuda_graph), "cuda")
-    assert min(report.test_score for report in reports) > 75
+    assert min(report.test_score for report in reports) > 60
     net.verify()
     for one, other in zip(alone, epochs(events), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)

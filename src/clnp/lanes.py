@@ -1,7 +1,7 @@
 """Several trainings at the same time on one device: a small network leaves a GPU idle.
 
-On a GPU each has a lane: a stream for its kernels and a generator for its random numbers. An epoch of
-every one is queued before the first is waited for. Each draws and computes what it would alone.
+On a GPU each has a lane: a stream for its kernels and a generator for its random numbers. An epoch
+of every one is queued before the first is waited for. Each draws and computes what it would alone.
 """
 
 import contextlib

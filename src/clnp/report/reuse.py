@@ -25,6 +25,10 @@ from .style import MARKERS, NEW, ORDERED, PAPER, REUSED
 
 MOST_BARS = 9
 """Layers whose neurons stand in bars; more of them are a map."""
+MEANING = (
+    "Reused are neurons of earlier tasks that are above the threshold of the task: active on its "
+    "data, or, where pruning goes by contribution, read by its new neurons."
+)
 
 
 def draw_reuse(collection: Collection) -> Picture | None:
@@ -55,7 +59,7 @@ def draw_reuse(collection: Collection) -> Picture | None:
     return Picture(
         "reuse",
         "New against reused neurons",
-        f"{caption}{_averaged(members)}",
+        f"{caption} {MEANING}{_averaged(members)}",
         "; ".join(_describe(member, several=len(members) > 1) for member in members) + ".",
         figure,
         _table(members, collection.names),
