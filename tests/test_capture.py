@@ -1,3 +1,4 @@
+import gc
 import warnings
 
 import pytest
@@ -132,6 +133,38 @@ def test_what_cannot_be_captured_is_trained_as_ever(options):
     assert Learner(network(), made).learn(task()).test_score > 75
 
 
+class Ring:
+    """Holds on to a graph, and to itself."""
+
+    def __init__(self, graph):
+        self.graph, self.ring = graph, self
+
+
+def test_graphs_that_nobody_holds_any_more_are_in_nobodys_way():
+    places, rings = torch.arange(4, device="cuda"), []
+    total = torch.zeros((), device="cuda")
+
+    def step(places):
+        rings.clear()  # Now they are garbage, and the next collection finds them.
+        _ = [[] for _ in range(2000)]
+        total.add_(places.sum())
+
+    before = gc.get_threshold()
+    for _ in range(3):
+        captured = CapturedStep(step, 4, torch.device("cuda"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(WARM_UP):
+                captured(places)
+            gc.set_threshold(10)
+            try:
+                captured(places)
+            finally:
+                gc.set_threshold(*before)
+        assert captured._graph is not None
+        rings.append(Ring(captured))
+
+
 class Looking(nn.Module):
     """Reads a value on the host in every step, which cannot be captured."""
 
@@ -177,7 +210,7 @@ def test_a_capture_that_fails_leaves_stream_and_random_numbers_as_they_were():
         torch.manual_seed(3)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(WARM_UP + 4):
+            for _ in range(WARM_UP + 2):
                 captured(places)
         drawn.append(torch.rand(2, device="cuda").tolist())
     assert drawn[0] == drawn[1]

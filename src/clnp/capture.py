@@ -1,8 +1,10 @@
 """A training step captured as a CUDA graph, and replayed without any Python in between."""
 
+import contextlib
 import functools
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -11,8 +13,6 @@ from .generators import default_generator
 
 WARM_UP = 3
 """Steps that run before one is captured, for libraries to allocate what they need."""
-MODES = ("global", "relaxed")
-"""How strict a capture is, try after try: a library may have to load a kernel in the middle."""
 
 
 class CapturedStep:
@@ -29,10 +29,10 @@ class CapturedStep:
         self._places = torch.zeros(size, dtype=torch.long, device=device)
         self._num_warm = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._modes = list(MODES)
+        self._refused = False
 
     def __call__(self, places: Tensor) -> None:
-        if len(places) != len(self._places) or (self._graph is None and not self._modes):
+        if len(places) != len(self._places) or self._refused:
             self._step(places)
             return
         if self._num_warm < WARM_UP:
@@ -40,32 +40,33 @@ class CapturedStep:
             self._step_aside(places)
             return
         if self._graph is None:
-            self._graph = self._captured(self._modes.pop(0))
+            self._graph = self._captured()
             if self._graph is None:
-                self._step_aside(places)
+                self._refused = True
+                self._step(places)
                 return
         self._places.copy_(places)
         self._graph.replay()
 
-    def _captured(self, mode: str) -> torch.cuda.CUDAGraph | None:
+    def _captured(self) -> torch.cuda.CUDAGraph | None:
         """The step as a graph, which has not run yet; None if it cannot be captured."""
         state = torch.cuda.get_rng_state(self._places.device)
         graph = torch.cuda.CUDAGraph()
         try:
             # Left to itself, a capture that fails does not put the current stream back.
             with (
+                _without_collections(),
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, stream=_side_stream(), capture_error_mode=mode),
+                torch.cuda.graph(graph, stream=_side_stream()),
             ):
                 self._step(self._places)
         except RuntimeError as error:
             _renew_generator(self._places.device, state)
-            if not self._modes:
-                reason = str(error).partition("\n")[0]
-                warnings.warn(
-                    f"training steps cannot be captured, and run without cuda_graph: {reason}",
-                    stacklevel=2,
-                )
+            reason = str(error).partition("\n")[0]
+            warnings.warn(
+                f"training steps cannot be captured, and run without cuda_graph: {reason}",
+                stacklevel=2,
+            )
             return None
         return graph
 
@@ -76,6 +77,19 @@ class CapturedStep:
         with torch.cuda.stream(stream):
             self._step(places)
         torch.cuda.current_stream().wait_stream(stream)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Let nothing be collected inside: a graph that is, in the middle of a capture, breaks it."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _side_stream() -> torch.cuda.Stream:

@@ -135,6 +135,7 @@ class Fit:
 
     def settle(self) -> float:
         """Put the weights of the best epoch into the network if it stops early; their score."""
+        self._captured = None  # A graph holds on to all memory of a step.
         if self.best is not None:
             self.net.set_open_state(self.best)
             return self.epochs[self.best_epoch].score
