@@ -1,5 +1,9 @@
 import os
 
+# The tests are small: on a busy machine, threads that wait for one another take most of the time.
+# Processes that tests start are told so by the environment.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 from hypothesis import settings
 
@@ -8,5 +12,4 @@ settings.register_profile("quick", derandomize=True, deadline=None, max_examples
 settings.register_profile("thorough", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("CLNP_HYPOTHESIS", "quick"))
 
-# The tests are small: on a busy machine, threads that wait for one another take most of the time.
 torch.set_num_threads(1)
