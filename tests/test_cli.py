@@ -481,6 +481,19 @@ def test_ctrl_c_finishes_cleanly_and_the_run_can_be_resumed(finished, folder):
     process.communicate()
 
 
+def test_ctrl_c_once_too_often_is_not_told_of():
+    code = (
+        "import atexit, os, signal, clnp.cli as cli\n"
+        "cli.main = lambda: cli.STOPPED\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "cli.run()"
+    )
+    environment = {**os.environ, "PYTHONPATH": SRC}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_two_processes_on_one_run(folder, capsys):
     (folder / "small.toml").write_text(RECIPE.replace("epochs = 5", "epochs = 100000"))
     process = start("run", "small.toml", "--out", "run", "--checkpoint-every", "0")

@@ -70,6 +70,7 @@ def test_methods_are_compared_from_the_command_line(folder, capsys):
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[:3]] == ["method", "clnp", "finetune"]
     assert "The runs are in c, the table in c/comparison.*" in out
+    assert "±" not in out  # One seed has no deviation.
     # A method more, and one whose run was lost.
     shutil.rmtree(folder / "c" / "finetune" / "seed0")
     assert cli.main([*compare, "--methods", "single"]) == 0

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from clnp.jobs import Job, num_threads, side_by_side
 
@@ -111,3 +112,9 @@ def test_jobs_stop_when_their_parent_is_killed(tmp_path):
 def test_threads_are_shared_out():
     assert num_threads(10**6) == 1
     assert num_threads(1) >= num_threads(2) >= 1
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # As OMP_NUM_THREADS=1 does.
+    try:
+        assert num_threads(1) == 1
+    finally:
+        torch.set_num_threads(before)

@@ -138,6 +138,15 @@ def test_a_method_that_has_not_begun_is_left_out(tmp_path):
     assert all("has not begun, or its series.json" in note for note in found.notes)
 
 
+def test_a_run_whose_result_is_damaged_is_told_by_its_events(tmp_path):
+    run = write_run(tmp_path / "run")
+    write(run, "result.json", "{")
+    found = read_collection([run])
+    assert found.single is not None
+    assert found.single.num_events > 0
+    assert any("result.json is damaged: " in note for note in found.notes)
+
+
 def test_a_damaged_run_beside_others_is_left_out(tmp_path):
     good, bad = write_run(tmp_path / "good"), write_run(tmp_path / "bad")
     write(bad, "result.json", "{")

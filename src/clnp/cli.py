@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -33,6 +34,15 @@ TRACKERS = {
     "mlflow": "send curves to MLflow, to the server of MLFLOW_TRACKING_URI if that is set",
     "wandb": "send curves to Weights & Biases, or with WANDB_MODE=offline into the directory",
 }
+
+
+def run() -> None:
+    """Run the command that this process was started with, and end it."""
+    code = main()
+    if code == STOPPED:
+        # Who has pressed Ctrl-C once too often shall not see Python being interrupted at its end.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def main(arguments: list[str] | None = None) -> int:

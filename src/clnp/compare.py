@@ -95,16 +95,20 @@ def table(found: Sequence[Mapping[str, Any]], *, sign: str = "±") -> list[list[
     """The rows as text, a head first; what is not known is a dash."""
     lines = [["method", *(column.title for column in COLUMNS), "seeds"]]
     for row in found:
-        cells = [_cell(row[column.key], column.digits, sign) for column in COLUMNS]
+        sign_or_none = sign if len(row["seeds"]) > 1 else None
+        cells = [_cell(row[column.key], column.digits, sign_or_none) for column in COLUMNS]
         lines.append([row["method"], *cells, str(len(row["seeds"]))])
     return lines
 
 
-def _cell(value: Mapping[str, float] | None, digits: int, sign: str) -> str:
+def _cell(value: Mapping[str, float] | None, digits: int, sign: str | None) -> str:
+    """Mean and deviation with the sign between them; one seed has no deviation, and no sign."""
     if value is None:
         return "-"
     # Rounding would leave a sign before nothing: -0.00.
     mean = value["mean"] if round(value["mean"], digits) else 0.0
+    if sign is None:
+        return f"{mean:.{digits}f}"
     return f"{mean:.{digits}f} {sign} {value['deviation']:.{digits}f}"
 
 

@@ -12,6 +12,8 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
+import torch
+
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -78,6 +80,6 @@ def _stop_with_parent() -> None:
 
 
 def num_threads(num_jobs: int) -> int:
-    """How many threads each of so many processes can have."""
+    """How many threads each of so many processes can have; never more than one alone would."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, cores // num_jobs)
+    return max(1, min(torch.get_num_threads(), cores // num_jobs))

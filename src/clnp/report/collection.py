@@ -144,11 +144,19 @@ def _members(place: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
         yield Member(name_of(place), (read_run(place),))
     else:
         try:
-            yield Member(name_of(place), (read_run(place),))
+            yield Member(name_of(place), (_whole_run(place),))
         except RunError as error:
             if not os.path.isfile(place / CONFIG):
                 raise  # It is no run: a slip of the pen, which a report without it would hide.
             notes.append(f"{place} is left out: {error}.")
+
+
+def _whole_run(path: Path) -> RunHistory:
+    """The run; a `RunError` also if its result is damaged, without which it adds to no mean."""
+    run = read_run(path)
+    if run.damaged is not None:
+        raise RunError(run.damaged)
+    return run
 
 
 def _series_runs(place: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
@@ -166,7 +174,7 @@ def _series_runs(place: Path, notes: list[str], name: str) -> tuple[RunHistory, 
             notes.append(f"{name}: the run with seed {seed} has not begun.")
             continue
         try:
-            runs.append(read_run(path))
+            runs.append(_whole_run(path))
         except RunError as error:
             notes.append(f"{name}: the run with seed {seed} is left out: {error}.")
     return tuple(runs)
@@ -241,6 +249,8 @@ def _notes(run: RunHistory, name: str) -> Iterator[str]:
     if run.full is not None:
         reason = run.full.partition(". ")[0]
         yield f"{where}{the} network was full after {num} of {run.num_tasks} tasks: {reason}."
+    if run.damaged is not None:
+        yield f"{where}{run.damaged}. What it says is left out."
     if run.num_damaged:
         lines = "1 line" if run.num_damaged == 1 else f"{run.num_damaged} lines"
         verb = "is" if run.num_damaged == 1 else "are"

@@ -47,8 +47,10 @@ def headline(collection: Collection) -> str:
     if len(collection.members) > 1:
         words = (
             "Forgetting: mean loss of a task since it was at its best. Backward transfer: mean "
-            "change since it was learnt. Forward transfer: mean gain over learning it alone."
+            "change since it was learnt."
         )
+        if any(column.title == "forward transfer" for column in columns(collection)):
+            words += " Forward transfer: mean gain over learning it alone."
         if len(collection.runs) > len(collection.members):
             words += " Means ± standard deviations over seeds."
         table = markup.table(members_table(collection), label="Methods and runs compared")

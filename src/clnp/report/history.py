@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ..errors import RunError
 from ..outlook import Forecast
 from ..runs import (
     ENVIRONMENT,
@@ -128,6 +129,7 @@ class RunHistory:
     text: str
     num_events: int
     num_damaged: int
+    damaged: str | None
 
     @property
     def learnt(self) -> tuple[TaskHistory, ...]:
@@ -143,10 +145,14 @@ class RunHistory:
 
 
 def read_run(path: str | os.PathLike[str]) -> RunHistory:
-    """The history of the run at `path`; a `RunError` if it is none or its result is damaged."""
+    """The history of the run at `path`; a `RunError` if it is none."""
     place = expanded(path)
     config = read_config(place)
-    result = mapping(read_json(place, RESULT, {}))
+    damaged = None
+    try:
+        result = mapping(read_json(place, RESULT, {}))
+    except RunError as error:
+        result, damaged = {}, str(error)
     events = read_events(place)
     forecast, timings = mapping(result.get("forecast")), mapping(result.get("timings"))
     failures = [event.get("reason") for event in events if event.get("event") == "failed"]
@@ -180,6 +186,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         text=_recipe_text(place),
         num_events=len(events),
         num_damaged=num_lines - len(events),
+        damaged=damaged,
     )
 
 
