@@ -170,6 +170,22 @@ def test_a_result_tells_of_an_end_that_events_lack(tmp_path, clock):
     assert follower.look().status == "running"
 
 
+def test_a_result_tells_what_damaged_events_do_not(tmp_path, clock):
+    path = make(tmp_path / "run", begin(), ended(), begin(2), ended(2), END)
+    data = (path / "events.jsonl").read_bytes()
+    (path / "events.jsonl").write_bytes(data.replace(b'"test_score": 88.0', b"\0", 1))
+    assert Follower(path, clock=clock).look().num_learnt == 1
+    records = [{"task": f"task {number}", "test_score": 70.0 + number} for number in (1, 2)]
+    result = {"tasks": [*records, {"task": "task 3", "test_score": "nan"}]}
+    result["scores"] = [[71.0], [71.0, 73.0], [72.0, 74.0, None]]
+    (path / "result.json").write_text(json.dumps({"finished": False, **result}))
+    assert Follower(path, clock=clock).look().num_learnt == 1
+    (path / "result.json").write_text(json.dumps({"finished": True, **result}))
+    view = Follower(path, clock=clock).look()
+    assert (view.status, view.num_learnt, view.average) == ("finished", 3, 73.0)
+    assert view.tasks[:2] == records
+
+
 def test_a_config_may_be_damaged_for_a_moment(tmp_path, clock):
     path = make(tmp_path / "run", begin())
     whole = (path / "config.json").read_text()

@@ -56,6 +56,20 @@ def test_zeros_of_a_network_file_system_are_read_again(tmp_path):
     assert tail.read() == ([b"b12", b"34"], False)
 
 
+def test_a_damaged_line_that_others_follow_is_left_out(tmp_path):
+    path = tmp_path / "events"
+    tail = Tail(path)
+    path.write_bytes(b"a\nb\0b\n")
+    assert tail.read() == ([b"a"], False)
+    path.write_bytes(b"a\nb\0b\nc\nd\0\n\0\0")
+    assert tail.read() == ([b"c"], False)
+    path.write_bytes(b"a\nb\0b\nc\nd\0\ne\n")
+    assert tail.read() == ([b"e"], False)
+    # What was missing has arrived after all.
+    path.write_bytes(b"a\nb!b\nc\nd!\ne\n")
+    assert tail.read() == ([b"a", b"b!b", b"c", b"d!", b"e"], True)
+
+
 def test_what_cannot_be_read_for_the_moment_is_no_news(tmp_path):
     path = tmp_path / "events"
     tail = Tail(path)

@@ -126,6 +126,7 @@ class Follower:
         self._tail = Tail(path / EVENTS)
         self._standing = Standing()
         self._config: dict[str, Any] | None = None
+        self._result: dict[str, Any] | None = None
         self._heard = 0.0
         self._unreadable: float | None = None
 
@@ -160,6 +161,8 @@ class Follower:
         lines, anew = self._tail.read()
         if anew:
             self._standing = Standing()
+        if anew or lines:
+            self._result = None
         for line in lines:
             with contextlib.suppress(*DAMAGED):
                 event = json.loads(line)
@@ -172,7 +175,7 @@ class Follower:
         plan, curve = standing.plan, standing.curve
         silent = max(0.0, self._clock() - self._heard)
         status = standing.ended or RUNNING
-        if status == RUNNING and silent >= PATIENCE and self._has_result():
+        if status == RUNNING and silent >= PATIENCE and self._final():
             status = FINISHED
         training = standing.phase == "training" and bool(curve.losses)
         tuning = standing.phase == "fine-tuning" and standing.round is not None
@@ -181,6 +184,15 @@ class Follower:
             # An epoch that is under way has taken some of it.
             left = max(0.0, left - min(silent, curve.seconds))
         known = [score for score in standing.scores if score is not None]
+        tasks = [{"task": task.task, "test_score": task.score} for task in standing.learnt]
+        if status == FINISHED and "tasks" in (final := self._final()):
+            # Events may be damaged.
+            tasks = [
+                {"task": str(record["task"]), "test_score": _number(record["test_score"])}
+                for record in final["tasks"]
+            ]
+            scores = map(_number, final["scores"][-1] if final["scores"] else [])
+            known = [score for score in scores if score is not None]
         return View(
             run=str(self.path),
             status=status,
@@ -189,7 +201,7 @@ class Follower:
             method=config.get("method", "clnp"),
             seed=config["seed"],
             num_tasks=len(config["tasks"]),
-            num_learnt=len(standing.learnt),
+            num_learnt=len(tasks),
             task=plan.get("task") if standing.phase else None,
             number=plan.get("number") if standing.phase else None,
             phase=standing.phase,
@@ -207,20 +219,20 @@ class Follower:
             at_least=standing.is_lower_bound,
             silent=silent,
             epoch_seconds=curve.seconds or None,
-            tasks=[{"task": task.task, "test_score": task.score} for task in standing.learnt],
+            tasks=tasks,
             average=sum(known) / len(known) if known else None,
             sizes=dict(standing.sizes),
             claimed=standing.claimed,
             full=standing.full,
         )
 
-    def _has_result(self) -> bool:
-        """Whether the run says that it is finished, though its events do not."""
-        try:
-            result = read_json(self.path, RESULT, {})
-        except RunError:
-            return False
-        return bool(result.get("finished"))
+    def _final(self) -> dict[str, Any]:
+        """The result of the run if that says that it is finished, whatever its events say."""
+        if self._result is None:
+            with contextlib.suppress(RunError):
+                found = read_json(self.path, RESULT, {})
+                self._result = found if found.get("finished") else None
+        return self._result or {}
 
 
 class Following:
@@ -280,6 +292,11 @@ def _runs_at(path: Path) -> tuple[str, dict[str, Path]] | None:
                 f"seed {seed}": run_of(path, seed) for seed in read_series(path)["seeds"]
             }
     return ("run", {"run": path}) if os.path.isfile(path / CONFIG) else None
+
+
+def _number(value: Any) -> float | None:
+    """A score as it is in a file, where what is not finite is text."""
+    return None if value is None else float(value)
 
 
 def _age(*paths: Path) -> float:

@@ -13,7 +13,8 @@ class Tail:
     It only ever reads. A line counts once it is whole. Where the file has been cut off since, or
     replaced, it is read from its beginning; a resumed run may have grown past the old place by
     then, so that its size alone does not tell. Network file systems may show zeros in place of
-    what has not arrived yet: they are read again the next time.
+    what has not arrived yet: at the end of the file they are read again the next time. A line
+    with zeros that others follow is damaged, and left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,11 +36,13 @@ class Tail:
                 data = file.read()
         except OSError:
             return [], False
-        zero = data.find(b"\0")
-        whole = data[: data.rfind(b"\n", 0, zero if zero >= 0 else len(data)) + 1]
+        lines = data.split(b"\n")[:-1]
+        while lines and b"\0" in lines[-1]:
+            lines.pop()
+        whole = data[: sum(len(line) + 1 for line in lines)]
         self._place += len(whole)
         self._seen = (self._seen + whole)[-NUM_SEEN:]
-        return whole.split(b"\n")[:-1], anew
+        return [line for line in lines if b"\0" not in line], anew
 
     def _continues(self, descriptor: int) -> bool:
         """Whether what was read before is still there."""
