@@ -209,6 +209,23 @@ def test_how_survivors_were_pruned_and_tuned_is_told():
     assert text.endswith("fine-tuning rounds kept: 0 by 2 tasks, 2 by 1 task.")
 
 
+@pytest.mark.parametrize(
+    ("scores", "text"),
+    [
+        ((92.5, 90.0), "validation given up: 1.75 on average, 3.00 at most"),
+        ((93.5, 96.0), "validation gained: 1.75 on average, 0.50 at least"),
+        ((93.0, 96.0), "validation gained: 1.50 on average, 0.00 at least"),
+        ((92.0, 96.0), "validation gained: 1.00 on average; given up: 1.00 at most"),
+        ((93.001, 93.001), "validation given up: 0.00 on average, 0.00 at most"),
+    ],
+)
+def test_what_pruning_gave_up_may_be_a_gain(scores, text):
+    result = made_up(2, {"fc1": 9})
+    for record, score in zip(result["tasks"], scores, strict=True):
+        record["score"] = score
+    assert choices({"learner": LEARNER}, result)[0].endswith(f"; {text}.")
+
+
 def test_notes_are_left_out_where_there_is_nothing_to_say():
     result = made_up(1, {}, method="ewc", certificates={}, stored_bytes={})
     result["timings"] = {"seconds": 1.0}

@@ -142,7 +142,7 @@ def choices(config: Mapping[str, Any], result: Result) -> list[str]:
     if learner["tasks"]:
         text += " unless a task has its own"
     if given:
-        text += f"; validation given up: {fmean(given):.2f} on average, {max(given):.2f} at most"
+        text += f"; {_given_up(fmean(given), max(given))}"
     if learner["fine_tuning"] is not None:
         rounds = Counter(record["num_rounds"] for record in records)
         kept = ", ".join(
@@ -151,6 +151,17 @@ def choices(config: Mapping[str, Any], result: Result) -> list[str]:
         )
         text += f"; fine-tuning rounds kept: {kept}"
     return [f"{text}.", _grid(records)]
+
+
+def _given_up(mean: float, most: float) -> str:
+    """What the validation score lost, or gained, as with fine-tuning it may."""
+    # Adding nothing turns a zero with a sign into one without.
+    mean, most = round(mean, 2) + 0.0, round(most, 2) + 0.0
+    if mean < 0 < most:
+        return f"validation gained: {-mean:.2f} on average; given up: {most:.2f} at most"
+    if mean < 0:
+        return f"validation gained: {-mean:.2f} on average, {abs(most):.2f} at least"
+    return f"validation given up: {mean:.2f} on average, {most:.2f} at most"
 
 
 def _grid(records: Sequence[Mapping[str, Any]]) -> str:
