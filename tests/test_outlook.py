@@ -131,6 +131,18 @@ def test_groups_that_fill_up_together_are_widened_together():
     )
 
 
+def test_groups_are_told_of_in_the_order_of_the_network():
+    tied = expected({}, {"a": 6, "b": 5}, a=20, b=15)
+    assert tied.one_more == {"a": 4, "b": 5}
+    assert str(tied).endswith(
+        "4 more neurons in a and 5 in b would make room for 3, and 6 in a and 5 in b for each "
+        "task after that"
+    )
+    # Those that are left out take the least, wherever they are.
+    many = expected({}, {"a": 1, "b": 4, "c": 2, "d": 3}, a=1, b=4, c=2, d=3)
+    assert "; 4 more neurons in b, 2 in c, 3 in d and 1 in 1 other group would" in str(many)
+
+
 def test_where_no_other_group_sets_a_limit_every_task_takes_as_much():
     found = expected({}, {"a": 5}, a=18, b=4)
     assert (found.next_num_tasks, found.next_bottleneck, found.to_next) == (None, None, {})
@@ -228,7 +240,7 @@ def test_a_full_network_goes_on_with_heads_if_it_has_several():
     full = [{"a": 3, "b": 2}, {"a": 1, "b": 2}]
     took = expected(*full, head="multi", a=4, b=4)
     assert str(took) == (
-        "no further task like the last would fit; a is full; 2 more neurons in b and 1 in a would "
+        "no further task like the last would fit; a is full; 1 more neuron in a and 2 in b would "
         "make room for 1, and as many again for each task after that; tasks still learn a head on "
         "what the others have learnt and on what is left"
     )

@@ -208,10 +208,14 @@ def _names(groups: Sequence[str]) -> str:
 
 
 def _neurons(extra: Mapping[str, int], *, more: bool = True) -> str:
-    """6 more neurons in fc2 and 3 in fc1; of many groups, those that take the most."""
-    order = sorted(extra, key=lambda group: -extra[group])
-    parts = [f"{extra[group]} in {group}" for group in order[:MOST_NAMED]]
-    rest = order[MOST_NAMED:]
+    """3 more neurons in fc1 and 6 in fc2; of many groups, those that take the most.
+
+    In the order of the network, so that two lists in a sentence can be read side by side.
+    """
+    most = sorted(extra, key=lambda group: -extra[group])[:MOST_NAMED]
+    order = [group for group in extra if group in most]
+    rest = [group for group in extra if group not in most]
+    parts = [f"{extra[group]} in {group}" for group in order]
     if rest:
         total, groups = sum(extra[group] for group in rest), "group" if rest[1:] == [] else "groups"
         parts.append(f"{total} in {len(rest)} other {groups}")
