@@ -59,6 +59,13 @@ def test_several_methods_are_overlaid(tmp_path):
     assert draw_loss(read_collection(alone)).caption.startswith("The chosen candidate of each")
 
 
+def test_methods_that_do_the_same_can_be_told_apart(tmp_path):
+    compared = read_collection([write_comparison(tmp_path / "compared")])
+    axes = draw_loss(compared).figure.axes[0]
+    styles = {line.get_color(): line._dash_pattern for line in axes.lines}
+    assert len(styles) == len(set(map(str, styles.values()))) == len(compared.members)
+
+
 def test_seeds_are_averaged(tmp_path):
     series = write_series(tmp_path / "series")
     picture = draw_validation(read_collection([series]))

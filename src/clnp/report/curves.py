@@ -1,7 +1,7 @@
 """Figures of training: the loss and the validation score at every epoch, task by task."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -21,6 +21,10 @@ MOST_POINTS = 150
 """Epochs that a curve is drawn with; of more, every second or third."""
 MOST_NAMED = 8
 """Candidates that a legend names."""
+
+Dash = tuple[float, tuple[float, ...] | None]
+DASHES: tuple[Dash, ...] = ((0, None), (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
+"""A line, dashes, dots, and both: what matplotlib calls an offset and lengths on and off."""
 
 Value = Callable[[Epoch], float | None]
 
@@ -62,12 +66,15 @@ def _draw(
         labels = [label for label in colours if label in labels]
     else:
         colours = dict(zip(labels, categories(len(labels)), strict=True))
+    # Methods that do the same for a while lie on one another: the upper line has gaps.
+    dashes = {label: DASHES[number % len(DASHES)] for number, label in enumerate(labels)}
     for axes, place in zip(panels.axes, panels.shown, strict=True):
         starts = [c.start for c in by_place[place] if c.start]
         if starts:
             axes.axvspan(min(starts), _end(by_place[place]), color=SOFT, lw=0, zorder=0)
         for curve in sorted(by_place[place], key=lambda curve: curve.chosen):
-            _draw_curve(axes, curve, colours[curve.label])
+            dash = dashes.get(curve.label, DASHES[0]) if several else DASHES[0]
+            _draw_curve(axes, curve, colours[curve.label], dash)
     values = [number for curve in known for number in _numbers(curve)]
     positive = [number for number in values if number > 0]
     # A loss of exactly zero, which some tasks reach, has no place on such a scale.
@@ -87,7 +94,7 @@ def _draw(
     what = _averaged(collection) if several else _which(labels)
     tuned = any(task.tuning for run in collection.runs for task in run.tasks)
     shaded = " The shaded epochs are fine-tuning after pruning." if tuned else ""
-    _add_legend(figure, labels, colours, tuned=tuned)
+    _add_legend(figure, labels, colours, dashes if several else {}, tuned=tuned)
     return Picture(
         name,
         title,
@@ -163,7 +170,7 @@ def _end(curves: Sequence[Curve]) -> int:
     return max(curve.start + max(map(len, curve.rows), default=0) for curve in curves)
 
 
-def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
+def _draw_curve(axes: Axes, curve: Curve, colour: str, dash: Dash) -> None:
     spreads = over_runs(curve.rows)
     step = math.ceil(len(spreads) / MOST_POINTS)
     places = sorted({*range(0, len(spreads), step), len(spreads) - 1})
@@ -177,16 +184,28 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str) -> None:
     width, alpha = (1.2, 1.0) if curve.chosen else (0.7, 0.85)
     # One epoch is no line.
     mark = "o" if len(x) == 1 else ""
-    axes.plot(x, y, color=colour, lw=width, alpha=alpha, marker=mark, ms=2)
+    axes.plot(x, y, color=colour, lw=width, ls=dash, alpha=alpha, marker=mark, ms=2)
 
 
 def _add_legend(
-    figure: Figure, labels: Sequence[str], colours: dict[str, str], *, tuned: bool
+    figure: Figure,
+    labels: Sequence[str],
+    colours: Mapping[str, str],
+    dashes: Mapping[str, Dash],
+    *,
+    tuned: bool,
 ) -> None:
     handles: list[Line2D | Patch] = []
     if 1 < len(labels) <= MOST_NAMED:
         handles = [
-            Line2D([], [], color=colours[label], lw=2, label=shortened(label, 64))
+            Line2D(
+                [],
+                [],
+                color=colours[label],
+                lw=2,
+                ls=dashes.get(label, DASHES[0]),
+                label=shortened(label, 64),
+            )
             for label in labels
         ]
     if tuned:
