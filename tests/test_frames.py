@@ -198,6 +198,27 @@ def test_a_line_for_each_of_several_runs():
     assert told[3].endswith("task 3 of 10, no news for 3 min")
 
 
+@pytest.mark.parametrize("width", [40, 59, 60, 79, 80, 120])
+def test_the_bar_gives_way_and_the_number_never(width):
+    ewc = replace(DONE, num_tasks=5, num_learnt=5, seconds=20.0)
+    found = Scene(
+        "runs/mine",
+        "comparison",
+        [ewc, ewc, VIEW, FAILURE, replace(FAILURE, reason="x" * 200)],
+        ["clnp, seed 0", "superposition, seed 10", "ewc, seed 0", "si, seed 0", "hat, seed 0"],
+    )
+    lines = frame(found, screen=Screen(width))[1:6]
+    assert [text.split(" %  ")[0].split()[-1] for text in lines] == ["100", "100", "25", "25", "25"]
+    assert len({text.index(" %  ") for text in lines}) == 1
+    told = [text.split(" %  ")[1] for text in lines]
+    assert told[0].startswith("5 of 5 tasks")
+    assert told[2].startswith("task 3 of 10")
+    assert not any("…" in text for text in told[:3])
+    if width >= 79:
+        assert told[0] == "5 of 5 tasks in 20 s, average 96.10"
+        assert lines[0].count("━") == min(20, width - 22 - 9 - 1 - cells(told[0]))
+
+
 def test_of_many_runs_those_that_are_under_way_are_shown():
     views = [DONE] * 30 + [VIEW] * 3 + [View("x")] * 30
     lines = shown(*views, kind="series", height=16)
@@ -210,6 +231,15 @@ def test_several_runs_in_a_line():
     assert line(scene(DONE, VIEW, FAILURE, START, kind="series")) == (
         "1 of 4 runs finished; seed 1 25 % (task 3 of 10); seed 2 failed; seed 3 0 % (starting)"
     )
+
+
+def test_a_run_between_two_tasks_is_not_starting():
+    between = replace(VIEW, task=None, number=None, phase=None, num_learnt=9)
+    found = scene(between, START, kind="series")
+    assert line(found) == (
+        "0 of 2 runs finished; seed 0 25 % (9 of 10 tasks learnt); seed 1 0 % (starting)"
+    )
+    assert frame(found, screen=Screen())[1].endswith(" 25 %  9 of 10 tasks learnt")
 
 
 def test_the_last_word():

@@ -1,6 +1,7 @@
 """What is followed as it stands: on a screen, in a line, and in a last word."""
 
 import math
+from collections.abc import Sequence
 
 from .following import FAILED, FINISHED, RUNNING, WAITING, Scene, View
 from .glyphs import Screen, cells, columns, progress, sparkline, stacked
@@ -11,6 +12,10 @@ SILENCE = 60.0
 """Seconds without news that are worth a word."""
 WIDE = 72
 """Columns that it takes to show long bars beside what they are about."""
+LEAST_BAR = 4
+"""Columns that a bar has, if there is one."""
+PERCENTAGE = len("  100 %  ")
+SHORT_TEXT = len("100 of 100 tasks")
 LEAST_LINES = 6
 """Lines that are shown however low the screen is."""
 
@@ -44,7 +49,7 @@ def line(scene: Scene) -> str:
     parts = [f"{done} of {len(scene.views)} runs finished"]
     for label, view in zip(scene.labels, scene.views, strict=True):
         if view.status == RUNNING:
-            where = "starting"
+            where = _between(view)
             if view.number is not None:
                 where = f"task {view.number} of {view.num_tasks}"
             parts.append(f"{label} {100 * view.fraction:.0f} % ({where})")
@@ -61,7 +66,7 @@ def _told(view: View) -> str:
     if view.status == WAITING:
         return f"waiting for {view.run}, which cannot be read yet"
     if view.task is None:
-        return f"{_tasks(view)} learnt" if view.num_learnt else "starting"
+        return _between(view)
     parts = [f"task {view.number} of {view.num_tasks}, {view.task}: {_doing(view)}"]
     if view.epoch:
         parts.append(f"loss {view.losses[-1]:.4g}, validation {view.scores[-1]:.2f}")
@@ -70,6 +75,11 @@ def _told(view: View) -> str:
 
 def _tasks(view: View) -> str:
     return f"{view.num_learnt} of {view.num_tasks} tasks"
+
+
+def _between(view: View) -> str:
+    """How a run stands that has no open task."""
+    return f"{_tasks(view)} learnt" if view.num_learnt else "starting"
 
 
 def _doing(view: View) -> str:
@@ -134,7 +144,7 @@ def _bar(name: str, fraction: float, text: str, screen: Screen) -> str:
     """A bar in what is left of the line beside its name and a text."""
     wanted = screen.width // 2
     width = min(wanted, screen.width - cells(name) - cells(text) - 4)
-    if width < 4:
+    if width < LEAST_BAR:
         return f"{name}  {text}"
     return f"{name}  {progress(fraction, width=width, glyphs=screen.glyphs)}  {text}"
 
@@ -223,14 +233,7 @@ def _several(scene: Scene, *, screen: Screen) -> list[str]:
         kept = sorted(chosen[: most - 1])
         hidden = len(pairs) - len(kept)
         pairs = [pairs[place] for place in kept]
-    name = max((cells(label) for label, _ in pairs), default=0)
-    width = 20 if screen.width >= WIDE else 8
-    for label, view in pairs:
-        bar = progress(view.fraction, width=width, glyphs=screen.glyphs)
-        space = " " * (name - cells(label))
-        front = f"{label}{space}  {bar} {100 * view.fraction:3.0f} %  "
-        told = front + _shortly(view, in_full=True)
-        lines.append(told if cells(told) <= screen.width else front + _shortly(view))
+    lines += _rows(pairs, screen=screen)
     lines += [f"... {hidden} more"] if hidden else []
     silent = [view.silent for view in scene.views if view.silent is not None]
     if silent and scene.status == RUNNING:
@@ -242,22 +245,45 @@ def _several(scene: Scene, *, screen: Screen) -> list[str]:
     return lines
 
 
-def _shortly(view: View, *, in_full: bool = False) -> str:
-    """How one of several runs stands; in full, with its candidate and epoch."""
+def _rows(pairs: Sequence[tuple[str, View]], *, screen: Screen) -> list[str]:
+    """Name, bar, percentage and text of each run; the bar gives way first, the number never."""
+    most = max(8, screen.width - PERCENTAGE - SHORT_TEXT)
+    names = [screen.short(label, most) for label, _ in pairs]
+    left = max(map(cells, names), default=0)
+    room = screen.width - left - PERCENTAGE
+    texts = [_shortly(view) for _, view in pairs]
+    # Candidate and epoch, or why a run failed, are not worth a bar.
+    needed = max((cells(forms[-2:][0]) for forms in texts if forms[1:]), default=0)
+    width = min(20 if screen.width >= WIDE else 8, room - needed - 1)
+    width = width if width >= LEAST_BAR else 0
+    lines = []
+    for name, (_, view), forms in zip(names, pairs, texts, strict=True):
+        bar = progress(view.fraction, width=width, glyphs=screen.glyphs) + " " if width else ""
+        space = max(0, room - cells(bar))
+        told = next((text for text in forms if cells(text) <= space), None)
+        told = screen.short(forms[-1], space) if told is None else told
+        front = f"{name}{' ' * (left - cells(name))}  {bar}{100 * view.fraction:3.0f} %"
+        lines.append(f"{front}  {told}".rstrip())
+    return lines
+
+
+def _shortly(view: View) -> list[str]:
+    """How one of several runs stands, from in full to as short as can be."""
     if view.status == WAITING:
-        return "waiting"
+        return ["waiting"]
     if view.status == FAILED:
-        return f"failed: {view.reason}"
+        return [f"failed: {view.reason}"]
     if view.status == FINISHED:
+        took = f"{_tasks(view)} in {duration(view.seconds)}"
         average = "" if view.average is None else f", average {view.average:.2f}"
-        return f"{_tasks(view)} in {duration(view.seconds)}{average}"
+        return [f"{took}{average}", _tasks(view)]
     if view.task is None:
-        return "starting" if not view.num_learnt else f"{_tasks(view)} learnt"
+        return [_between(view)]
     silent = view.silent or 0.0
     late = silent >= max(SILENCE, 3 * (view.epoch_seconds or 0.0))
     news = f", no news for {duration(silent)}" if late else _left(view)
-    doing = f", {_doing(view)}" if in_full else ""
-    return f"task {view.number} of {view.num_tasks}{doing}{news}"
+    where = f"task {view.number} of {view.num_tasks}"
+    return [f"{where}, {_doing(view)}{news}", f"{where}{news}", where]
 
 
 def duration(seconds: float) -> str:
