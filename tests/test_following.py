@@ -30,12 +30,12 @@ def clock():
     return Clock()
 
 
-def make(path, *events, seed=0, method="clnp"):
+def make(path, *events, seed=0, method="clnp", **others):
     """A run with these events."""
     path.mkdir(parents=True, exist_ok=True)
     tasks = [{"name": f"task {number}"} for number in (1, 2, 3)]
     config = {"format": FORMAT, "recipe": "mine", "seed": seed, "head": "multi", "tasks": tasks}
-    (path / "config.json").write_text(json.dumps({**config, "method": method}))
+    (path / "config.json").write_text(json.dumps({**config, "method": method, **others}))
     if events:
         tell(path, *events)
     return path
@@ -84,6 +84,22 @@ def test_a_run_goes_on(tmp_path, clock):
     view = follower.look()
     assert (view.status, view.average, view.fraction) == ("finished", 88.0, 1.0)
     assert (view.seconds, view.seconds_left) == (60.0, 0.0)
+
+
+def test_fine_tuning_is_a_part_of_the_run(tmp_path, clock):
+    learner = {"fine_tuning": {"epochs": 40, "rounds": 2}}
+    tuning = epoch(0, 30.0, round=0, num_epochs=40)
+    path = make(tmp_path / "run", begin(), tuning, learner=learner)
+    follower = Follower(path, clock=clock)
+    view = follower.look()
+    assert (view.epochs_done, view.epochs_of_run) == (21, 60 + 3 * 80)
+    assert (view.fraction, view.at_least, view.at_most) == (21 / 300, False, True)
+    assert view.seconds_left == pytest.approx(79 * 2.0 + 200 * 30.0 / 21, abs=1.0)
+    # It is not forgotten when the events are read from the beginning.
+    (path / "events.jsonl").write_text(json.dumps(begin()) + "\n")
+    assert follower.look().epochs_of_run == 300
+    other = make(tmp_path / "other", begin(), learner=learner, method="ewc")
+    assert Follower(other, clock=clock).look().epochs_of_run == 60
 
 
 def test_what_was_cut_off_is_forgotten(tmp_path, clock):

@@ -80,6 +80,11 @@ def test_a_run_in_training():
             "left",
         ),
         (
+            replace(VIEW, phase="fine-tuning", round=2, at_most=True),
+            "task 3 of 10, digits permuted 3: fine-tuning round 2, epoch 4 of 40, loss 0.125, "
+            "validation 95.50; 25 % done, at most 3 min left",
+        ),
+        (
             replace(VIEW, phase="fine-tuning", round=2, seconds_left=None),
             "task 3 of 10, digits permuted 3: fine-tuning round 2, epoch 4 of 40, loss 0.125, "
             "validation 95.50; 25 % done",

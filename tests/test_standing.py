@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from clnp.standing import DAMAGED, Standing
+from clnp.standing import DAMAGED, Standing, Tuning, tuning_of
 
 
 def begin(number=1, at=0.0, event="begin", **others):
@@ -193,6 +193,85 @@ def test_tasks_without_epochs_of_their_own_say_nothing_about_time():
     found.add(epoch(0, 10.2, num_epochs=20))
     assert found.seconds_left() == pytest.approx(190.0)
     assert found.epochs_done == 41
+
+
+def tuned(*events, rounds=2):
+    """A run of three tasks with four epochs each, and forty in each round of fine-tuning."""
+    found = Standing(tuning=Tuning(rounds, 40))
+    for event in events:
+        found.add(event)
+    return found
+
+
+def short(number=1, at=0.0):
+    plan = {"num_candidates": 1, "num_epochs": 4, "epochs_of_run": 12}
+    return begin(number, at, epochs_before=4 * (number - 1), **plan)
+
+
+def round_ended(number, at, *, kept=True):
+    return {"event": "round", "round": number, "score": 1.0, "kept": kept, "at": at}
+
+
+def test_epochs_of_fine_tuning_count():
+    trained = [epoch(number, 2.0 * (number + 1), num_epochs=4) for number in range(4)]
+    found = tuned(short())
+    assert (found.epochs_done, found.epochs_of_run) == (0, 3 * 84)
+    assert tuned().epochs_done == tuned().epochs_of_run == 0
+    found = tuned(short(), *trained)
+    assert found.epochs_done == 4
+    assert found.seconds_left() == pytest.approx((84 * 3 - 4) * 2.0)
+    for event in (pruning({}, 8.0), epoch(0, 9.0, round=0, num_epochs=40, seconds=1.0)):
+        found.add(event)
+    assert found.epochs_done == 5
+    # An epoch of the round takes a second, and one of a later task what one has taken here.
+    assert found.seconds_left() == pytest.approx(79 * 1.0 + 2 * 84 * 9.0 / 5)
+    found.add(round_ended(0, 50.0))
+    assert found.epochs_done == 44
+    found.add(epoch(9, 60.0, round=1, num_epochs=40))
+    assert found.epochs_done == 45
+    found.add(round_ended(1, 90.0))
+    assert found.epochs_done == 84
+    found.add(ended(at=100.0))
+    found.add(short(2, 100.0))
+    assert (found.epochs_done, found.seconds_left()) == (84, pytest.approx(200.0))
+    end = {"event": "finished", "num_tasks": 3, "at": 120.0}
+    assert tuned(short(3), ended(3), end).epochs_done == 3 * 84
+
+
+def test_rounds_that_are_taken_back_are_not_waited_for():
+    first = [short(), epoch(39, 40.0, round=0, seconds=1.0), round_ended(0, 40.0, kept=False)]
+    found = tuned(*first)
+    assert found.epochs_done == 84
+    assert found.seconds_left() == pytest.approx(2 * 40.0)
+    # The next task is taken to have as many rounds, and those under way to go on to their end.
+    found = tuned(*first, ended(at=42.0), short(2, 42.0), epoch(3, 46.0), pruning({}, 46.0))
+    assert found.seconds_left() == pytest.approx(40 * 1.0 + 42.0)
+    found.add(epoch(0, 47.0, round=0, seconds=2.0))
+    assert found.seconds_left() == pytest.approx(39 * 2.0 + 42.0)
+    found.add(round_ended(0, 125.0))
+    assert found.seconds_left() == pytest.approx(42.0)
+    found.add(epoch(0, 127.0, round=1, seconds=2.0))
+    assert found.seconds_left() == pytest.approx(39 * 2.0 + 42.0)
+
+
+def test_time_left_is_a_bound_while_no_task_has_ended():
+    def bounds(found):
+        return found.is_lower_bound, found.is_upper_bound
+
+    tuning = epoch(0, 9.0, round=0)
+    assert bounds(stand(begin())) == (True, False)
+    assert bounds(tuned(short())) == (False, False)
+    assert bounds(tuned(short(), tuning)) == (False, True)
+    assert bounds(tuned(short(), tuning, rounds=1)) == (False, False)
+    assert bounds(tuned(short(), ended(), short(2), tuning)) == (False, False)
+
+
+def test_the_fine_tuning_that_a_config_asks_for():
+    learner = {"learner": {"fine_tuning": {"epochs": 40, "rounds": 2, "lr": 0.1}}}
+    assert tuning_of(learner) == tuning_of({**learner, "method": "clnp"}) == Tuning(2, 40)
+    assert tuning_of(learner).most == 80
+    none = ({}, {"learner": {"fine_tuning": None}}, {**learner, "method": "ewc"})
+    assert [tuning_of(config).most for config in none] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from .compare import COMPARISON, read_comparison
 from .errors import RunError
 from .runs import CONFIG, EVENTS, RESULT, expanded, read_config, read_json, reading, to_json
 from .series import SERIES, read_series, run_of
-from .standing import DAMAGED, Standing
+from .standing import DAMAGED, Standing, tuning_of
 from .tail import Tail
 
 WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
@@ -32,9 +32,11 @@ class View:
     """A run as it is now.
 
     `status` is waiting (it has not begun), running, finished or failed. `silent` is for how many
-    seconds nothing was heard of it, and `seconds_left` an estimate, `at_least` that while what
-    follows training has not been seen yet. `claimed` has the neurons of each group by ended task,
-    `sizes` how many there are. Numbers of candidates, rounds and epochs count from 1.
+    seconds nothing was heard of it, and `seconds_left` an estimate: `at_least` that while what
+    follows training has not been seen yet, `at_most` that while rounds of fine-tuning may turn out
+    not to be needed. Epochs of the run are those of training and of fine-tuning. `claimed` has the
+    neurons of each group by ended task, `sizes` how many there are. Numbers of candidates, rounds
+    and epochs count from 1.
     """
 
     run: str
@@ -60,6 +62,7 @@ class View:
     seconds: float = 0.0
     seconds_left: float | None = None
     at_least: bool = False
+    at_most: bool = False
     silent: float | None = None
     epoch_seconds: float | None = None
     tasks: Sequence[Mapping[str, Any]] = ()
@@ -72,7 +75,7 @@ class View:
     def fraction(self) -> float:
         """How much of the run is done, by its epochs; all of it only once it is finished.
 
-        What follows the last epoch, such as fine-tuning, takes time too.
+        What follows the last epoch takes time too.
         """
         if self.status == FINISHED:
             return 1.0
@@ -134,9 +137,9 @@ class Follower:
         """The run as it is now; a `RunError` if its config is damaged for good."""
         known = self._config is not None
         self._read_config()
-        news = self._read_events()
         if self._config is None:
             return View(str(self.path))
+        news = self._read_events(self._config)
         if not known:
             self._heard = self._clock() - _age(self.path / EVENTS, self.path / CONFIG)
         elif news:
@@ -156,11 +159,13 @@ class Follower:
             if now - self._unreadable >= self._patience:
                 raise
 
-    def _read_events(self) -> bool:
+    def _read_events(self, config: Mapping[str, Any]) -> bool:
         """Take note of the events that are new; whether there are any."""
         lines, anew = self._tail.read()
         if anew:
             self._standing = Standing()
+        with reading(self.path):
+            self._standing.tuning = tuning_of(config)
         if anew or lines:
             self._result = None
         for line in lines:
@@ -217,6 +222,7 @@ class Follower:
             seconds=standing.at,
             seconds_left=left,
             at_least=standing.is_lower_bound,
+            at_most=standing.is_upper_bound,
             silent=silent,
             epoch_seconds=curve.seconds or None,
             tasks=tasks,

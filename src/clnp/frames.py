@@ -98,7 +98,7 @@ def _doing(view: View) -> str:
 def _left(view: View) -> str:
     if view.seconds_left is None or view.status != RUNNING:
         return ""
-    how = "at least" if view.at_least else "about"
+    how = "at least" if view.at_least else "at most" if view.at_most else "about"
     return f", {how} {duration(view.seconds_left)} left"
 
 

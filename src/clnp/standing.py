@@ -1,7 +1,7 @@
 """Where a run stands, from its events: task, candidate, curves, neurons claimed, time left."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,13 +33,38 @@ class Curve:
 
 @dataclass(frozen=True)
 class Learnt:
-    """A task that has ended: its test score, neurons claimed, epochs it was to have, seconds."""
+    """A task that has ended: its test score, neurons claimed, seconds, and epochs.
+
+    `num_epochs` are those that it was to have, `tuned` those of fine-tuning that it has had.
+    """
 
     task: str
     score: float | None
     new: Mapping[str, int]
     num_epochs: int
+    tuned: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How many rounds of fine-tuning a task has at most, and the epochs of each."""
+
+    rounds: int = 0
+    epochs: int = 0
+
+    @property
+    def most(self) -> int:
+        """The epochs of all rounds."""
+        return self.rounds * self.epochs
+
+
+def tuning_of(config: Mapping[str, Any]) -> Tuning:
+    """The fine-tuning that the config of a run asks for; baselines have none."""
+    found = config.get("learner", {}).get("fine_tuning")
+    if not found or config.get("method", "clnp") != "clnp":
+        return Tuning()
+    return Tuning(int(found["rounds"]), int(found["epochs"]))
 
 
 @dataclass
@@ -48,9 +73,11 @@ class Standing:
 
     `phase` is what is being done to the open task: "training", "pruning" or "fine-tuning"; between
     two tasks and before the first it is None. `ended` is "finished" or "failed". `at` counts the
-    seconds that the run has been at work, all starts taken together.
+    seconds that the run has been at work, all starts taken together. Epochs are those of training
+    and of fine-tuning: events tell of the former how many there will be, `tuning` of the latter.
     """
 
+    tuning: Tuning = Tuning()
     plan: Event = field(default_factory=dict)
     phase: str | None = None
     candidate: int | None = None
@@ -65,6 +92,8 @@ class Standing:
     at: float = 0.0
     _curves: dict[tuple[str, int], Curve] = field(default_factory=dict)
     _reached: dict[int, int] = field(default_factory=dict)
+    _tuned: int = 0
+    _is_tuned: bool = False
     _began: float = 0.0
 
     def add(self, event: Event) -> None:
@@ -85,6 +114,7 @@ class Standing:
         self.phase, self.ended, self.reason = "training", None, None
         self.candidate = self.round = None
         self.curve, self._curves, self._reached = Curve(), {}, {}
+        self._tuned, self._is_tuned = 0, False
 
     def _take_resumed(self, event: Event, at: float) -> None:
         if self.plan.get("task") != event["task"] or self.phase is None:
@@ -99,7 +129,7 @@ class Standing:
         curve.add(event)
         self.curve = curve
         if key[0] == "round":
-            self._tuning(key[1])
+            self._tuning(key[1], len(curve.losses))
         else:
             self.phase, self.candidate, self.round = "training", key[1], None
             self._reached[key[1]] = len(curve.losses)
@@ -120,10 +150,13 @@ class Standing:
         self.phase, self.candidate = "pruning", int(event["candidate"])
 
     def _take_round(self, event: Event, at: float) -> None:
-        self._tuning(int(event["round"]))
+        self._tuning(int(event["round"]), self.tuning.epochs)
+        # A round that is taken back is the last one.
+        self._is_tuned = not event.get("kept", True)
 
-    def _tuning(self, number: int) -> None:
+    def _tuning(self, number: int, num_epochs: int) -> None:
         self.phase, self.round = "fine-tuning", number
+        self._tuned = min(number * self.tuning.epochs + num_epochs, self.tuning.most)
 
     def _take_task(self, event: Event, at: float) -> None:
         score = event["test_score"]
@@ -133,6 +166,7 @@ class Standing:
                 None if score is None else float(score),
                 {str(group): int(count) for group, count in event["new"].items()},
                 self.epochs_of_task,
+                self._tuned,
                 at - self._began,
             )
         )
@@ -157,33 +191,52 @@ class Standing:
         return {group: [task.new.get(group, 0) for task in self.learnt] for group in groups}
 
     @property
-    def epochs_of_task(self) -> int:
+    def epochs_of_training(self) -> int:
         """The epochs of all candidates of the task, if none stops early."""
         return int(self.plan.get("num_candidates", 0)) * int(self.plan.get("num_epochs", 0))
 
     @property
+    def epochs_of_task(self) -> int:
+        """Those, and the ones of fine-tuning, if no round is taken back."""
+        return self.epochs_of_training + self.tuning.most
+
+    @property
     def epochs_here(self) -> int:
         """How many of them are done, or not needed any more."""
-        if self.phase != "training":
+        if self.phase == "training":
+            return min(sum(self._reached.values()), self.epochs_of_training)
+        if self.phase is None or self._is_tuned:
             return self.epochs_of_task
-        return min(sum(self._reached.values()), self.epochs_of_task)
+        return self.epochs_of_training + self._tuned
+
+    @property
+    def epochs_before(self) -> int:
+        """The epochs of the tasks before this one."""
+        number = int(self.plan.get("number", 1))
+        return int(self.plan.get("epochs_before", 0)) + self.tuning.most * (number - 1)
 
     @property
     def epochs_done(self) -> int:
         """The epochs that are done, out of `epochs_of_run`."""
-        if self.ended == "finished":
+        if not self.plan or self.ended == "finished":
             return self.epochs_of_run
-        return int(self.plan.get("epochs_before", 0)) + self.epochs_here
+        return self.epochs_before + self.epochs_here
 
     @property
     def epochs_of_run(self) -> int:
-        """The epochs of all tasks, if no candidate stops early."""
-        return int(self.plan.get("epochs_of_run", 0))
+        """The epochs of all tasks, if no candidate stops early and no round is taken back."""
+        num_tasks = int(self.plan.get("num_tasks", 0))
+        return int(self.plan.get("epochs_of_run", 0)) + self.tuning.most * num_tasks
 
     @property
     def is_lower_bound(self) -> bool:
         """Whether `seconds_left` leaves out what follows training, which was not seen yet."""
-        return not self.learnt
+        return not self.learnt and not self.tuning.most
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether it has rounds of fine-tuning that may turn out not to be needed."""
+        return not self.learnt and self.tuning.rounds > 1 and self.phase == "fine-tuning"
 
     def seconds_left(self) -> float | None:
         """How much longer the run will be at work, if that can be told.
@@ -201,19 +254,29 @@ class Standing:
         if timed:
             usual = sum(task.seconds for task in timed) / sum(task.num_epochs for task in timed)
         size, done, spent = self.epochs_of_task, self.epochs_here, self.at - self._began
-        later = self.epochs_of_run - int(self.plan["epochs_before"]) - size
+        later = self.epochs_of_run - self.epochs_before - size
         here = 0.0
         if self.phase is not None:
-            own = spent / done if done and self.phase == "training" else None
-            if own is None and usual is None:
-                # What follows training cannot be told before a task has ended.
-                own = spent / size if size and self.phase != "training" else None
+            own = spent / done if done else None
             if own is None and usual is None:
                 return None
-            by_epochs = (own or 0.0) * (size - done)
+            by_epochs = (own or 0.0) * max(self.epochs_of_training - done, 0)
+            # Candidates may have stopped early, or been trained at once; rounds are not.
+            tuning = self.curve.seconds if self.phase == "fine-tuning" else 0.0
+            by_epochs += (tuning or own or 0.0) * self._tuning_left(timed)
             here = max(by_epochs, (usual or 0.0) * size - spent, 0.0)
             usual = own if usual is None else usual
         return None if usual is None and later else here + (usual or 0.0) * max(later, 0)
+
+    def _tuning_left(self, timed: Sequence[Learnt]) -> float:
+        """Epochs of fine-tuning that the open task will have yet.
+
+        As many as others had, or all of them; of the round that is under way the rest at least.
+        """
+        if self._is_tuned or not self.tuning.most:
+            return 0.0
+        expected = sum(task.tuned for task in timed) / len(timed) if timed else self.tuning.most
+        return max(expected - self._tuned, -self._tuned % self.tuning.epochs)
 
 
 def _plan(event: Event) -> Event:
