@@ -219,6 +219,9 @@ def test_the_bar_gives_way_and_the_number_never(width):
     assert told[0].startswith("5 of 5 tasks")
     assert told[2].startswith("task 3 of 10")
     assert not any("…" in text for text in told[:3])
+    if width == 60:
+        assert told[0] == "5 of 5 tasks in 20 s"
+        assert lines[0].count("━") == 8
     if width >= 79:
         assert told[0] == "5 of 5 tasks in 20 s, average 96.10"
         assert lines[0].count("━") == min(20, width - 22 - 9 - 1 - cells(told[0]))

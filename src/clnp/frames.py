@@ -253,9 +253,15 @@ def _rows(pairs: Sequence[tuple[str, View]], *, screen: Screen) -> list[str]:
     room = screen.width - left - PERCENTAGE
     texts = [_shortly(view) for _, view in pairs]
     # Candidate and epoch, or why a run failed, are not worth a bar.
-    needed = max((cells(forms[-2:][0]) for forms in texts if forms[1:]), default=0)
-    width = min(20 if screen.width >= WIDE else 8, room - needed - 1)
-    width = width if width >= LEAST_BAR else 0
+    worth = [
+        forms[view.status == RUNNING :]
+        for forms, (_, view) in zip(texts, pairs, strict=True)
+        if view.status in (RUNNING, FINISHED) and forms[1:]
+    ] or [[""]]
+    needed = (max(cells(forms[place]) for forms in worth) for place in (0, -1))
+    wanted = 20 if screen.width >= WIDE else 8
+    widths = (min(wanted, room - text - 1) for text in needed)
+    width = next((found for found in widths if found >= LEAST_BAR), 0)
     lines = []
     for name, (_, view), forms in zip(names, pairs, texts, strict=True):
         bar = progress(view.fraction, width=width, glyphs=screen.glyphs) + " " if width else ""
@@ -276,9 +282,9 @@ def _shortly(view: View) -> list[str]:
     if view.status == FINISHED:
         took = f"{_tasks(view)} in {duration(view.seconds)}"
         average = "" if view.average is None else f", average {view.average:.2f}"
-        return [f"{took}{average}", _tasks(view)]
+        return [f"{took}{average}", took, _tasks(view)]
     if view.task is None:
-        return [_between(view)]
+        return [_between(view), _tasks(view)] if view.num_learnt else [_between(view)]
     silent = view.silent or 0.0
     late = silent >= max(SILENCE, 3 * (view.epoch_seconds or 0.0))
     news = f", no news for {duration(silent)}" if late else _left(view)
