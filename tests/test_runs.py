@@ -129,7 +129,7 @@ def test_damaged_lines_of_events_are_left_out(tmp_path):
     assert read_events(tmp_path) == []
     (tmp_path / EVENTS).write_bytes(b'{"event": "a"}\n\xff\xfe\n[1]\n{"event": "b"}\n{"eve')
     assert [event["event"] for event in read_events(tmp_path)] == ["a", "b"]
-    (tmp_path / EVENTS).write_bytes(b'{"event": "a"}\n{}\n' + b"[" * 100_000 + b"\n")
+    (tmp_path / EVENTS).write_bytes(b'{"event": "a"}\n{}\n{"event": 5}\n' + b"[" * 100_000 + b"\n")
     assert [event["event"] for event in read_events(tmp_path)] == ["a"]
 
 

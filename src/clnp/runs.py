@@ -261,6 +261,6 @@ def read_events(path: str | os.PathLike[str], num_bytes: int | None = None) -> l
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
             event = json.loads(line)
-            if isinstance(event, dict) and "event" in event:
+            if isinstance(event, dict) and isinstance(event.get("event"), str):
                 events.append(event)
     return events
