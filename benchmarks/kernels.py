@@ -44,7 +44,9 @@ def kernels(
     return [
         (event.key, event.count, event.self_device_time_total)
         for event in found.key_averages()
-        if event.device_type.name == "CUDA" and event.self_device_time_total
+        if event.device_type.name == "CUDA"
+        and event.self_device_time_total
+        and not event.key.startswith("Optimizer.")  # It spans kernels that are there themselves.
     ]
 
 

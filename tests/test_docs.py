@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from clnp import cli, cookbook, datasets, recipe
 from clnp.document import parse
 from clnp.reference import markdown
+from clnp.report.collection import read_collection
 from clnp.schema import build
 
 ROOT = Path(__file__).parents[1]
@@ -246,3 +247,17 @@ def test_every_picture_is_shown_and_every_one_that_is_shown_is_there():
             assert len(words) > 20, f"{page.name}: {target} needs words for who cannot see it"
             shown.add((page.parent / target).resolve())
     assert shown == {path.resolve() for path in (ROOT / "docs/pictures").iterdir()}
+
+
+def test_a_report_can_be_made_from_committed_results(tmp_path):
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "results/pictures.py")
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    for recipe in pictures.SHOWN:
+        pictures.restore(recipe, tmp_path / recipe)
+        found = read_collection([tmp_path / recipe])
+        summary = json.loads((ROOT / "results" / recipe / "summary.json").read_text())
+        assert [run.seed for run in found.runs] == summary["seeds"]
+        assert all(run.finished for run in found.runs)
+        averages = [sum(run.scores[-1]) / len(run.scores[-1]) for run in found.runs]
+        assert sum(averages) / len(averages) == pytest.approx(summary["average"]["mean"])
