@@ -4,6 +4,7 @@ import os
 # Processes that tests start are told so by the environment.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -13,3 +14,12 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, print_bl
 settings.load_profile(os.environ.get("CLNP_HYPOTHESIS", "quick"))
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def style():
+    """What figures of a report are drawn in."""
+    from clnp.report.style import drawing
+
+    with drawing():
+        yield

@@ -253,10 +253,10 @@ def test_a_report_can_be_made_from_committed_results(tmp_path):
     spec = importlib.util.spec_from_file_location("pictures", ROOT / "results/pictures.py")
     pictures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pictures)
-    for recipe in pictures.SHOWN:
-        pictures.restore(recipe, tmp_path / recipe)
-        found = read_collection([tmp_path / recipe])
-        summary = json.loads((ROOT / "results" / recipe / "summary.json").read_text())
+    for name in pictures.SHOWN:
+        pictures.restore(name, tmp_path / name)
+        found = read_collection([tmp_path / name])
+        summary = json.loads((ROOT / "results" / name / "summary.json").read_text())
         assert [run.seed for run in found.runs] == summary["seeds"]
         assert all(run.finished for run in found.runs)
         averages = [sum(run.scores[-1]) / len(run.scores[-1]) for run in found.runs]

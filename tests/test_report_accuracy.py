@@ -2,14 +2,9 @@ import pytest
 
 from clnp.report.accuracy import draw_average, draw_scores
 from clnp.report.collection import read_collection
-from clnp.report.style import drawing
 from written_runs import write_comparison, write_run
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 @pytest.fixture

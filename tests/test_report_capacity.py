@@ -2,14 +2,9 @@ import pytest
 
 from clnp.report.capacity import draw_usage
 from clnp.report.collection import read_collection
-from clnp.report.style import drawing
 from written_runs import write_run, write_series
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 def test_a_bar_has_a_segment_for_each_task_and_the_free_rest(tmp_path):

@@ -2,14 +2,9 @@ import pytest
 
 from clnp.report.collection import read_collection
 from clnp.report.curves import MOST_POINTS, draw_loss, draw_validation
-from clnp.report.style import drawing
 from written_runs import write, write_comparison, write_run, write_series
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 def test_every_candidate_and_the_fine_tuning_after_it(tmp_path):

@@ -4,14 +4,9 @@ import pytest
 
 from clnp.report.collection import read_collection
 from clnp.report.grid import draw_grid
-from clnp.report.style import drawing
 from written_runs import write, write_comparison, write_run, write_series
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 def texts(picture):

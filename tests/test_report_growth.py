@@ -5,14 +5,9 @@ from matplotlib.text import Text
 
 from clnp.report.collection import read_collection
 from clnp.report.growth import draw_growth
-from clnp.report.style import drawing
 from written_runs import write_run, write_series
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 def test_a_line_for_each_layer(tmp_path):

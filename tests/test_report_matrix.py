@@ -2,14 +2,9 @@ import pytest
 
 from clnp.report.collection import read_collection
 from clnp.report.matrix import draw_matrix
-from clnp.report.style import drawing
 from written_runs import write_comparison, write_run, write_series
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 @pytest.fixture

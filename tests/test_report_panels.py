@@ -1,13 +1,8 @@
 import pytest
 
 from clnp.report.panels import MOST_PANELS, num_columns, task_panels
-from clnp.report.style import drawing
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,10 @@ from clnp.report.picture import (
     number_tasks,
 )
 from clnp.report.reuse import draw_reuse
-from clnp.report.style import WIDTH, drawing
+from clnp.report.style import WIDTH
 from written_runs import write_comparison, write_run
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 def axes():

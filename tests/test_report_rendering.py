@@ -23,10 +23,7 @@ def pictures(tmp_path_factory):
     return {picture.name: picture for picture in found}
 
 
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 def test_files_have_their_format(pictures):

@@ -2,14 +2,9 @@ import pytest
 
 from clnp.report.collection import read_collection
 from clnp.report.reuse import draw_reuse
-from clnp.report.style import drawing
 from written_runs import write_run
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 def test_new_neurons_stand_on_those_that_are_reused(tmp_path):

@@ -3,15 +3,10 @@ import json
 import pytest
 
 from clnp.report.collection import read_collection
-from clnp.report.style import drawing
 from clnp.report.thresholds import draw_pruning, draw_thresholds
 from written_runs import write, write_run, write_series
 
-
-@pytest.fixture(autouse=True)
-def style():
-    with drawing():
-        yield
+pytestmark = pytest.mark.usefixtures("style")
 
 
 @pytest.fixture
