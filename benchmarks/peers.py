@@ -52,6 +52,8 @@ class Setting:
     tasks: list[tuple[Tensor, Tensor]]
     device: torch.device
     epochs: int
+    tf32: bool = False
+    """Whether the GPU may round what it multiplies; everybody's products, not only clnp's."""
 
 
 System = Callable[[Setting], Learn]
@@ -117,7 +119,12 @@ def continual(setting: Setting, keep: float) -> Learn:
     net = clnp.ContinualNet(model, torch.zeros(2, 784, device=setting.device), head="single")
     kept = {group: range(int(size * keep)) for group, size in net.graph.groups.items()}
     training = clnp.Training(
-        epochs=setting.epochs, lr=LR, alpha=ALPHA, batch_size=BATCH, cuda_graph=True
+        epochs=setting.epochs,
+        lr=LR,
+        alpha=ALPHA,
+        batch_size=BATCH,
+        cuda_graph=True,
+        precision="tf32" if setting.tf32 else "float32",
     )
 
     def learn(number: int) -> list[float]:
@@ -275,6 +282,9 @@ def chosen() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=2, help="of each task; at least 2")
     parser.add_argument("--rounds", type=int, default=5, help="how often all of it is done")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument(
+        "--tf32", action="store_true", help="let a GPU round what it multiplies, for everybody"
+    )
     parser.add_argument("--data", help="directory of MNIST's files; noise is used unless given")
     parser.add_argument(
         "--keep",
@@ -317,12 +327,16 @@ def main() -> None:
         tasks_of(data, num_tasks=options.tasks, num_samples=options.samples),
         torch.device(options.device),
         options.epochs,
+        options.tf32,
     )
+    if options.tf32:
+        torch.set_float32_matmul_precision("high")
     systems = systems_of(options.keep)
     peer = f"avalanche-lib {version('avalanche-lib')}, " if NAIVE in systems else ""
     print(
         f"{peer}{machine(setting.device)}; {data.name}, epochs of "
-        f"{len(setting.tasks[0][0])} samples, {options.rounds} rounds: median (lowest .. highest)"
+        f"{len(setting.tasks[0][0])} samples, {'TF32' if options.tf32 else 'float32'}, "
+        f"{options.rounds} rounds: median (lowest .. highest)"
     )
     systems = warmed_up(systems, setting)
     gc.collect()
