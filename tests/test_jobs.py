@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clnp.jobs import Job, num_threads, side_by_side
+from clnp.jobs import Job, get_ready, num_threads, side_by_side
 
 
 def write(path, text):
@@ -118,3 +118,24 @@ def test_threads_are_shared_out():
         assert num_threads(1) == 1
     finally:
         torch.set_num_threads(before)
+
+
+def imported(path):
+    """Tell whether the process began with torch imported, and what its environment is."""
+    ready = "torch._dynamo" in sys.modules
+    Path(path).write_text(f"{ready} {os.environ.get('MOOD')} {os.environ.get('OTHER')}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are spawned elsewhere")
+def test_jobs_begin_with_everything_imported_and_with_the_environment_of_the_moment(
+    tmp_path, monkeypatch
+):
+    get_ready()
+    monkeypatch.setenv("MOOD", "good")
+    monkeypatch.delenv("OTHER", raising=False)
+    assert side_by_side([Job("a", imported, (tmp_path / "a",))], at_most=1) == {"a": 0}
+    assert (tmp_path / "a").read_text() == "True good None"
+    monkeypatch.setenv("OTHER", "worse")
+    monkeypatch.delenv("MOOD")
+    assert side_by_side([Job("b", imported, (tmp_path / "b",))], at_most=1) == {"b": 0}
+    assert (tmp_path / "b").read_text() == "True None worse"

@@ -7,7 +7,6 @@ import torch
 
 from clnp import cli
 from clnp.errors import RunError
-from clnp.jobs import num_threads
 from clnp.runs import RESULT, read_json
 from clnp.series import SUMMARY, aggregate, described, finished_results, plus_minus
 from test_cli import RECIPE, fails, start, wait_for
@@ -159,33 +158,36 @@ def test_the_first_seed_may_search_for_all(folder, capsys):
     fails(capsys, 2, message, "run", "small.toml", "--search-once")
 
 
-def test_runs_of_a_series_may_be_carried_out_side_by_side(folder, capfd):
+def test_runs_of_a_series_may_be_carried_out_side_by_side(folder):
     threads = torch.get_num_threads()
-    torch.set_num_threads(num_threads(2))  # Another number of threads would round otherwise.
+    torch.set_num_threads(1)  # As `start` does: another number of threads would round otherwise.
     try:
         assert cli.main(["run", "small.toml", "--seeds", "2", "--out", "after", "--quiet"]) == 0
     finally:
         torch.set_num_threads(threads)
     run = ["run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside"]
-    assert cli.main(run) == 0
-    out, error = capfd.readouterr()
+    # Processes that are forked write where the first of all did: not in a test before this one.
+    process = start(*run, cwd=folder)
+    out, error = process.communicate()
+    assert process.returncode == 0
     assert "2 seeds, mean ± standard deviation" in out
     assert "seed 0: learnt" in error
     assert "seed 1: learnt" in error
     one, two = (finished_results(folder / name) for name in ("after", "beside"))
     assert [r["certificates"] for r in one] == [r["certificates"] for r in two]
     shutil.rmtree(folder / "beside" / "seed0")
-    assert cli.main(["resume", "beside", "--jobs", "2", "--quiet"]) == 0
+    process = start("resume", "beside", "--jobs", "2", "--quiet", cwd=folder)
+    assert process.communicate()[1] == ""
     assert [r["seed"] for r in finished_results(folder / "beside")] == [0, 1]
-    assert capfd.readouterr().err == ""
 
 
-def test_a_run_that_fails_beside_others_is_named(folder, capfd):
+def test_a_run_that_fails_beside_others_is_named(folder):
     run = ["run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "x", "--quiet"]
     (folder / "x" / "seed1").mkdir(parents=True)
     (folder / "x" / "seed1" / "precious").touch()
-    assert cli.main(run) == 2
-    error = capfd.readouterr().err
+    process = start(*run, cwd=folder)
+    error = process.communicate()[1]
+    assert process.returncode == 2
     assert "clnp: seed 1: x/seed1 is not empty" in error
     assert error.endswith("clnp: seed 1 failed, see above; go on with: clnp resume x\n")
     assert [r["seed"] for r in finished_results(folder / "x")] == [0]

@@ -82,7 +82,6 @@ class CapturedStep:
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
     """Let nothing be collected inside: a graph that is, in the middle of a capture, breaks it."""
-    gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -13,6 +13,7 @@ from typing import Any
 from . import cookbook
 from .console import Bars, Lines, Silence
 from .errors import CheckpointError, ClnpError, DivergedError, ForgettingError, StoppedError
+from .jobs import get_ready
 from .version import __version__
 
 DESCRIPTION = "Continual learning by neural pruning: task after task, nothing forgotten."
@@ -251,6 +252,7 @@ def _run(options: argparse.Namespace) -> Answer:
 
 
 def _compare(options: argparse.Namespace) -> Answer:
+    get_ready()
     from . import carrying, commands
 
     with contextlib.closing(_console(options)) as console:
@@ -268,6 +270,8 @@ def _compare(options: argparse.Namespace) -> Answer:
 
 
 def _start(options: argparse.Namespace, recipe: str) -> Answer:
+    if options.jobs > 1:
+        get_ready()
     from . import carrying, commands
 
     with contextlib.closing(_console(options)) as console:
@@ -284,6 +288,8 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
 
 
 def _resume(options: argparse.Namespace) -> Answer:
+    if options.jobs > 1:
+        get_ready()
     from . import commands
 
     with contextlib.closing(_console(options)) as console:

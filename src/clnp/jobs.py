@@ -1,6 +1,12 @@
-"""Functions that run side by side, each in a process of its own."""
+"""Functions that run side by side, each in a process of its own.
+
+On Linux such a process is forked from one that has imported what all of them need, and has done
+nothing else: importing takes seconds, and forking from here would take along the locks of this
+process's threads, and no GPU.
+"""
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import sys
@@ -8,11 +14,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
-
-import torch
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
@@ -31,8 +36,8 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
 
     Signals to stop are handed on to the processes that are running, and no other one is started.
     """
-    # A process that is forked has the locks of this one's threads, and no GPU.
-    context = multiprocessing.get_context("spawn")
+    context = _context()
+    environment = dict(os.environ)
     waiting, codes = list(jobs), dict[str, int]()
     running: dict[str, BaseProcess] = {}
 
@@ -51,7 +56,8 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
         while waiting or running:
             while waiting and len(running) < at_most:
                 job = waiting.pop(0)
-                running[job.name] = context.Process(target=_work, args=(job,), name=job.name)
+                work = (job, environment)
+                running[job.name] = context.Process(target=_work, args=work, name=job.name)
                 running[job.name].start()
             wait([process.sentinel for process in running.values()])
             for name, process in list(running.items()):
@@ -64,8 +70,25 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
     return codes
 
 
-def _work(job: Job) -> None:
+def get_ready() -> None:
+    """Begin to import what jobs need, in the background, where they can be forked from that."""
+    if isinstance(_context(), ForkServerContext):
+        multiprocessing.forkserver.ensure_running()
+
+
+def _context() -> SpawnContext | ForkServerContext:
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["clnp.preloaded"])
+    return context
+
+
+def _work(job: Job, environment: dict[str, str]) -> None:
     """What the process of a job does."""
+    # Forked, it has the environment of when the first of all was forked.
+    os.environ.clear()
+    os.environ.update(environment)
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # A terminal signals a whole group; here the parent hands signals on.
     threading.Thread(target=_stop_with_parent, daemon=True).start()
@@ -81,5 +104,7 @@ def _stop_with_parent() -> None:
 
 def num_threads(num_jobs: int) -> int:
     """How many threads each of so many processes can have; never more than one alone would."""
+    import torch  # Not before the processes that import it side by side are on their way.
+
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, min(torch.get_num_threads(), cores // num_jobs))
