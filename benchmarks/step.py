@@ -125,7 +125,7 @@ def report(
         ("training step, 75 % frozen / plain dense", "75 %", ""),
     ]
     for what, name, target in rows:
-        print(f"  {what:46}{ratio(times, name, 'plain'):28}{target}")
+        print(f"  {what:48}{ratio(times, name, 'plain'):28}{target}")
     for size in (BATCH, LARGE_BATCH) if x.device.type == "cuda" else (BATCH,):
         inputs = x.repeat(size // BATCH, *[1] * (x.ndim - 1))
         answers = {
@@ -134,7 +134,7 @@ def report(
         }
         times = measured(answers, rounds=rounds, seconds=seconds, device=x.device)
         what = f"inference, dense / subnetwork, half used, {size}"
-        print(f"  {what:46}{ratio(times, 'plain', 'subnetwork'):28}at least 2x")
+        print(f"  {what:48}{ratio(times, 'plain', 'subnetwork'):28}at least 2x")
 
 
 def main() -> None:

@@ -1,0 +1,119 @@
+"""A training step captured as a CUDA graph against one that `torch.compile` has made.
+
+    python benchmarks/compiled.py [--fraction 0.5] [--rounds 3] [--device cuda]
+
+The steps are those of `step.py`. Every task has other shapes, so that what is done once, compiling
+or capturing, is done for every task: the last column says after how many steps of a task compiling
+has paid, counted from the first. On a CPU the step beside it is run as it is.
+"""
+
+import argparse
+import logging
+import math
+import statistics
+from collections.abc import Callable
+
+import torch
+from frozen import with_fraction_frozen
+from step import ALPHA, BATCH, clnp_step, measured
+from timing import aligned, machine, ratios, seconds, spread
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import clnp
+
+MODES = ("default", "reduce-overhead", "max-autotune")
+WARM_UP = 5
+"""Calls that belong to what is done once: the first ones compile, and capture."""
+
+
+def compiled_step(
+    net: clnp.ContinualNet, x: Tensor, labels: Tensor, mode: str
+) -> Callable[[], None]:
+    """The step with forward, loss and backward compiled, and on a GPU a fused optimizer."""
+    net.train()
+    fused = x.device.type == "cuda"
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=fused)
+    loss_of: Callable[[], Tensor] = torch.compile(
+        lambda: F.cross_entropy(net(x), labels), mode=mode
+    )
+
+    def step() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        optimizer.zero_grad(set_to_none=True)
+        loss_of().backward()
+        net.add_l1_gradient(ALPHA)
+        optimizer.step()
+
+    return step
+
+
+def report(
+    title: str,
+    make: Callable[[], nn.Module],
+    x: Tensor,
+    *,
+    head: str,
+    fraction: float,
+    rounds: int,
+    modes: list[str],
+) -> None:
+    labels = torch.randint(0, 10, (len(x),), device=x.device)
+
+    def opened() -> clnp.ContinualNet:
+        return with_fraction_frozen(make, x, head=head, fraction=fraction)
+
+    ours = "captured" if x.device.type == "cuda" else "as it is"
+    steps = {ours: clnp_step(opened(), x, labels)}
+    once: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for mode in modes:
+        steps[mode] = compiled_step(opened(), x, labels, mode)
+    for name, step in list(steps.items()):
+        try:
+            once[name] = seconds(lambda step=step: [step() for _ in range(WARM_UP)], x.device)
+        except Exception as error:  # What a compiler raises is its own affair.
+            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+            del steps[name]
+    times = measured(steps, rounds=rounds, seconds=0.3, device=x.device)
+    usual = statistics.median(times[ours])
+    rows = [["step", "first calls, s", "a step, ms", f"/ {ours}", "pays after"]]
+    for name, taken in times.items():
+        gain = usual - statistics.median(taken)
+        after = f"{math.ceil((once[name] - once[ours]) / gain)} steps" if gain > 0 else "never"
+        rows.append(
+            [
+                name,
+                f"{once[name]:.1f}",
+                f"{1e3 * statistics.median(taken):.2f}",
+                spread(ratios(taken, times[ours]), "x"),
+                "-" if name == ours else after,
+            ]
+        )
+    print(f"\n{title}, {fraction:.0%} frozen\n{aligned(rows)}")
+    for name, reason in failed.items():
+        print(f"{name} failed: {reason}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fraction", type=float, default=0.5, help="of every layer that is frozen")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    print(f"{machine(device)}, batch {BATCH}, {options.rounds} rounds")
+    shared = {"fraction": options.fraction, "rounds": options.rounds, "modes": options.modes}
+    x = torch.rand(BATCH, 784, device=device)
+    report("MLP 784-2000-2000-10, single head", clnp.MLP, x, head="single", **shared)
+    x = torch.rand(BATCH, 3, 32, 32, device=device)
+    report("narrow CNN, multi-head", clnp.NarrowCNN, x, head="multi", **shared)
+
+
+if __name__ == "__main__":
+    main()
