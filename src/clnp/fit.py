@@ -63,6 +63,7 @@ class Fit:
         self.device = data.train.device
         captured = can_be_captured(training, data.train)
         self.optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
+        rule.set_up(self.optimizer)
         size = training.batch_size
         self._captured = CapturedStep(self._step_at, size, self.device) if captured else None
         self._loss_sum = torch.zeros((), device=self.device)

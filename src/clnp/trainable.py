@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .openstate import OpenState
 
@@ -38,9 +39,9 @@ class Trainable(Protocol):
 class StepRule:
     """What a method does in a step beside following the gradient of the loss.
 
-    A step calls, in this order: `before_step`, with the part of the epoch that is over; `loss`,
+    `set_up` gets the optimizer before the first step of all, and when a training is resumed. A step calls, in this order: `before_step`, with the part of the epoch that is over; `loss`,
     which is added to the loss; `after_backward`, which may change gradients; `after_step`. All but
-    the first are captured with the step, so they may only work on tensors that stay where they
+    `before_step` are captured with the step, so they may only work on tensors that stay where they
     are. `penalty` is what an epoch's report adds to the loss for what is not in it.
     """
 
@@ -49,3 +50,4 @@ class StepRule:
     after_backward: Callable[[], None] = lambda: None
     after_step: Callable[[], None] = lambda: None
     penalty: Callable[[], float] = lambda: 0.0
+    set_up: Callable[[Optimizer], None] = lambda optimizer: None

@@ -11,18 +11,21 @@ term adds 2 c Omega (theta - theta~) to the gradient.
 
 The max is not in the paper's formula but in its authors' code, which has it around the whole sum:
 below 0, an importance would push its weight away without end. The optimizer is made anew for each
-task, as theirs is for CIFAR; their notebook for permuted MNIST lets Adam's averages go on.
+task, as theirs is for CIFAR; with `keep_optimizer` its averages go on, as theirs do for permuted
+MNIST.
 
 With `training.patience`, omega covers all steps, also those after the weights that are kept.
 """
 
 import contextlib
+import copy
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..errors import ArgumentError
 from ..task import TaskData
@@ -39,6 +42,8 @@ class SI:
     """How strongly weights are held: c. The authors use 0.1 for permuted MNIST, 0.01 for CIFAR."""
     damping: float = 0.1
     """Keeps the importance of weights that hardly moved low: xi. The authors use 0.1 and 0.001."""
+    keep_optimizer: bool = False
+    """Let the optimizer's averages go on from task to task, as the authors do for permuted MNIST."""
     training: Training | None = None
     """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
 
@@ -54,13 +59,18 @@ class SI:
 
 
 class SIStrategy:
-    """For each weight that tasks share: Omega, theta~ and omega, in tensors that stay in place."""
+    """For each weight that tasks share: Omega, theta~ and omega, in tensors that stay in place.
+
+    And what the optimizer knew of it at the end of the last task, if that is kept.
+    """
 
     def __init__(self, settings: SI, net: DenseNet) -> None:
         self.settings, self.net = settings, net
         self.importance: dict[str, Tensor] = {}
         self.anchor: dict[str, Tensor] = {}
         self.path: dict[str, Tensor] = {}
+        self.averages: dict[str, dict[str, Any]] = {}
+        self._optimizer: Optimizer | None = None
 
     def begin(self, index: int) -> None:
         """Set out from the weights as they are: theta~ and theta(start) in one."""
@@ -103,7 +113,23 @@ class SIStrategy:
             parts = zip(importance, weights, anchor, strict=True)
             return strength * sum(float((o * (w - a).square_()).sum()) for o, w, a in parts)
 
-        return StepRule(after_backward=after_backward, after_step=after_step, penalty=penalty)
+        return StepRule(
+            after_backward=after_backward,
+            after_step=after_step,
+            penalty=penalty,
+            set_up=self._set_up,
+        )
+
+    def _set_up(self, optimizer: Optimizer) -> None:
+        """Let the optimizer go on from where the last task's was."""
+        self._optimizer = optimizer
+        if self.averages:
+            trained = [weight for group in optimizer.param_groups for weight in group["params"]]
+            numbers = {id(weight): number for number, weight in enumerate(trained)}
+            trunk = self.net.trunk()
+            kept = {numbers[id(trunk[name])]: known for name, known in self.averages.items()}
+            kept = copy.deepcopy(kept)  # It would write into them otherwise.
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
 
     @torch.no_grad()
     def end(self, index: int, data: TaskData) -> None:
@@ -112,14 +138,23 @@ class SIStrategy:
             distance = (weight - self.anchor[name]).square_()
             self.importance[name] += self.path[name] / (distance + self.settings.damping)
             self.importance[name].clamp_(min=0.0)
+        if self.settings.keep_optimizer and self._optimizer is not None:
+            known = self._optimizer.state
+            trunk = self.net.trunk().items()
+            self.averages = {name: dict(known[weight]) for name, weight in trunk if known[weight]}
 
     def running(self, index: int) -> AbstractContextManager[None]:
         """The network as it is."""
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, Any]:
-        """Omega, theta~ and omega, by weight."""
-        return {"importance": self.importance, "anchor": self.anchor, "path": self.path}
+        """Omega, theta~, omega and what the optimizer knew, by weight."""
+        return {
+            "importance": self.importance,
+            "anchor": self.anchor,
+            "path": self.path,
+            "averages": self.averages,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on in the middle of a task, or after one."""
@@ -129,8 +164,13 @@ class SIStrategy:
 
         self.importance, self.anchor = taken(state["importance"]), taken(state["anchor"])
         self.path = taken(state["path"])
+        self.averages = state["averages"]
 
     def stored_bytes(self) -> dict[str, int]:
         """Three numbers for each weight that tasks share; a task needs them all to be learnt."""
         kept = [*self.importance.values(), *self.anchor.values(), *self.path.values()]
-        return {"importance": sum(tensor.nbytes for tensor in kept)}
+        stored = {"importance": sum(tensor.nbytes for tensor in kept)}
+        if self.averages:
+            known = [value for each in self.averages.values() for value in each.values()]
+            stored["optimizer"] = sum(each.nbytes for each in known if isinstance(each, Tensor))
+        return stored
