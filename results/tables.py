@@ -18,8 +18,17 @@ from typing import Any
 from clnp.series import plus_minus, spread
 
 HERE = Path(__file__).parent
-PAGES = ("README.md", "docs/reproduction.md")
+PAGES = ("README.md", "docs/reproduction.md", "docs/baselines.md")
 MARK = re.compile(r"(<!-- table: (\w+)([^>]*) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+COMMON = (
+    "training.precision",
+    "training.channels_last",
+    "training.cuda_graph",
+    "torch.backends.cudnn.benchmark",
+    "learner.training.precision",
+    "learner.training.channels_last",
+)
+"""Settings that are about speed alone, and the same in all runs of a search."""
 PAPER = {
     "permuted-mnist": ("permuted MNIST, 10 tasks, 784-2000-2000-10, single head", "98.42 ± 0.04"),
     "split-cifar-narrow-m1": ("six CIFAR tasks, narrow multi-head CNN, margin 1", "figure only"),
@@ -89,7 +98,49 @@ def pruning(*recipes: str) -> list[list[str]]:
     return rows
 
 
-TABLES = {"headline": headline, "accuracy": accuracy, "capacity": capacity, "pruning": pruning}
+def comparison(recipe: str) -> list[list[str]]:
+    """The table of a comparison, as it was collected."""
+    lines = (HERE / f"compare-{recipe}" / "comparison.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [rows[0], *rows[2:]]
+
+
+def search(folder: str) -> list[list[str]]:
+    """What was tried for each method, the best of each in bold: one run each."""
+    lines = (HERE / folder / "baselines.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    rows = [["method", "set", "average", "when learnt"]]
+    for record in records:
+        settings = dict(record["set"])
+        method = settings.pop("method", "clnp")
+        rivals = [r["average"] for r in records if r["set"].get("method", "clnp") == method]
+        average, learnt = f"{record['average']:.2f}", record["learnt"]
+        best = record["average"] == max(rivals) and len(rivals) > 1
+        known = all(score is not None for score in learnt)
+        rows.append(
+            [
+                f"`{method}`",
+                ", ".join(_setting(k, v) for k, v in settings.items() if k not in COMMON),
+                f"**{average}**" if best else average,
+                f"{statistics.fmean(learnt):.2f}" if known else "-",
+            ]
+        )
+    return rows
+
+
+def _setting(key: str, value: Any) -> str:
+    key = key.removeprefix("training.")
+    return f"`{key} = {json.dumps(value) if not isinstance(value, dict) else value}`"
+
+
+TABLES = {
+    "headline": headline,
+    "accuracy": accuracy,
+    "capacity": capacity,
+    "pruning": pruning,
+    "comparison": comparison,
+    "search": search,
+}
 
 
 def filled(text: str) -> str:

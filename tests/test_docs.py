@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from clnp import cli, cookbook, datasets, recipe
+from clnp.compare import texts
 from clnp.document import parse
 from clnp.reference import markdown
 from clnp.report.collection import read_collection
@@ -238,6 +239,46 @@ def test_results_are_collected_from_runs(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "permuted-mnist" / known.name).read_text())
     assert found["result"] == record["result"]
     assert (found["environment"]["commit"], found["environment"]["date"]) == ("abc", "2030-01-02")
+
+
+def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
+    collect, tables = program("collect"), program("tables")
+    monkeypatch.setattr(collect, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    environment = {**dict.fromkeys(collect.VERSIONS, "1"), "began": "2030-01-02T03:04:05+00:00"}
+    for method, score in (("ewc", 70.0), ("clnp", 80.0), ("single", 85.0)):
+        for seed in (0, 1):
+            run = tmp_path / "runs" / method / f"seed{seed}"
+            run.mkdir(parents=True)
+            result = {
+                "method": method,
+                "seed": seed,
+                "scores": [[score], [score + seed, score + seed]],
+                "timings": {"seconds": 10.0, "peak_bytes": 3e6},
+                "stored_bytes": {"network": 2e6},
+            }
+            (run / "result.json").write_text(json.dumps(result))
+            (run / "environment.json").write_text(json.dumps([environment]))
+    collect.collect_comparison("x", [tmp_path / "runs" / "ewc"], None)
+    collect.collect_comparison("x", [tmp_path / "runs"], "abc")
+    folder = tmp_path / "compare-x"
+    found = json.loads((folder / "clnp" / "seed1.json").read_text())
+    assert found["environment"]["commit"] == "abc"
+    head, *rows = tables.comparison("x")
+    assert head[:2] == ["method", "average"]
+    assert [row[:2] for row in rows] == [
+        ["clnp", "80.50 ± 0.71"],
+        ["single", "85.50 ± 0.71"],
+        ["ewc", "70.50 ± 0.71"],
+    ]
+    assert {file.suffix for file in folder.glob("comparison.*")} == {".txt", ".csv", ".md", ".tex"}
+
+
+def test_tables_of_comparisons_are_those_of_the_results_beside_them():
+    collect = program("collect")
+    for table in (ROOT / "results").glob("compare-*/comparison.*"):
+        written = texts(collect.compared(table.parent))
+        assert table.read_text() == written[table.suffix[1:]], table
 
 
 def test_every_picture_is_shown_and_every_one_that_is_shown_is_there():

@@ -57,6 +57,13 @@ def wait_for(path, seconds=30.0):
         time.sleep(0.02)
 
 
+def in_a_process_of_its_own(program):
+    """Python that finds what is here and what is imported here."""
+    found = [Path(__file__).parent, *(Path(each).absolute() for each in sys.path)]
+    path = os.pathsep.join(map(str, found))
+    return subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path})
+
+
 def test_jobs_run_and_leave_their_exit_codes(tmp_path):
     jobs = [Job("a", write, (tmp_path / "a", "hello")), Job("b", leave, (3,))]
     assert side_by_side(jobs, at_most=2) == {"a": 0, "b": 3}
@@ -97,11 +104,7 @@ def test_jobs_stop_when_their_parent_is_killed(tmp_path):
         "from clnp.jobs import Job, side_by_side; from test_jobs import linger\n"
         f"side_by_side([Job('a', linger, ({str(started)!r}, {str(stopped)!r}))], at_most=1)"
     )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-    }
-    parent = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    parent = in_a_process_of_its_own(program)
     wait_for(started)
     parent.kill()
     parent.wait()
@@ -126,16 +129,23 @@ def imported(path):
     Path(path).write_text(f"{ready} {os.environ.get('MOOD')} {os.environ.get('OTHER')}")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are spawned elsewhere")
-def test_jobs_begin_with_everything_imported_and_with_the_environment_of_the_moment(
-    tmp_path, monkeypatch
-):
+def check_beginnings(folder):
+    """Two jobs of a process that has begun no other ones, in different environments."""
     get_ready()
-    monkeypatch.setenv("MOOD", "good")
-    monkeypatch.delenv("OTHER", raising=False)
-    assert side_by_side([Job("a", imported, (tmp_path / "a",))], at_most=1) == {"a": 0}
-    assert (tmp_path / "a").read_text() == "True good None"
-    monkeypatch.setenv("OTHER", "worse")
-    monkeypatch.delenv("MOOD")
-    assert side_by_side([Job("b", imported, (tmp_path / "b",))], at_most=1) == {"b": 0}
-    assert (tmp_path / "b").read_text() == "True None worse"
+    os.environ["MOOD"] = "good"
+    assert side_by_side([Job("a", imported, (folder / "a",))], at_most=1) == {"a": 0}
+    assert (folder / "a").read_text() == "True good None"
+    os.environ["OTHER"] = "worse"
+    del os.environ["MOOD"]
+    assert side_by_side([Job("b", imported, (folder / "b",))], at_most=1) == {"b": 0}
+    assert (folder / "b").read_text() == "True None worse"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are spawned elsewhere")
+def test_jobs_begin_with_everything_imported_and_with_the_environment_of_the_moment(tmp_path):
+    program = (
+        "from pathlib import Path; from test_jobs import check_beginnings\n"
+        f"check_beginnings(Path({str(tmp_path)!r}))"
+    )
+    done = in_a_process_of_its_own(program)
+    assert done.wait() == 0

@@ -53,19 +53,23 @@ def read_comparison(path: Path) -> dict[str, Any]:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """What each method has come to: mean and standard deviation over the seeds of every column.
+    """What each method of the comparison at `path` has come to, as far as it is finished."""
+    methods: list[str] = read_comparison(path)["methods"]
+    return rows_of({method: finished_results(path / method) for method in methods})
+
+
+def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """What each method's results come to: mean and deviation over the seeds of every column.
 
     Forward transfer is known where each task has also been learnt alone, with the same seed.
     """
-    methods: list[str] = read_comparison(path)["methods"]
-    results = {method: finished_results(path / method) for method in methods}
     alone = {r["seed"]: [row[-1] for row in r["scores"]] for r in results.get(ALONE, [])}
     found = []
-    for method in methods:
-        if not results[method]:
+    for method, own in results.items():
+        if not own:
             continue
-        columns = [_figures(result, alone.get(result["seed"])) for result in results[method]]
-        row: dict[str, Any] = {"method": method, "seeds": [r["seed"] for r in results[method]]}
+        columns = [_figures(result, alone.get(result["seed"])) for result in own]
+        row: dict[str, Any] = {"method": method, "seeds": [r["seed"] for r in own]}
         for column in COLUMNS:
             values = [figures[column.key] for figures in columns]
             known = [value for value in values if value is not None]

@@ -39,10 +39,11 @@ class Trainable(Protocol):
 class StepRule:
     """What a method does in a step beside following the gradient of the loss.
 
-    `set_up` gets the optimizer before the first step of all, and when a training is resumed. A step calls, in this order: `before_step`, with the part of the epoch that is over; `loss`,
-    which is added to the loss; `after_backward`, which may change gradients; `after_step`. All but
-    `before_step` are captured with the step, so they may only work on tensors that stay where they
-    are. `penalty` is what an epoch's report adds to the loss for what is not in it.
+    `set_up` gets the optimizer before the first step, and when a training is resumed. A step calls,
+    in this order: `before_step`, with the part of the epoch that is over; `loss`, which is added to
+    the loss; `after_backward`, which may change gradients; `after_step`. All but `before_step` are
+    captured with the step, so they may only work on tensors that stay where they are. `penalty` is
+    what an epoch's report adds to the loss for what is not in it.
     """
 
     before_step: Callable[[float], None] = lambda over: None

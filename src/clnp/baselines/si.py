@@ -43,7 +43,7 @@ class SI:
     damping: float = 0.1
     """Keeps the importance of weights that hardly moved low: xi. The authors use 0.1 and 0.001."""
     keep_optimizer: bool = False
-    """Let the optimizer's averages go on from task to task, as the authors do for permuted MNIST."""
+    """Let the optimizer's averages go on from task to task, as the authors do on permuted MNIST."""
     training: Training | None = None
     """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
 
