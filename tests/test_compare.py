@@ -34,6 +34,11 @@ def make(path, method, *, seeds=(0, 1), scores=((90.0,), (70.0, 80.0)), stored=2
         (run / "result.json").write_text(json.dumps(result))
 
 
+def duration(run):
+    """When the run began and when it was finished."""
+    return [(run / file).stat().st_mtime for file in ("config.json", "result.json")]
+
+
 def test_rows_are_means_over_seeds(tmp_path):
     make(tmp_path, "clnp")
     make(tmp_path, "single", scores=((85.0,), (85.0, 82.0)))
@@ -98,6 +103,47 @@ def test_methods_are_compared_from_the_command_line(folder, capsys):
     assert "Neurons" not in text
     promise = "c/finetune/seed0 was learnt by finetune, which promises nothing that could be .*"
     fails(capsys, 2, promise, "verify", "c/finetune/seed0")
+
+
+def test_methods_go_on_at_the_same_time(folder, capsys):
+    options = ["--methods", "finetune,ewc", "--jobs", "2", "--quiet", "--out", "c"]
+    assert (
+        cli.main(["compare", "small.toml", *options, "--set", "learner.training.epochs=300"]) == 0
+    )
+    first, second = (duration(folder / "c" / name / "seed0") for name in ("finetune", "ewc"))
+    assert first[0] < second[1]
+    assert second[0] < first[1]
+    for name in ("finetune", "ewc"):
+        assert (folder / "c" / name / "summary.json").is_file()
+
+
+def test_runs_of_a_comparison_that_fail_are_named(folder, capsys):
+    for name in ("finetune", "ewc"):
+        (folder / "c" / name / "seed1").mkdir(parents=True)
+        (folder / "c" / name / "seed1" / "precious").touch()
+    options = ["--methods", "finetune,ewc,single", "--seeds", "2", "--quiet", "--out", "c"]
+    failed = "finetune, seed 1, ewc, seed 1 failed, see above; go on with: clnp resume c"
+    fails(capsys, 2, failed, "compare", "small.toml", *options)
+    assert [len(finished_results(folder / "c" / m)) for m in ("finetune", "ewc", "single")] == [
+        1,
+        1,
+        2,
+    ]
+
+
+def test_the_first_seed_of_every_method_comes_first_where_it_searches_for_all(folder, capsys):
+    options = ["--methods", "clnp,finetune", "--seeds", "2", "--jobs", "4", "--search-once"]
+    grid = ["--set", "learner.alphas=[1e-4, 1e-3]"]
+    assert cli.main(["compare", "small.toml", *options, *grid, "--quiet", "--out", "c"]) == 0
+    for name in ("clnp", "finetune"):
+        first, second = (duration(folder / "c" / name / f"seed{seed}") for seed in (0, 1))
+        assert first[1] <= second[0]
+    searched, taken = (
+        [len(task["candidates"]) for task in result["tasks"]]
+        for result in finished_results(folder / "c" / "clnp")
+    )
+    assert max(searched) == 2
+    assert max(taken) == 1
 
 
 def test_a_comparison_that_has_hardly_begun_can_be_inspected(tmp_path, capsys):

@@ -206,7 +206,7 @@ def _add_run_options(command: argparse.ArgumentParser) -> None:
         type=_count,
         default=1,
         metavar="N",
-        help="carry out N runs of a series at a time, each in a process of its own",
+        help="carry out N runs of a series or comparison at a time, each in a process of its own",
     )
     command.add_argument("--quiet", action="store_true", help="show no progress")
     for name, where in TRACKERS.items():

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -110,17 +110,21 @@ def _go_on_comparing(
 ) -> Answer:
     """Carry out all runs of these methods that are not finished; the table of all methods."""
     known = read_comparison(path)
+    runs = []
     for method in methods:
         source = Source(str(path / method / RECIPE))  # The user's own may be another by now.
         if not read_series(path / method):
             source = Source.from_json(known["source"]).with_method(method)
             text = to_toml(source.load(known["seeds"][0]).recipe, header=HEADER)
             _begin_series(path / method, {**known, "methods": [method]}, text)
-        console.say(f"method {method}")
-        try:
-            _go_on(path / method, source, place, num_jobs=num_jobs, console=console, apart=True)
-        except StoppedError as error:
-            raise _stopped_series(path) from error
+        runs += [
+            Member(path / method, seed, source, f"{method}, seed {seed}") for seed in known["seeds"]
+        ]
+    first = [run for run in runs if known["search_once"] and run.seed == known["seeds"][0]]
+    for together in (first, [run for run in runs if run not in first]):
+        _carry_out_together(path, together, place, num_jobs=num_jobs, console=console)
+    for method in methods:
+        _summarise(path / method)
     found = rows(path)
     written = texts(found)
     with writing(path):
@@ -180,36 +184,32 @@ def _begin_series(path: Path, series: dict[str, Any], text: str) -> None:
 
 
 def _go_on(
-    path: Path,
-    source: Source,
-    place: Circumstances,
-    *,
-    num_jobs: int,
-    console: Silence,
-    apart: bool = False,
+    path: Path, source: Source, place: Circumstances, *, num_jobs: int, console: Silence
 ) -> Answer:
-    """Carry out all runs of a series that are not finished, several at a time if asked to.
-
-    With `apart`, each has a process of its own even if there is one at a time.
-    """
+    """Carry out all runs of a series that are not finished, several at a time if asked to."""
     series = read_series(path)
     seeds = series["seeds"]
     # Where the first run searches for all of them, it has to come first.
     num_alone = 1 if series["search_once"] else 0
-    alone = seeds if num_jobs == 1 and not apart else seeds[:num_alone]
+    alone = seeds if num_jobs == 1 else seeds[:num_alone]
     for seed in alone:
         console.say(f"seed {seed}, {seeds.index(seed) + 1} of {len(seeds)}")
         try:
             _carry_out_one(path, seed, source, place, console)
         except StoppedError as error:
             raise _stopped_series(path) from error
-    rest = seeds[len(alone) :]
-    if rest:
-        _carry_out_together(path, rest, source, place, num_jobs=num_jobs, console=console)
-    summary = aggregate(finished_results(path))
-    with writing(path):
-        replace_file(path / SUMMARY, (to_json(summary, indent=1) + "\n").encode())
+    rest = [Member(path, seed, source, f"seed {seed}") for seed in seeds[len(alone) :]]
+    _carry_out_together(path, rest, place, num_jobs=num_jobs, console=console)
+    summary = _summarise(path)
     return summary, f"{described(summary)}\n\nThe runs are in {path}."
+
+
+def _summarise(path: Path) -> dict[str, Any]:
+    """Write down what the runs of a series have come to."""
+    found = aggregate(finished_results(path))
+    with writing(path):
+        replace_file(path / SUMMARY, (to_json(found, indent=1) + "\n").encode())
+    return found
 
 
 def _carry_out_one(
@@ -230,34 +230,39 @@ def _carry_out_one(
         carry_out(experiment, begun, place, console)
 
 
+@dataclass(frozen=True)
+class Member:
+    """A run of a series, and what it is called where several go on at the same time."""
+
+    series: Path
+    seed: int
+    source: Source
+    title: str
+
+
 def _carry_out_together(
     path: Path,
-    seeds: list[int],
-    source: Source,
+    runs: Sequence[Member],
     place: Circumstances,
     *,
     num_jobs: int,
     console: Silence,
 ) -> None:
-    """Carry out the runs with these seeds in processes of their own."""
+    """Carry out these runs of the series or comparison at `path`, in processes of their own."""
+    if not runs:
+        return
     console.close()
     devices = [place.device]
     if place.device is None and torch.cuda.device_count() > 1:
         devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    threads, quiet = num_threads(num_jobs), type(console) is Silence
     jobs = [
         Job(
-            f"seed {seed}",
+            run.title,
             _job,
-            (
-                path,
-                seed,
-                source,
-                replace(place, device=devices[number % len(devices)]),
-                num_threads(num_jobs),
-                type(console) is Silence,
-            ),
+            (run, replace(place, device=devices[number % len(devices)]), threads, quiet),
         )
-        for number, seed in enumerate(seeds)
+        for number, run in enumerate(runs)
     ]
     codes = side_by_side(jobs, at_most=num_jobs)
     failed = [name for name, code in codes.items() if code not in (0, STOPPED)]
@@ -268,18 +273,16 @@ def _carry_out_together(
         raise _stopped_series(path)
 
 
-def _job(
-    path: Path, seed: int, source: Source, place: Circumstances, threads: int, quiet: bool
-) -> None:
+def _job(run: Member, place: Circumstances, threads: int, quiet: bool) -> None:
     """One run of a series in a process of its own."""
-    console = Silence() if quiet else Lines(sys.stderr, label=f"seed {seed}: ")
+    console = Silence() if quiet else Lines(sys.stderr, label=f"{run.title}: ")
     torch.set_num_threads(threads)
     try:
-        _carry_out_one(path, seed, source, place, console)
+        _carry_out_one(run.series, run.seed, run.source, place, console)
     except StoppedError:
         sys.exit(STOPPED)
     except ClnpError as error:
-        print(f"clnp: seed {seed}: {error}", file=sys.stderr, flush=True)
+        print(f"clnp: {run.title}: {error}", file=sys.stderr, flush=True)
         sys.exit(FAILED)
 
 
