@@ -110,6 +110,28 @@ def test_a_run_goes_on_from_any_event(tmp_path, moment):
     assert without_timings(broken) == without_timings(whole)
 
 
+def test_a_run_is_finished_when_all_has_been_told(tmp_path):
+    """Killed before its last event, it comes to the same events; after it, to no second one."""
+
+    def crash(event):
+        if event["event"] == "finished":
+            raise Crash
+
+    experiment().run(tmp_path / "whole")
+    with pytest.raises(Crash):
+        experiment().run(tmp_path / "broken", on_event=crash)
+    assert read_json(tmp_path / "broken", RESULT, {})["finished"] is False
+    # What was told after the last checkpoint is forgotten, and told again.
+    experiment().run(tmp_path / "broken")
+    found = [
+        [event["event"] for event in read_events(tmp_path / name) if event["event"] != "resumed"]
+        for name in ("whole", "broken")
+    ]
+    assert found[0] == found[1]
+    assert found[0].count("finished") == 1
+    assert read_json(tmp_path / "broken", RESULT, {})["finished"] is True
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path):
     first = experiment().run(tmp_path / "run")
     before = (tmp_path / "run" / CHECKPOINT).read_bytes()

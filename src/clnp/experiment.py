@@ -188,9 +188,10 @@ class Course:
                 self._judge(tasks[: len(self._done)])
             self._save()
         self.method.verify()
+        self._tell({"event": "finished", "num_tasks": len(self._done)})
+        # The last of all: a run whose result is finished is not taken up again.
         result = self.result()
         self.run.write(RESULT, result)
-        self._tell({"event": "finished", "num_tasks": len(self._done)})
         return result
 
     def _take_up(self) -> bool:
@@ -293,7 +294,7 @@ class Course:
         }
         with writing(self.run.path):
             self.method.save(self.run.path / CHECKPOINT, attached=state)
-        if own["progress"] is None:
+        if own["progress"] is None and not self._finished:
             self.run.write(RESULT, self.result())
         self._saved = time.monotonic()
         if self._stopping and not self._finished:
