@@ -1,8 +1,9 @@
 """The kernels of a training step on a GPU: how many there are, and which take longest.
 
-    python benchmarks/kernels.py [--steps 10] [--most 9]
+    python benchmarks/kernels.py [--steps 10] [--most 9] [--bfloat16]
 
-The steps are those of `step.py`, not captured, with nothing and with half of every layer frozen.
+The steps are those of `step.py`, not captured, with nothing and with half of every layer frozen; with
+`--bfloat16` in that format, and images with their channels last.
 """
 
 import argparse
@@ -22,7 +23,7 @@ WARM_UP = 5
 
 
 def kernels(
-    net: clnp.ContinualNet, x: torch.Tensor, num_steps: int
+    net: clnp.ContinualNet, x: torch.Tensor, num_steps: int, *, bfloat16: bool
 ) -> list[tuple[str, int, float]]:
     """Name, number of calls and microseconds of each kernel in that many steps."""
     labels = torch.randint(0, 10, (len(x),), device=x.device)
@@ -31,7 +32,9 @@ def kernels(
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(net(x), labels).backward()
+        with torch.autocast("cuda", torch.bfloat16, enabled=bfloat16):
+            loss = F.cross_entropy(net(x), labels)
+        loss.backward()
         net.add_l1_gradient(ALPHA)
         optimizer.step()
 
@@ -51,11 +54,20 @@ def kernels(
 
 
 def report(
-    title: str, make: Callable[[], nn.Module], x: torch.Tensor, *, head: str, steps: int, most: int
+    title: str,
+    make: Callable[[], nn.Module],
+    x: torch.Tensor,
+    *,
+    head: str,
+    steps: int,
+    most: int,
+    bfloat16: bool,
 ) -> None:
+    if bfloat16 and x.ndim == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
     for fraction in (0.0, 0.5):
         net = with_fraction_frozen(make, x, head=head, fraction=fraction)
-        rows = kernels(net, x, steps)
+        rows = kernels(net, x, steps, bfloat16=bfloat16)
         time, count = (sum(row[column] for row in rows) / steps for column in (2, 1))
         print(f"\n{title}, {fraction:.0%} frozen: {time:.0f} µs in {count:.0f} kernels")
         for name, calls, took in sorted(rows, key=lambda row: -row[2])[:most]:
@@ -66,10 +78,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--most", type=int, default=9, help="kernels that are listed")
+    parser.add_argument("--bfloat16", action="store_true", help="with channels last")
     options = parser.parse_args()
     device = torch.device("cuda")
-    print(f"{machine(device)}, batch {BATCH}")
-    listed = {"steps": options.steps, "most": options.most}
+    how = "bfloat16, channels last" if options.bfloat16 else "float32"
+    print(f"{machine(device)}, batch {BATCH}, {how}")
+    listed = {"steps": options.steps, "most": options.most, "bfloat16": options.bfloat16}
     x = torch.rand(BATCH, 784, device=device)
     report("MLP 784-2000-2000-10, single head", clnp.MLP, x, head="single", **listed)
     x = torch.rand(BATCH, 3, 32, 32, device=device)
