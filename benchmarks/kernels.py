@@ -2,8 +2,8 @@
 
     python benchmarks/kernels.py [--steps 10] [--most 9] [--bfloat16]
 
-The steps are those of `step.py`, not captured, with nothing and with half of every layer frozen; with
-`--bfloat16` in that format, and images with their channels last.
+The steps are those of `step.py`, not captured, with nothing and with half of every layer frozen;
+with `--bfloat16` in that format, and images with their channels last.
 """
 
 import argparse
