@@ -1,13 +1,18 @@
 import csv
 import json
+import os
 import shutil
+import signal
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from clnp import cli
 from clnp.compare import rows, texts
 from clnp.series import finished_results
-from test_cli import RECIPE, fails
+from test_cli import RECIPE, fails, start
 
 
 @pytest.fixture
@@ -115,6 +120,20 @@ def test_methods_go_on_at_the_same_time(folder, capsys):
     assert second[0] < first[1]
     for name in ("finetune", "ewc"):
         assert (folder / "c" / name / "summary.json").is_file()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are spawned elsewhere")
+def test_a_terminal_that_is_interrupted_while_everything_is_imported(folder):
+    process = start("compare", "small.toml", "--jobs", "2", cwd=folder, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 2:  # The one that jobs are forked from is there.
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    error = process.communicate(timeout=60)[1]
+    assert error.startswith("clnp: stopped")
+    assert error.count("\n") == 1
+    assert process.returncode == 130
 
 
 def test_runs_of_a_comparison_that_fail_are_named(folder, capsys):

@@ -2,11 +2,11 @@
 
 import os
 
-import torch._dynamo  # Imported by the first optimizer otherwise, which takes as long as torch.
+# A terminal that is interrupted or closed ends the jobs, in their time, and this process with them.
+os.setpgrp()
 
-from . import commands
+import torch._dynamo  # noqa: E402  The first optimizer would import it, in as long as torch takes.
+
+from . import commands  # noqa: E402
 
 __all__ = ["commands", "torch"]
-
-# A terminal that is closed shall end the jobs, in their time, and this process after them.
-os.setpgrp()
