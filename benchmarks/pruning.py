@@ -9,7 +9,9 @@ validation samples, for all layers together or for each one. A ratio is the medi
 """
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from timing import aligned, machine, ratios, seconds, spread
@@ -48,8 +50,8 @@ def measured(model: nn.Module, data: TaskData, *, head: str, device: torch.devic
     fit = Fit(net, data, training, seed=0, rule=l1_rule(net, training.alpha))
     fit.run()
 
-    def score(predict: object) -> float:
-        return evaluate(predict, data.validation, data.objective)  # type: ignore[arg-type]
+    def score(predict: Callable[..., Any], at_least: float | None) -> float:
+        return evaluate(predict, data.validation, data.objective, at_least=at_least)
 
     found = []
 

@@ -15,6 +15,7 @@ from clnp.arguments import (
     first_difference,
     neurons_by_group,
     threshold_by_group,
+    told,
 )
 from clnp.errors import ArgumentError, CapacityError, PruningError
 from clnp.graph import Graph
@@ -43,6 +44,13 @@ class Nested(nn.Module):
 @pytest.fixture(scope="module")
 def nested() -> Graph:
     return clnp.ContinualNet(Nested(), torch.randn(4, 6)).graph
+
+
+def test_a_score_is_told_what_is_needed_if_it_takes_it():
+    assert told(lambda predict, at_least: (predict, at_least), 3.0)("net") == ("net", 3.0)
+    assert told(lambda predict, at_least=1.0: (predict, at_least), None)("net") == ("net", None)
+    assert told(lambda predict: predict, 3.0)("net") == "net"
+    assert told(max, 3.0) is max  # Its signature is not known.
 
 
 def test_one_alpha_is_for_all_layers(graph):

@@ -26,7 +26,7 @@ class Score:
         self.by_count = by_count if callable(by_count) else by_count.__getitem__
         self.asked: list[tuple[tuple[int, ...], ...]] = []
 
-    def __call__(self, keep: Mapping[str, tuple[int, ...]]) -> float:
+    def __call__(self, keep: Mapping[str, tuple[int, ...]], at_least: float | None = None) -> float:
         self.asked.append(tuple(tuple(neurons) for neurons in keep.values()))
         return self.by_count(sum(len(neurons) for neurons in keep.values()))
 
@@ -147,7 +147,7 @@ def test_neurons_that_never_fire_are_dropped_if_the_score_allows():
 def test_per_layer_goes_on_from_the_common_threshold():
     found = activity(a=[1.0, 2.0, 3.0], b=[1.0, 5.0, 6.0])
 
-    def score(keep: Mapping[str, tuple[int, ...]]) -> float:
+    def score(keep: Mapping[str, tuple[int, ...]], at_least: float | None) -> float:
         return float(2 in keep["a"] and 2 in keep["b"])
 
     common = search(found, score)
@@ -256,7 +256,7 @@ def test_a_search_needs_a_score():
 )
 def test_a_score_that_is_no_number_is_refused(value, expected):
     with pytest.raises(PruningError, match=expected):
-        search(activity(a=[1.0]), lambda _: value)
+        search(activity(a=[1.0]), lambda keep, at_least: value)
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,44 @@ def test_a_best_score_that_is_no_number_is_refused(best, expected):
 
 
 def test_a_score_may_be_a_tensor_of_one_number():
-    made = search(activity(a=[1.0]), lambda keep: torch.tensor(2.0 + len(keep["a"])))
+    made = search(activity(a=[1.0]), lambda keep, at_least: torch.tensor(2.0 + len(keep["a"])))
     assert made.score == 3.0
     assert type(made.score) is float
+
+
+def test_a_score_is_told_what_is_needed_except_of_the_unpruned_network():
+    found, needed = activity(a=[float(n) for n in range(1, 11)]), {}
+
+    def score(keep: Mapping[str, tuple[int, ...]], at_least: float | None) -> float:
+        needed[len(keep["a"])] = at_least
+        return 10.0 * len(keep["a"])
+
+    made = search(found, score, margin=35.0)
+    assert made.kept == {"a": 7}
+    assert needed == {10: None, **dict.fromkeys(range(8), 65.0)}
+    needed.clear()
+    with pytest.raises(PruningError, match="the unpruned network itself scores 100"):
+        search(found, score, margin=35.0, best=200.0)
+    assert needed == {10: None, **dict.fromkeys(range(10), 165.0)}
+
+
+def test_a_score_that_gives_up_early_makes_the_same_plan():
+    found = activity(a=[float(n) for n in range(1, 41)], b=[float(n % 7) for n in range(40)])
+    true = {n: 100 - 60 * math.exp(-n / 9) - (n % 5) for n in range(81)}
+
+    def patient(keep: Mapping[str, tuple[int, ...]], at_least: float | None) -> float:
+        return true[sum(map(len, keep.values()))]
+
+    def hasty(keep: Mapping[str, tuple[int, ...]], at_least: float | None) -> float:
+        score = patient(keep, None)
+        return score - 1000 if at_least is not None and score < at_least else score
+
+    for margin in (0.0, 3.0, 20.0):
+        for per_layer in (False, True):
+            for resolution in (None, 4):
+                options = {"margin": margin, "per_layer": per_layer, "resolution": resolution}
+                one, two = (search(found, score, **options) for score in (patient, hasty))
+                assert (one.keep, one.score, one.best) == (two.keep, two.score, two.best)
 
 
 def test_a_plan_describes_itself():

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 import clnp
-from clnp import Task, Training
+from clnp import Task, Training, fit
 from clnp.errors import ArgumentError, DivergedError
 from clnp.fit import Fit as Loop, evaluate, l1_rule
+from clnp.objective import CLASSIFICATION, REGRESSION
 from clnp.packing import pack, unpack
 from clnp.task import load
 from clnp.trainable import StepRule
@@ -284,6 +285,50 @@ def test_evaluating_keeps_the_mode_and_judges_in_evaluation_mode():
     twin = copy.deepcopy(net).eval()
     assert evaluate(twin, loaded.validation, loaded.objective) == once
     assert not twin.training
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.62, 0.999, 1.0])
+def test_what_is_out_of_reach_is_not_looked_at_to_the_end(share, monkeypatch):
+    """Of 1000 samples, in batches of 100, those up to a share are wrong."""
+    monkeypatch.setattr(fit, "EVALUATION_BATCH", 100)
+    targets = torch.arange(1000) % 3
+    wrong = torch.randperm(1000, generator=torch.Generator().manual_seed(0)) < share * 1000
+    outputs = torch.nn.functional.one_hot((targets + wrong.long()) % 3, 3).double()
+    loaded = load(Task("a", (outputs, targets), (outputs, targets), num_outputs=3), CPU)
+    seen = []
+
+    def predict(x):
+        seen.append(len(x))
+        return x
+
+    def score(at_least):
+        seen.clear()
+        return evaluate(predict, loaded.validation, CLASSIFICATION, at_least=at_least)
+
+    true = score(None)
+    assert true == pytest.approx(100 * (1 - share))
+    for at_least in (0.0, 20.0, true - 0.1, true):
+        if at_least <= true:
+            assert score(at_least) == true
+            assert sum(seen) == 1000
+    for at_least in (true + 0.1, true + 10.0, 100.0, 120.0):
+        found = score(at_least)
+        assert found < at_least or at_least <= true
+        num_seen = sum(seen)
+        if num_seen < 1000:
+            num_wrong = wrong[:num_seen].sum().item()
+            assert found == pytest.approx(100 * (1 - num_wrong / num_seen))
+        # With less, it would have been open; and it begins with an eighth of a batch.
+        before = wrong[: num_seen - seen[-1]].sum().item()
+        assert 100 * (1 - before / 1000) >= at_least - 1e-6 or num_seen == 12
+        assert seen == [12, 25, 63, *[100] * 9][: len(seen)]
+
+
+def test_a_score_that_is_no_mean_over_samples_is_taken_over_all_of_them():
+    x = torch.arange(10.0)[:, None]
+    loaded = load(Task("a", (x, x[:, 0]), (x, x[:, 0]), objective="regression"), CPU)
+    found = evaluate(lambda x: -x, loaded.validation, REGRESSION, at_least=99.0)
+    assert found == evaluate(lambda x: -x, loaded.validation, REGRESSION) < 0
 
 
 def test_a_rule_takes_part_in_every_step():

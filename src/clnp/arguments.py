@@ -1,7 +1,9 @@
 """What the user gave, checked and spelt out for every layer or group."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from inspect import signature
 from numbers import Integral, Real
 from typing import TypeVar
 
@@ -39,6 +41,15 @@ def _strength(what: str, value: object) -> float:
     if value < 0:
         raise ArgumentError(f"{what} is {value}; it must be 0 or more")
     return float(value)
+
+
+def told(score: Callable[..., float], at_least: float | None) -> Callable[..., float]:
+    """The score as a function of `predict` alone, which knows what is needed if it takes that."""
+    try:
+        takes_it = "at_least" in signature(score).parameters
+    except (TypeError, ValueError):  # Some functions of C have none.
+        return score
+    return partial(score, at_least=at_least) if takes_it else score
 
 
 def threshold_by_group(

@@ -301,7 +301,7 @@ class Body:
         if num_batches == 0:
             raise ArgumentError("no batch was given: recalibration needs data")
 
-    def score(self, score: Callable[[Callable[..., Any]], float], keep: View) -> float:
+    def score(self, score: Callable[..., float], keep: View) -> float:
         """What `score` says of the open task with only the neurons `keep`."""
         over = False
 

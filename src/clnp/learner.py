@@ -238,11 +238,11 @@ class Learner:
             return config.candidates()
         return [replace(self.kept, epochs=config.training.epochs)]
 
-    def _score(self, data: TaskData) -> Callable[[Callable[..., Any]], float]:
-        def score(predict: Callable[..., Any]) -> float:
+    def _score(self, data: TaskData) -> Callable[..., float]:
+        def score(predict: Callable[..., Any], at_least: float | None = None) -> float:
             # The same random numbers for every threshold, and after a crash.
             seed_all(derive(self.seed, "score", data.task.name))
-            found = evaluate(predict, data.validation, data.objective)
+            found = evaluate(predict, data.validation, data.objective, at_least=at_least)
             if not math.isfinite(found):
                 raise DivergedError(f"the validation score of task {data.task.name!r} is {found}")
             return found

@@ -19,6 +19,7 @@ from .arguments import (
     first_difference,
     kept_by,
     threshold_by_group,
+    told,
 )
 from .axis import has_input
 from .body import Body, eagerly
@@ -209,7 +210,7 @@ class ContinualNet(GuardedNet):
     def plan_pruning(
         self,
         activity: Activity,
-        score: Callable[[Callable[..., Any]], float] | None = None,
+        score: Callable[..., float] | None = None,
         *,
         margin: float | None = None,
         best: float | None = None,
@@ -220,10 +221,12 @@ class ContinualNet(GuardedNet):
         """The fewest neurons, by a threshold on activity, that keep the score within the margin.
 
         `score` is handed the pruned network as `predict(x) -> outputs` and gives a number, higher
-        is better. The plan has the highest threshold at which the score is at least `best` -
-        `margin`; `best` is the score of the unpruned network unless given. `per_layer=True` goes
-        on to raise the threshold of each group as far as the margin allows. The search tries
-        `resolution` thresholds, then as many between two of them, and so on; None tries all.
+        is better. If it takes `at_least` too, it is told what is needed, and may give any number
+        below that as soon as it is out of reach. The plan has the highest threshold at which the
+        score is at least `best` - `margin`; `best` is the score of the unpruned network unless
+        given. `per_layer=True` goes on to raise the threshold of each group as far as the margin
+        allows. The search tries `resolution` thresholds, then as many between two of them, and so
+        on; None tries all.
 
         `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
         that fire, and a group that is not named keeps all.
@@ -235,12 +238,17 @@ class ContinualNet(GuardedNet):
             )
         if score is not None and not callable(score):
             raise ArgumentError(f"score is {score!r}; it must be a function of predict")
+
+        def evaluate(keep: Neurons, at_least: float | None) -> float:
+            assert score is not None
+            return self._body.score(told(score, at_least), keep)
+
         explicit = None
         if thresholds is not None:
             explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
         return plan(
             activity,
-            (lambda keep: self._body.score(score, keep)) if score is not None else None,
+            evaluate if score is not None else None,
             task=task.name,
             thresholds=explicit,
             margin=margin,

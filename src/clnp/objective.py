@@ -15,12 +15,15 @@ class Objective:
     """A loss on a batch, and a score over a whole data set, of which higher is better.
 
     Both take outputs and targets; `score` gets those of all samples at once. A margin is in the
-    units of the score: percentage points, for those that are built in.
+    units of the score: percentage points, for those that are built in. Where the score of many
+    samples is the mean of theirs, `highest` is what one can have at most: it tells when a score is
+    out of reach, and the rest need not be looked at.
     """
 
     name: str
     loss: Callable[[Any, Tensor], Tensor]
     score: Callable[[Any, Tensor], float]
+    highest: float | None = None
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -54,11 +57,13 @@ CLASSIFICATION = Objective(
     "classification",
     lambda outputs, targets: F.cross_entropy(outputs, targets.long()),
     accuracy,
+    highest=100.0,
 )
 MULTI_LABEL = Objective(
     "multi-label",
     lambda outputs, targets: F.binary_cross_entropy_with_logits(outputs, _like(targets, outputs)),
     label_accuracy,
+    highest=100.0,
 )
 REGRESSION = Objective(
     "regression",

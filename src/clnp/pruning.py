@@ -19,11 +19,16 @@ KEEP_ALL = -1.0
 """A threshold below every activity: neurons that never fire are kept too."""
 
 Keep = Mapping[str, Sequence[int]]
+Evaluate = Callable[[Keep, float | None], float]
+"""The score of a set of neurons; where one is needed, any below it will do that shows it is."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One evaluation: the threshold and the number of neurons kept of each group, and the score."""
+    """One evaluation: the threshold and the number of neurons kept of each group, and the score.
+
+    The score of a set that does not hold may be that of a part of the data, which told so.
+    """
 
     thresholds: Mapping[str, float]
     kept: Mapping[str, int]
@@ -121,7 +126,7 @@ def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str,
 
 def plan(
     activity: Activity,
-    evaluate: Callable[[Keep], float] | None,
+    evaluate: Evaluate | None,
     *,
     task: str,
     thresholds: Mapping[str, float] | None,
@@ -140,7 +145,7 @@ def plan(
             )
         if evaluate is not None:
             keep = survivors(activity, thresholds)
-            score = checked_score(evaluate(keep))
+            score = checked_score(evaluate(keep, None))
             curve = (CurvePoint(dict(thresholds), num_kept(keep), score),)
     else:
         if evaluate is None or margin is None:
@@ -177,7 +182,7 @@ class Search:
     def __init__(
         self,
         activity: Activity,
-        evaluate: Callable[[Keep], float],
+        evaluate: Evaluate,
         *,
         margin: float,
         best: float | None,
@@ -190,19 +195,22 @@ class Search:
         self.everything = dict.fromkeys(activity, KEEP_ALL)
         self.best = self.score(self.everything) if best is None else checked_score(best, "best is")
 
-    def score(self, thresholds: Mapping[str, float]) -> float:
-        """The score of the network pruned with these thresholds."""
+    def score(self, thresholds: Mapping[str, float], at_least: float | None = None) -> float:
+        """The score of the network pruned with these thresholds, or one that is too low as well."""
         keep = survivors(self.activity, thresholds)
         key = tuple(keep.values())
         if key not in self._scores:
-            score = checked_score(self._evaluate(keep))
+            # What all neurons score is told to the user if it is not enough.
+            is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
+            score = checked_score(self._evaluate(keep, at_least if is_pruned else None))
             self._scores[key] = score
             self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
         return self._scores[key]
 
     def holds(self, thresholds: Mapping[str, float]) -> bool:
         """Whether the score stays within the margin of the best."""
-        return self.score(thresholds) >= self.best - self.margin
+        needed = self.best - self.margin
+        return self.score(thresholds, needed) >= needed
 
     def common(self) -> dict[str, float]:
         """The highest threshold, one for all groups, that holds."""
