@@ -123,12 +123,13 @@ def test_methods_go_on_at_the_same_time(folder, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are spawned elsewhere")
-def test_a_terminal_that_is_interrupted_while_everything_is_imported(folder):
+@pytest.mark.parametrize("moment", [0.0, 0.3])
+def test_a_terminal_that_is_interrupted_while_everything_is_imported(folder, moment):
     process = start("compare", "small.toml", "--jobs", "2", cwd=folder, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while len(children.read_text().split()) < 2:  # The one that jobs are forked from is there.
         time.sleep(0.01)
-    time.sleep(0.3)
+    time.sleep(moment)
     os.killpg(process.pid, signal.SIGINT)
     error = process.communicate(timeout=60)[1]
     assert error.startswith("clnp: stopped")

@@ -41,7 +41,9 @@ def linger(started, stopped):
     """Wait to be told to stop."""
 
     def stop(number, frame):
-        Path(stopped).write_text(signal.Signals(number).name)
+        written = Path(f"{stopped}.written")
+        written.write_text(signal.Signals(number).name)
+        written.rename(stopped)  # Whoever waits for it finds all of it.
         sys.exit(130)
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -194,15 +194,19 @@ def test_a_coarse_search_refines_between_two_thresholds(needed):
     score = Score(lambda num: float(num >= needed))
     made = search(found, score, resolution=10)
     assert made.kept == {"a": needed}
-    assert made.num_evaluations <= 1 + 11 + 21
+    assert made.num_evaluations <= 1 + 11 + 7
     assert made.num_evaluations == len(score.asked)
 
 
-def test_a_coarse_search_tries_the_whole_gap_above_what_holds():
+def test_a_coarse_search_tries_strides_from_the_top_and_halves_the_gap():
     found = activity(a=[float(n) for n in range(1, 101)])
-    # 15 of 100 are enough and so are 20 and more, but not 16 to 19.
-    made = search(found, Score(lambda num: float(num == 15 or num >= 20)), resolution=10)
-    assert made.kept == {"a": 15}
+    score = Score(lambda num: float(num >= 47))
+    assert search(found, score, resolution=10).kept == {"a": 47}
+    assert [len(keep) for (keep,) in score.asked] == [100, 0, 11, 22, 33, 44, 55, 49, 46, 47]
+    # The first that holds counts, although fewer strides below it would not hold.
+    score = Score(lambda num: float(19 <= num <= 22 or num >= 47))
+    assert search(found, score, resolution=10).kept == {"a": 19}
+    assert [len(keep) for (keep,) in score.asked] == [100, 0, 11, 22, 16, 19, 17, 18]
 
 
 @pytest.mark.parametrize("resolution", [1, 2])
@@ -210,7 +214,7 @@ def test_the_coarsest_search_halves(resolution):
     found = activity(a=[float(n) for n in range(1, 1001)])
     made = search(found, Score(lambda num: float(num >= 600)), resolution=resolution)
     assert made.kept == {"a": 600}
-    assert made.num_evaluations <= 2 + 3 * 10
+    assert made.num_evaluations <= 2 + 2 + 10
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 12))

@@ -73,7 +73,7 @@ class LearnerConfig:
     per_layer: bool = False
     """After the threshold for all layers, raise that of each layer as far as the margin allows."""
     resolution: int | None = 10
-    """Thresholds that are tried before the search goes on between two of them; "none": all."""
+    """Thresholds that are tried from the top before the search halves the last gap; "none": all."""
     recalibrate: bool = True
     """Set the BatchNorm statistics of the survivors anew after pruning."""
     fine_tuning: FineTuning | None = None

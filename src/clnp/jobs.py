@@ -7,6 +7,7 @@ process's threads, and no GPU.
 
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
 
     Signals to stop are handed on to the processes that are running, and no other one is started.
     """
+    get_ready()
     context = _context()
     environment = dict(os.environ)
     waiting, codes = list(jobs), dict[str, int]()
@@ -47,9 +49,9 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, number)
 
-    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     # What is ignored stays so: nohup ignores SIGHUP.
-    before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+    handlers = {number: signal.getsignal(number) for number in _numbers()}
+    before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
     for number in before:
         signal.signal(number, hand_on)
     try:
@@ -72,8 +74,16 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
 
 def get_ready() -> None:
     """Begin to import what jobs need, in the background, where they can be forked from that."""
-    if isinstance(_context(), ForkServerContext):
+    if not isinstance(_context(), ForkServerContext):
+        return
+    multiprocessing.resource_tracker.ensure_running()  # It would undo what is blocked now.
+    # A terminal signals all processes at once. What is blocked here stays so in the new one, which
+    # ends when this one does.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _numbers())
+    try:
         multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _context() -> SpawnContext | ForkServerContext:
@@ -84,11 +94,18 @@ def _context() -> SpawnContext | ForkServerContext:
     return context
 
 
+def _numbers() -> list[signal.Signals]:
+    """The signals to stop that there are here."""
+    return [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+
+
 def _work(job: Job, environment: dict[str, str]) -> None:
     """What the process of a job does."""
-    # Forked, it has the environment of when the first of all was forked.
-    os.environ.clear()
-    os.environ.update(environment)
+    if isinstance(_context(), ForkServerContext):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _numbers())
+        # It has the environment of when the one that it is forked from was started.
+        os.environ.clear()
+        os.environ.update(environment)
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # A terminal signals a whole group; here the parent hands signals on.
     threading.Thread(target=_stop_with_parent, daemon=True).start()

@@ -225,8 +225,8 @@ class ContinualNet(GuardedNet):
         below that as soon as it is out of reach. The plan has the highest threshold at which the
         score is at least `best` - `margin`; `best` is the score of the unpruned network unless
         given. `per_layer=True` goes on to raise the threshold of each group as far as the margin
-        allows. The search tries `resolution` thresholds, then as many between two of them, and so
-        on; None tries all.
+        allows. The search tries `resolution` thresholds from the top, and halves the gap above the
+        first that holds; None tries all.
 
         `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
         that fire, and a group that is not named keeps all.

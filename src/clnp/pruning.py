@@ -2,8 +2,8 @@
 
 A neuron is kept when its mean activity is above the threshold of its group. *Graceful forgetting*
 takes the highest threshold at which the score stays within a margin of the best. The score is not
-monotone in the threshold, so the search goes from the highest threshold down and stops at the
-first one that holds.
+monotone in the threshold, so the search goes from the highest threshold down, in strides, stops at
+the first one that holds, and halves the stride above it until nothing is left of it.
 """
 
 import math
@@ -174,9 +174,9 @@ class Search:
     """The search for the highest thresholds that keep the score within the margin.
 
     `evaluate` scores a set of neurons; the same set is never evaluated twice. Where there are more
-    thresholds than `resolution`, that many, evenly spread over them, are tried from the top, then
-    as many between the first that holds and the one above it, and so on; `resolution=None` tries
-    all of them.
+    than twice as many thresholds as `resolution`, that many, evenly spread over them, are tried
+    from the top; between the first that holds and the one above it, which does not, the search goes
+    on by halves. `resolution=None` tries all of them from the top.
     """
 
     def __init__(
@@ -246,18 +246,22 @@ class Search:
         def holds(theta: float) -> bool:
             return self.holds({**others, **dict.fromkeys(groups, theta)})
 
-        places, most = range(len(candidates)), max(self.resolution or len(candidates), 2)
-        while len(places) > 1:
-            stride = math.ceil(len(places) / most) if len(places) > 2 * most else 1
-            tried = [*places[:-1:stride], places[-1]]
-            first = next((n for n, place in enumerate(tried) if holds(candidates[place])), None)
-            if first is None:
-                return None
-            start = tried[first - 1] + 1 if first else tried[0]
-            places = range(start, tried[first] + 1)
-        if not places or not holds(candidates[places[0]]):
+        last: int = len(candidates) - 1
+        most = max(self.resolution or len(candidates), 2)
+        stride = math.ceil(len(candidates) / most) if len(candidates) > 2 * most else 1
+        tried = [*range(0, last, stride), last] if candidates else []
+        number = next((n for n, place in enumerate(tried) if holds(candidates[place])), None)
+        if number is None:
             return None
-        return candidates[places[0]]
+        above: int = tried[number - 1] if number else -1
+        found: int = tried[number]
+        while found - above > 1:
+            middle = (above + found) // 2
+            if holds(candidates[middle]):
+                found = middle
+            else:
+                above = middle
+        return candidates[found]
 
 
 def checked_score(score: object, what: str = "score returned") -> float:
