@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable
 
 import torch
+import torch._inductor.config
 from frozen import with_fraction_frozen
 from step import ALPHA, BATCH, clnp_step, measured
 from timing import aligned, machine, ratios, seconds, spread
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     logging.getLogger("torch").setLevel(logging.ERROR)
+    torch._inductor.config.force_disable_caches = True  # A new task has shapes that are in none.
     torch.manual_seed(0)
     device = torch.device(options.device)
     print(f"{machine(device)}, batch {BATCH}, {options.rounds} rounds")
