@@ -121,7 +121,9 @@ class SIStrategy:
         )
 
     def _set_up(self, optimizer: Optimizer) -> None:
-        """Let the optimizer go on from where the last task's was."""
+        """Let the optimizer go on from where the last task's was, if that is kept."""
+        if not self.settings.keep_optimizer:
+            return
         self._optimizer = optimizer
         if self.averages:
             trained = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -138,10 +140,11 @@ class SIStrategy:
             distance = (weight - self.anchor[name]).square_()
             self.importance[name] += self.path[name] / (distance + self.settings.damping)
             self.importance[name].clamp_(min=0.0)
-        if self.settings.keep_optimizer and self._optimizer is not None:
+        if self._optimizer is not None:
             known = self._optimizer.state
             trunk = self.net.trunk().items()
             self.averages = {name: dict(known[weight]) for name, weight in trunk if known[weight]}
+            self._optimizer = None
 
     def running(self, index: int) -> AbstractContextManager[None]:
         """The network as it is."""

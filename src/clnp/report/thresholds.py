@@ -109,8 +109,8 @@ def _draw(
         title,
         "The winner of each task's grid, pruned with every threshold that was tried: its "
         "validation score against that of the best candidate before pruning. The highest "
-        "threshold that stays within the margin is chosen. Curves go on below the frame."
-        + panels.note,
+        "threshold that stays within the margin is chosen; below it, a score may be that of the "
+        "first part of the data, which told. Curves go on below the frame." + panels.note,
         _describe(members),
         figure,
         _table(members, names),
