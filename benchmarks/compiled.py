@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import torch
 import torch._inductor.config
-from frozen import with_fraction_frozen
+from frozen import MLP, NARROW_CNN, Subject, with_fraction_frozen
 from step import ALPHA, BATCH, clnp_step, measured
 from timing import aligned, machine, ratios, seconds, spread
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import clnp
@@ -49,33 +49,29 @@ def compiled_step(
     return step
 
 
-def report(
-    title: str,
-    make: Callable[[], nn.Module],
-    x: Tensor,
-    *,
-    head: str,
-    fraction: float,
-    rounds: int,
-    modes: list[str],
-) -> None:
+def first_calls(step: Callable[[], None], device: torch.device) -> float:
+    """How long that takes which is done once."""
+    return seconds(lambda: [step() for _ in range(WARM_UP)], device)
+
+
+def report(subject: Subject, x: Tensor, *, fraction: float, rounds: int, modes: list[str]) -> None:
     labels = torch.randint(0, 10, (len(x),), device=x.device)
 
     def opened() -> clnp.ContinualNet:
-        return with_fraction_frozen(make, x, head=head, fraction=fraction)
+        return with_fraction_frozen(subject.make, x, head=subject.head, fraction=fraction)
 
     ours = "captured" if x.device.type == "cuda" else "as it is"
     steps = {ours: clnp_step(opened(), x, labels)}
-    once: dict[str, float] = {}
+    once = {ours: first_calls(steps[ours], x.device)}
     failed: dict[str, str] = {}
     for mode in modes:
-        steps[mode] = compiled_step(opened(), x, labels, mode)
-    for name, step in list(steps.items()):
+        step = compiled_step(opened(), x, labels, mode)
         try:
-            once[name] = seconds(lambda step=step: [step() for _ in range(WARM_UP)], x.device)
+            once[mode] = first_calls(step, x.device)
         except Exception as error:  # What a compiler raises is its own affair.
-            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
-            del steps[name]
+            failed[mode] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+        else:
+            steps[mode] = step
     times = measured(steps, rounds=rounds, seconds=0.3, device=x.device)
     usual = statistics.median(times[ours])
     rows = [["step", "first calls, s", "a step, ms", f"/ {ours}", "pays after"]]
@@ -91,7 +87,7 @@ def report(
                 "-" if name == ours else after,
             ]
         )
-    print(f"\n{title}, {fraction:.0%} frozen\n{aligned(rows)}")
+    print(f"\n{subject.title}, {fraction:.0%} frozen\n{aligned(rows)}")
     for name, reason in failed.items():
         print(f"{name} failed: {reason}")
 
@@ -111,10 +107,9 @@ def main() -> None:
     device = torch.device(options.device)
     print(f"{machine(device)}, batch {BATCH}, {options.rounds} rounds")
     shared = {"fraction": options.fraction, "rounds": options.rounds, "modes": options.modes}
-    x = torch.rand(BATCH, 784, device=device)
-    report("MLP 784-2000-2000-10, single head", clnp.MLP, x, head="single", **shared)
-    x = torch.rand(BATCH, 3, 32, 32, device=device)
-    report("narrow CNN, multi-head", clnp.NarrowCNN, x, head="multi", **shared)
+    for subject in (MLP, NARROW_CNN):
+        x = torch.rand(BATCH, *subject.shape, device=device)
+        report(subject, x, **shared)
 
 
 if __name__ == "__main__":

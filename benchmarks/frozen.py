@@ -1,10 +1,25 @@
-"""Networks of which an ended task owns a part."""
+"""The networks that are measured, and such of which an ended task owns a part."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 import clnp
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network that is measured: what it is called, and what it takes and has."""
+
+    title: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    head: str
+
+
+MLP = Subject("MLP 784-2000-2000-10, single head", clnp.MLP, (784,), "single")
+NARROW_CNN = Subject("narrow CNN, multi-head", clnp.NarrowCNN, (3, 32, 32), "multi")
 
 
 def with_fraction_frozen(

@@ -7,13 +7,11 @@ with `--bfloat16` in that format, and images with their channels last.
 """
 
 import argparse
-from collections.abc import Callable
 
 import torch
-from frozen import with_fraction_frozen
+from frozen import MLP, NARROW_CNN, Subject, with_fraction_frozen
 from step import ALPHA, BATCH
 from timing import machine
-from torch import nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
@@ -53,23 +51,14 @@ def kernels(
     ]
 
 
-def report(
-    title: str,
-    make: Callable[[], nn.Module],
-    x: torch.Tensor,
-    *,
-    head: str,
-    steps: int,
-    most: int,
-    bfloat16: bool,
-) -> None:
+def report(subject: Subject, x: torch.Tensor, *, steps: int, most: int, bfloat16: bool) -> None:
     if bfloat16 and x.ndim == 4:
         x = x.contiguous(memory_format=torch.channels_last)
     for fraction in (0.0, 0.5):
-        net = with_fraction_frozen(make, x, head=head, fraction=fraction)
+        net = with_fraction_frozen(subject.make, x, head=subject.head, fraction=fraction)
         rows = kernels(net, x, steps, bfloat16=bfloat16)
         time, count = (sum(row[column] for row in rows) / steps for column in (2, 1))
-        print(f"\n{title}, {fraction:.0%} frozen: {time:.0f} µs in {count:.0f} kernels")
+        print(f"\n{subject.title}, {fraction:.0%} frozen: {time:.0f} µs in {count:.0f} kernels")
         for name, calls, took in sorted(rows, key=lambda row: -row[2])[:most]:
             print(f"  {took / steps:5.0f} µs  {calls / steps:4.0f}x  {name[:90]}")
 
@@ -84,10 +73,8 @@ def main() -> None:
     how = "bfloat16, channels last" if options.bfloat16 else "float32"
     print(f"{machine(device)}, batch {BATCH}, {how}")
     listed = {"steps": options.steps, "most": options.most, "bfloat16": options.bfloat16}
-    x = torch.rand(BATCH, 784, device=device)
-    report("MLP 784-2000-2000-10, single head", clnp.MLP, x, head="single", **listed)
-    x = torch.rand(BATCH, 3, 32, 32, device=device)
-    report("narrow CNN, multi-head", clnp.NarrowCNN, x, head="multi", **listed)
+    for subject in (MLP, NARROW_CNN):
+        report(subject, torch.rand(BATCH, *subject.shape, device=device), **listed)
 
 
 if __name__ == "__main__":

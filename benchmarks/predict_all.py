@@ -14,17 +14,16 @@ import statistics
 from collections.abc import Callable
 
 import torch
+from frozen import MLP, NARROW_CNN, Subject
 from timing import machine, ratios, seconds, spread
-from torch import Tensor, nn
+from torch import Tensor
 
 import clnp
 
 
-def with_tasks(
-    make: Callable[[], nn.Module], x: Tensor, *, head: str, num_tasks: int
-) -> clnp.ContinualNet:
+def with_tasks(subject: Subject, x: Tensor, *, num_tasks: int) -> clnp.ContinualNet:
     """A network whose groups are full, each task owning an equal part of every group."""
-    net = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
+    net = clnp.ContinualNet(subject.make().to(x.device), x[:2], head=subject.head)
     for number in range(num_tasks):
         left = num_tasks - number
         net.begin_task(f"task {number + 1}")
@@ -46,18 +45,9 @@ def measured(
     return times
 
 
-def report(
-    title: str,
-    make: Callable[[], nn.Module],
-    x: Tensor,
-    *,
-    head: str,
-    num_tasks: int,
-    rounds: int,
-    repeats: int,
-) -> None:
-    net = with_tasks(make, x, head=head, num_tasks=num_tasks)
-    dense = make().to(x.device).eval()
+def report(subject: Subject, x: Tensor, *, num_tasks: int, rounds: int, repeats: int) -> None:
+    net = with_tasks(subject, x, num_tasks=num_tasks)
+    dense = subject.make().to(x.device).eval()
     exported = [net.subnetwork(task) for task in net.tasks]
     for task, answer in net.predict_all(x).items():
         torch.testing.assert_close(answer, net(x, task=task), rtol=1e-4, atol=1e-4)
@@ -70,7 +60,8 @@ def report(
     with torch.inference_mode():
         times = measured(candidates, rounds=rounds, repeats=repeats, device=x.device)
     ours = times.pop("predict_all")
-    print(f"\n{title}, {num_tasks} tasks, batch {len(x)}: {1e3 * statistics.median(ours):.2f} ms")
+    what = f"{subject.title}, {num_tasks} tasks, batch {len(x)}"
+    print(f"\n{what}: {1e3 * statistics.median(ours):.2f} ms")
     for name, theirs in times.items():
         print(f"  {'predict_all / ' + name:44}{spread(ratios(ours, theirs), 'x')}")
 
@@ -85,12 +76,9 @@ def main() -> None:
     print(f"{machine(device)}, {options.rounds} rounds: median ratio (lowest .. highest)")
     for batch, repeats in ((256, 3), (1, 30)):
         timing = {"rounds": options.rounds, "repeats": repeats}
-        digits = torch.rand(batch, 784, device=device)
-        title = "MLP 784-2000-2000-10, single head"
-        report(title, clnp.MLP, digits, head="single", num_tasks=10, **timing)
-        title = "narrow CNN, multi-head"
-        images = torch.rand(batch, 3, 32, 32, device=device)
-        report(title, clnp.NarrowCNN, images, head="multi", num_tasks=6, **timing)
+        for subject, num_tasks in ((MLP, 10), (NARROW_CNN, 6)):
+            x = torch.rand(batch, *subject.shape, device=device)
+            report(subject, x, num_tasks=num_tasks, **timing)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from frozen import MLP, NARROW_CNN
 from timing import aligned, machine, ratios, seconds, spread
 from torch import nn
 
@@ -82,10 +83,6 @@ def main() -> None:
     device = torch.device(options.device)
     torch.manual_seed(0)
     print(f"{machine(device)}, {options.samples} samples, {options.rounds} rounds")
-    networks = {
-        "MLP 784-2000-2000-10, single head": (clnp.MLP, (784,), "single"),
-        "narrow CNN, multi-head": (clnp.NarrowCNN, (3, 32, 32), "multi"),
-    }
     rows = [
         [
             "against an epoch",
@@ -96,15 +93,16 @@ def main() -> None:
             "one for each layer",
         ]
     ]
-    for title, (make, shape, head) in networks.items():
-        data = task_of(shape, options.samples, device)
+    for subject in (MLP, NARROW_CNN):
+        data = task_of(subject.shape, options.samples, device)
         times = [
-            measured(make(), data, head=head, device=device) for _ in range(options.rounds + 1)
+            measured(subject.make(), data, head=subject.head, device=device)
+            for _ in range(options.rounds + 1)
         ][1:]
         epochs = [t.epoch for t in times]
         rows.append(
             [
-                title,
+                subject.title,
                 spread([t.score for t in times], digits=0),
                 spread(epochs, " s"),
                 spread(ratios([t.measuring for t in times], epochs), "x"),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from frozen import with_fraction_frozen
+from frozen import MLP, NARROW_CNN, Subject, with_fraction_frozen
 from timing import machine, ratios, spread, wait_for
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -104,12 +104,11 @@ def ratio(times: dict[str, list[float]], name: str, plain: str) -> str:
     return spread(ratios(times[name], times[plain]), "x")
 
 
-def report(
-    title: str, make: Callable[[], nn.Module], x: Tensor, *, head: str, rounds: int, seconds: float
-) -> None:
+def report(subject: Subject, x: Tensor, *, rounds: int, seconds: float) -> None:
+    make = subject.make
     labels = torch.randint(0, 10, (len(x),), device=x.device)
     nets = {
-        name: with_fraction_frozen(make, x, head=head, fraction=fraction)
+        name: with_fraction_frozen(make, x, head=subject.head, fraction=fraction)
         for name, fraction in FRACTIONS.items()
     }
     steps = {
@@ -117,7 +116,7 @@ def report(
         **{name: clnp_step(net, x, labels) for name, net in nets.items()},
     }
     times = measured(steps, rounds=rounds, seconds=seconds, device=x.device)
-    print(f"\n{title}: plain step {1e3 * statistics.median(times['plain']):.2f} ms")
+    print(f"\n{subject.title}: plain step {1e3 * statistics.median(times['plain']):.2f} ms")
     rows = [
         ("training step, task 1 / plain dense", "task 1", "at most 1.05x"),
         ("training step, 25 % frozen / plain dense", "25 %", ""),
@@ -150,15 +149,8 @@ def main() -> None:
         "median ratio (lowest .. highest)"
     )
     timing = {"rounds": options.rounds, "seconds": options.seconds}
-    images = torch.rand(BATCH, 3, 32, 32, device=device)
-    report(
-        "MLP 784-2000-2000-10, single head",
-        clnp.MLP,
-        torch.rand(BATCH, 784, device=device),
-        head="single",
-        **timing,
-    )
-    report("narrow CNN, multi-head", clnp.NarrowCNN, images, head="multi", **timing)
+    for subject in (MLP, NARROW_CNN):
+        report(subject, torch.rand(BATCH, *subject.shape, device=device), **timing)
 
 
 if __name__ == "__main__":
