@@ -130,7 +130,7 @@ def search(folder: str) -> list[list[str]]:
 
 def _setting(key: str, value: Any) -> str:
     key = key.removeprefix("training.")
-    return f"`{key} = {json.dumps(value) if not isinstance(value, dict) else value}`"
+    return f"`{key} = {json.dumps(value)}`"
 
 
 TABLES = {
