@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from .activity import Activity
-from .errors import ArgumentError, CapacityError, PruningError, unknown_name
+from .errors import ArgumentError, CapacityError, PruningError, TaskError, unknown_name
 from .graph import Graph
 from .pruning import PruningPlan
 
@@ -178,9 +178,15 @@ def described(model: nn.Module) -> dict[str, str]:
 
 
 def check_initial(
-    initial: nn.Module, expected: Mapping[str, str], *, fits: bool, widened: bool
+    initial: object, expected: Mapping[str, str], *, is_first: bool, widened: bool, fits: bool
 ) -> None:
-    """Raise an `ArgumentError` unless `initial` can give a first task all of its weights."""
+    """Raise an error unless `initial` is a function, or can give a first task all its weights."""
+    if not isinstance(initial, nn.Module):
+        if initial is None or callable(initial):
+            return
+        raise ArgumentError(f"initial is {initial!r}; it must be a model, or a function of a layer")
+    if not is_first:
+        raise TaskError("initial weights are for the first task; later ones start in what is free")
     difference = first_difference(initial, expected)
     if difference is None and widened:
         difference = "the network has been widened"

@@ -18,6 +18,7 @@ from .blocks import Pass, Stage, Tensors
 from .errors import ArgumentError, TaskError
 from .graph import Graph
 from .heads import Head
+from .initialisation import Initial, initial_at
 from .layers import PrefixLayer
 from .ledger import Ledger
 from .operations import tensors_in
@@ -83,14 +84,13 @@ class Body:
         return groups_of(self.head.site.columns)
 
     @alone
-    def open(self, free: Widths, num_outputs: int, *, initial: nn.Module | None = None) -> None:
+    def open(self, free: Widths, num_outputs: int, *, initial: Initial = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""
         self.stage.free = dict(free)
         self.stage.showing = None
         for path, layer in self.layers.items():
-            layer.open(initial.get_submodule(path) if initial is not None else None)
-        source = initial.get_submodule(self.graph.classifier) if initial is not None else None
-        self.head.open(num_outputs, source)
+            layer.open(initial_at(initial, path))
+        self.head.open(num_outputs, initial_at(initial, self.graph.classifier))
 
     @alone
     def restrict(self, keep: View) -> None:

@@ -30,8 +30,8 @@ from .blocks import (
     select,
 )
 from .graph import Site
+from .initialisation import Initial, starting_layer
 from .portions import Widths, in_order, own_entries, run_portion
-from .surgery import plain_layer
 
 
 class Head(Staged):
@@ -97,27 +97,24 @@ class Head(Staged):
             return self.bias_free
         return self.like.clone() if self.has_bias else None
 
-    def open(self, num_outputs: int, initial: nn.Module | None) -> None:
+    def open(self, num_outputs: int, initial: Initial) -> None:
         """Make the tensors of a new task as the classifier's class does, or as `initial` does."""
         self.num_outputs = num_outputs
         free = self.stage.free
         frozen = dict.fromkeys(free, 0) if self.shared else self.stage.frozen
         sizes = {group: frozen[group] + free[group] for group in free}
-        source: Any = initial
-        if source is None:
-            num_inputs = max(num_entries(self.site.columns, sizes), 1)
-            source = plain_layer(self, num_outputs=num_outputs, num_inputs=num_inputs)
-            source.reset_parameters()
+        num_inputs = max(num_entries(self.site.columns, sizes), 1)
+        made = starting_layer(initial, self, num_outputs=num_outputs, num_inputs=num_inputs)
         columns = self.site.columns
         old = {group: range(n) for group, n in frozen.items()}
         own = {group: range(frozen[group], sizes[group]) for group in sizes}
-        weight = source.weight.detach()[:num_outputs]
+        weight = made.weight.detach()[:num_outputs]
         reuse = select(weight, 1, positions(columns, sizes, old, wants_input=False))
         self.weight_reuse = self._parameter(reuse)
         self.weight_free = self._parameter(select(weight, 1, positions(columns, sizes, own)))
         if self.has_bias:
             learnt = self.bias_frozen.numel() if self.shared else 0
-            self.bias_free = self._parameter(source.bias.detach()[learnt:num_outputs])
+            self.bias_free = self._parameter(made.bias.detach()[learnt:num_outputs])
         self.lay_out()
 
     def restrict(self, keep: View) -> None:

@@ -32,8 +32,9 @@ from .blocks import (
     with_stand_ins,
 )
 from .graph import Site
+from .initialisation import Initial, starting_layer
 from .portions import Widths, in_order, own_entries, own_neurons, run_portion
-from .surgery import NORMS, is_depthwise, plain_layer
+from .surgery import NORMS, is_depthwise
 
 
 class PrefixLayer(Staged):
@@ -171,18 +172,15 @@ class PrefixLayer(Staged):
         blocks["reuse"] = self._block("weight_reuse")
         return {name: block for name, block in blocks.items() if block is not None}
 
-    def open(self, initial: nn.Module | None) -> None:
+    def open(self, initial: Initial) -> None:
         """Make the tensors of a new task as the layer's class does, or as `initial` does."""
         free, frozen = self.stage.free, self.stage.frozen
         sizes = {group: frozen[group] + free[group] for group in frozen}
         num_free = num_entries(self.site.rows, free)
         if num_free:
-            source = initial
-            if source is None:
-                # None at all where a task is loaded that was pruned to nothing.
-                num_inputs = max(num_entries(self.site.columns, sizes), 1)
-                source = plain_layer(self, num_outputs=num_free, num_inputs=num_inputs)
-                source.reset_parameters()  # type: ignore[operator]
+            # None at all where a task is loaded that was pruned to nothing.
+            num_inputs = max(num_entries(self.site.columns, sizes), 1)
+            made = starting_layer(initial, self, num_outputs=num_free, num_inputs=num_inputs)
             reuse = positions(
                 self.site.columns,
                 sizes,
@@ -193,7 +191,7 @@ class PrefixLayer(Staged):
                 self.site.columns, sizes, {g: range(frozen[g], sizes[g]) for g in sizes}
             )
             for slot in self.slots:
-                tensor = getattr(source, slot.name).detach()
+                tensor = getattr(made, slot.name).detach()
                 if slot.has_columns:
                     self._set(f"{slot.name}_reuse", select(tensor, 1, reuse), slot)
                     self._set(f"{slot.name}_free", select(tensor, 1, own), slot)

@@ -23,6 +23,7 @@ from .errors import ArgumentError, DivergedError, TaskError
 from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
 from .generators import isolated, seed_all
 from .grid import judged, train_at_once
+from .initialisation import initialisation
 from .net import ContinualNet
 from .openstate import OpenState
 from .progress import Candidate, Choice, Progress
@@ -130,7 +131,8 @@ class Learner:
 
     def _open(self, net: ContinualNet, data: TaskData, seed: int) -> None:
         torch.manual_seed(derive(seed, "init"))
-        net.begin_task(data.task.name, data.num_outputs)
+        chosen = self.config.of(data.task.name).training.initialisation
+        net.begin_task(data.task.name, data.num_outputs, initial=initialisation(chosen))
 
     def _check_inputs(self, data: TaskData, progress: Progress) -> None:
         """Refuse a task whose inputs do not fit the network, before anything is trained."""

@@ -37,6 +37,7 @@ from .errors import (
 )
 from .graph import Graph
 from .guarded import GuardedNet
+from .initialisation import Initial
 from .ledger import Capacity, Ledger, OpenTask
 from .openstate import OpenState
 from .outlook import Forecast, forecast
@@ -133,13 +134,14 @@ class ContinualNet(GuardedNet):
         return eagerly(lambda: run_all(self._body, self.ledger, args=args, kwargs=kwargs))
 
     def begin_task(
-        self, name: str, num_outputs: int | None = None, *, initial: nn.Module | None = None
+        self, name: str, num_outputs: int | None = None, *, initial: Initial = None
     ) -> None:
         """Open a task in all free neurons, whose weights are initialised anew.
 
-        `num_outputs` is the classifier's own unless given. `initial`, a model like the one that
-        the network was made from, gives the first task its weights to start from (pretrained ones,
-        say) instead of random ones.
+        `num_outputs` is the classifier's own unless given. `initial` is a function that changes a
+        new layer in place, each as wide as the task sees it, after its class has initialised it;
+        or, for the first task, a model like the one that the network was made from, with weights
+        to start from (pretrained ones, say).
         """
         self._need_closed("begin_task")
         if not isinstance(name, str) or not name or not name.isprintable():
@@ -151,13 +153,13 @@ class ContinualNet(GuardedNet):
         free = self.ledger.free()
         if self.head == "single":
             check_room(name, {group: free[group] for group in self._body.head_groups})
-        if initial is not None:
-            if self.tasks:
-                raise TaskError(
-                    "initial weights are for the first task; later ones start in what is free"
-                )
-            widened = dict(self.ledger.sizes) != dict(self.graph.groups)
-            check_initial(initial, self._described, fits=num_outputs <= own, widened=widened)
+        check_initial(
+            initial,
+            self._described,
+            is_first=not self.tasks,
+            widened=dict(self.ledger.sizes) != dict(self.graph.groups),
+            fits=num_outputs <= own,
+        )
         restore = self._body.snapshot()
         try:
             self._body.open(free, num_outputs, initial=initial)

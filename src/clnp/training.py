@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .augmentation import augmentation
 from .batches import Batches
 from .errors import ArgumentError, unknown_name
+from .initialisation import Initialise, initialisation
 
 Alpha = float | Mapping[str, float]
 OptimizerFactory = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
@@ -47,6 +48,8 @@ class Training:
     """Fraction of the inputs that are set to zero in training."""
     clip_norm: float | None = None
     """Largest norm of the gradient, longer ones are shortened to it."""
+    initialisation: Literal["pytorch", "glorot"] | Initialise = "pytorch"
+    """Where weights begin: as PyTorch or Keras has them; in Python also a function of a layer."""
     precision: Literal["float32", "tf32", "bfloat16", "float16"] = "float32"
     """Number format in training; the rest is float32, in which PyTorch may round convolutions."""
     channels_last: bool = False
@@ -78,6 +81,7 @@ class Training:
             if getattr(self, name) not in known:
                 message = f"training: {unknown_name(name, getattr(self, name), known)}"
                 raise ArgumentError(message, argument=name)
+        initialisation(self.initialisation)
         if self.augment is not None:
             augmentation(self.augment)
         if "lr" in self.optimizer_options:

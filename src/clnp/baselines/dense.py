@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graph import Graph
+from ..initialisation import Initialise, initialise
 from ..ledger import OpenTask
 from ..openstate import OpenState
 from ..surgery import plain_layer, with_layers
@@ -15,9 +16,10 @@ from ..surgery import plain_layer, with_layers
 class Heads(nn.Module):
     """In the place of a classifier: layers like it, of which the one of the current task runs."""
 
-    def __init__(self, like: Any, *, shared: bool) -> None:
+    def __init__(self, like: Any, *, shared: bool, initialise: Initialise | None = None) -> None:
         super().__init__()
         self.shared, self.current = shared, 0
+        self._initialise = initialise
         self.num_inputs = int(like.weight.shape[1])
         self.num_outputs: list[int] = []
         self.layers = nn.ModuleList()
@@ -31,14 +33,13 @@ class Heads(nn.Module):
             return
         like: Any = self._like[0]
         size = int(like.weight.shape[0]) if self.shared else num_outputs
-        made: Any = plain_layer(like, num_outputs=size, num_inputs=self.num_inputs)
-        made.reset_parameters()
+        made = plain_layer(like, num_outputs=size, num_inputs=self.num_inputs)
+        initialise(made, self._initialise)
         self.layers.append(made.train(self.training))
 
     def reset(self, index: int) -> None:
         """Initialise the head of that task anew."""
-        layer: Any = self.layers[0 if self.shared else index]
-        layer.reset_parameters()
+        initialise(self.layers[0 if self.shared else index], self._initialise)
 
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.layers[0 if self.shared else self.current](x)
@@ -52,15 +53,25 @@ class DenseNet(nn.Module):
     Nothing is protected here; what a method does about forgetting, it does from outside. Without
     an open task, `current` says which task the network runs as. `extra` is what a method lets the
     open task train beside the weights; `graph` says which layers share neurons, if it is known.
+    `initialise` changes layers once their class has initialised them.
     """
 
     def __init__(
-        self, model: nn.Module, classifier: str, *, shared_head: bool, graph: Graph | None = None
+        self,
+        model: nn.Module,
+        classifier: str,
+        *,
+        shared_head: bool,
+        graph: Graph | None = None,
+        initialise: Initialise | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
+        self._initialise = initialise
         self.extra = nn.ParameterDict()
-        self.heads = Heads(model.get_submodule(classifier), shared=shared_head)
+        self.heads = Heads(
+            model.get_submodule(classifier), shared=shared_head, initialise=initialise
+        )
         self.model = with_layers(model, {classifier: self.heads}).requires_grad_(True)
         self.tasks: list[str] = []
         self.open_task: str | None = None
@@ -83,12 +94,10 @@ class DenseNet(nn.Module):
         self.open_task = None
 
     def reset(self) -> None:
-        """Initialise all weights but those of heads anew, each layer as its class does."""
+        """Initialise all weights but those of heads anew."""
         for module in self.model.modules():
             if module is not self.heads and not self._is_head(module):
-                reset: Any = getattr(module, "reset_parameters", None)
-                if reset is not None:
-                    reset()
+                initialise(module, self._initialise)
 
     def _is_head(self, module: nn.Module) -> bool:
         return any(module is head for head in self.heads.layers)

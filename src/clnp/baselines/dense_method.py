@@ -12,6 +12,7 @@ from ..discovery import discover
 from ..errors import ArgumentError
 from ..fit import Epoch, Fit, evaluate
 from ..generators import isolated, seed_all
+from ..initialisation import initialisation
 from ..method import Setting
 from ..seeds import derive
 from ..task import Task, TaskData
@@ -28,8 +29,14 @@ class DenseMethod:
         self.graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
         shared = setting.head == "single"
         graph, model = self.graph, setting.model
-        self.net = DenseNet(model, graph.classifier, shared_head=shared, graph=graph)
         self.training = without_penalty(settings.training or setting.config.training)
+        self.net = DenseNet(
+            model,
+            graph.classifier,
+            shared_head=shared,
+            graph=graph,
+            initialise=initialisation(self.training.initialisation),
+        )
         # A strategy that trains once more finds out how in its settings.
         self.strategy = replace(settings, training=self.training).strategy(self.net)
         self._fit: Fit | None = None

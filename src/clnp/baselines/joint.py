@@ -21,6 +21,7 @@ from ..discovery import discover
 from ..errors import ArgumentError
 from ..fit import Epoch, Fit, evaluate
 from ..generators import isolated, seed_all
+from ..initialisation import initialisation, initialise
 from ..ledger import OpenTask
 from ..method import Setting
 from ..openstate import OpenState
@@ -247,9 +248,7 @@ class JointMethod:
         if resumed is None:
             seed_all(derive(setting.seed, "init", "joint"))
             for module in self.net.model.modules():
-                reset: Any = getattr(module, "reset_parameters", None)
-                if reset is not None:
-                    reset()
+                initialise(module, initialisation(self.training.initialisation))
         mixed: Any = Mixed([each.train for each in data], self.net.heads.counts)
         judged: Any = Judged(self.net, [each.validation for each in data])
         together = replace(data[-1], train=mixed, validation=judged)
