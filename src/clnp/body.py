@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .activity import Activity, inputs_of, measure
 from .axis import View, groups_of
 from .blocks import Pass, Stage, Tensors
-from .errors import ArgumentError, TaskError
+from .errors import ArgumentError
 from .graph import Graph
 from .heads import Head
 from .initialisation import Initial, initial_at
@@ -150,7 +150,7 @@ class Body:
     def reads(self, index: int, before: Widths, after: Widths) -> dict[str, Tensor]:
         """Exactly what the inference of the ended task number `index` reads, by name."""
         tensors: dict[str, Tensor] = {}
-        for path, narrow in self._narrowed(self._view(before, after), stand_in=False).items():
+        for path, narrow in self._narrowed(self.view(before, after), stand_in=False).items():
             tensors.update({f"{path}.{name}": tensor for name, tensor in narrow.items()})
         for name, tensor in self.head.frozen(index).items():
             tensors[f"{self.graph.classifier}.{name}"] = tensor
@@ -160,7 +160,7 @@ class Body:
 
     def narrow(self, index: int, before: Widths, after: Widths) -> dict[str, Tensors]:
         """The tensors of each layer for the ended task number `index`, dead stand-ins included."""
-        view = self._view(before, after)
+        view = self.view(before, after)
         head = self.head.narrowed(self.head.frozen(index), before=before, after=after, view=view)
         return {**self._narrowed(view, stand_in=True), self.graph.classifier: head}
 
@@ -186,26 +186,15 @@ class Body:
         """Lay out the ended task number `index` for the plain pass."""
         if self.stage.showing != index:
             with torch.inference_mode(False):  # What is shown outlives the caller's mode.
-                self._show(self.narrow(index, before, after), index)
-
-    def show_candidate(self, keep: View) -> None:
-        """Lay out the open task for the plain pass, as it would be with only the neurons `keep`."""
-        before = self.stage.frozen
-        after = {group: before[group] + len(keep[group]) for group in before}
-        view = self._view(before, after)
-        narrow = {
-            path: layer.narrowed(layer.extended(keep), after, view, stand_in=True)
-            for path, layer in self.layers.items()
-        }
-        head = self.head.narrowed(self.head.extended(keep), before=before, after=after, view=view)
-        self._show({**narrow, self.graph.classifier: head}, keep)
+                self.show(self.narrow(index, before, after), index)
 
     def _show_frozen(self) -> None:
-        view = self._view(self.stage.frozen, self.stage.frozen)
+        view = self.view(self.stage.frozen, self.stage.frozen)
         with torch.inference_mode(False):
-            self._show(self._narrowed(view, stand_in=True), "frozen")
+            self.show(self._narrowed(view, stand_in=True), "frozen")
 
-    def _show(self, tensors: Mapping[str, Tensors], what: object) -> None:
+    def show(self, tensors: Mapping[str, Tensors], what: object) -> None:
+        """Lay out these tensors of each layer and of the head for the plain pass."""
         for path, layer in self.layers.items():
             layer.show(tensors[path])
         self.head.show(tensors.get(self.graph.classifier, {}))
@@ -301,24 +290,6 @@ class Body:
         if num_batches == 0:
             raise ArgumentError("no batch was given: recalibration needs data")
 
-    def score(self, score: Callable[..., float], keep: View) -> float:
-        """What `score` says of the open task with only the neurons `keep`."""
-        over = False
-
-        def predict(*args: Any, **kwargs: Any) -> Any:
-            if over:
-                raise TaskError("predict is for the call of score that it was handed to")
-            with self.lock:
-                if self.stage.showing is not keep:  # An ended task may have run in between.
-                    self.show_candidate(keep)
-                return self.run_shown(args, kwargs)
-
-        try:
-            with torch.no_grad():
-                return score(predict)
-        finally:
-            over = True
-
     def _run_batch(self, batch: Any) -> None:
         args, kwargs = inputs_of(batch, self.head.like.device)
         self.run_open(args, kwargs)
@@ -373,7 +344,7 @@ class Body:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=threading.RLock())
 
-    def _view(self, before: Widths, after: Widths) -> dict[str, range]:
+    def view(self, before: Widths, after: Widths) -> dict[str, range]:
         """The neurons that a task computes which claimed `before[g]` to `after[g]`."""
         return {g: range(before[g] if g in self._head_only else 0, after[g]) for g in after}
 

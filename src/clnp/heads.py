@@ -194,9 +194,7 @@ class Head(Staged):
         bias: Tensor | None = getattr(self, f"bias_{index}")
         return {"weight": weight, "bias": self.bias_frozen[: len(weight)] if bias is None else bias}
 
-    def narrowed(
-        self, tensors: Tensors, *, before: Mapping[str, int], after: Mapping[str, int], view: View
-    ) -> Tensors:
+    def narrowed(self, tensors: Tensors, *, before: Widths, after: Widths, view: View) -> Tensors:
         """The tensors of a task that claimed `before[g]` to `after[g]`, for an input of `view`.
 
         A single head has columns of zeros for the neurons in view that it does not read.
@@ -206,6 +204,10 @@ class Head(Staged):
         wanted = {g: [max(n - first[g], -1) for n in neurons] for g, neurons in view.items()}
         columns = positions(self.site.columns, stored, wanted, stand_in=True)
         return {**tensors, "weight": select(tensors["weight"], 1, columns)}
+
+    def as_candidate(self, keep: View, before: Widths, after: Widths, view: View) -> Tensors:
+        """The tensors of the open task if it claims its neurons `keep`, for an input of `view`."""
+        return self.narrowed(self.extended(keep), before=before, after=after, view=view)
 
     def portion_of(self, widths: Sequence[Widths]) -> Portion:
         """What the last of some ended tasks added; `widths` are those before and after each."""

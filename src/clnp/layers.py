@@ -273,9 +273,7 @@ class PrefixLayer(Staged):
             setattr(self, f"{slot.name}_frozen", tensor.new_zeros(num_rows, *shape))
         self.lay_out()
 
-    def narrowed(
-        self, tensors: Tensors, layout: dict[str, int], view: View, *, stand_in: bool
-    ) -> Tensors:
+    def narrowed(self, tensors: Tensors, layout: Widths, view: View, *, stand_in: bool) -> Tensors:
         """The part of `tensors`, which store `layout`, that the neurons of `view` read."""
         rows = positions(self.site.rows, layout, view, stand_in=stand_in)
         columns = positions(self.site.columns, layout, view, stand_in=stand_in)
@@ -284,6 +282,10 @@ class PrefixLayer(Staged):
             tensor = select(tensors[slot.name], 0, rows, fill=slot.dead)
             narrow[slot.name] = select(tensor, 1, columns) if slot.has_columns else tensor
         return narrow
+
+    def as_candidate(self, keep: View, before: Widths, after: Widths, view: View) -> Tensors:
+        """The tensors that the neurons of `view` read if the open task claims its `keep`."""
+        return self.narrowed(self.extended(keep), after, view, stand_in=True)
 
     def portion_of(self, widths: Sequence[Widths]) -> Portion:
         """What the last of some ended tasks added; `widths` are those before and after each."""

@@ -23,6 +23,7 @@ from .arguments import (
 )
 from .axis import has_input
 from .body import Body, eagerly
+from .candidates import Candidates
 from .cascade import run_all
 from .certificate import Certificate, certify
 from .discovery import discover
@@ -241,9 +242,11 @@ class ContinualNet(GuardedNet):
         if score is not None and not callable(score):
             raise ArgumentError(f"score is {score!r}; it must be a function of predict")
 
+        candidates = Candidates(self._body)
+
         def evaluate(keep: Neurons, at_least: float | None) -> float:
             assert score is not None
-            return self._body.score(told(score, at_least), keep)
+            return candidates.score(told(score, at_least), keep)
 
         explicit = None
         if thresholds is not None:
@@ -266,8 +269,8 @@ class ContinualNet(GuardedNet):
         in the last bits.
         """
         self._need_open("unpruned_score")
-        free = self._body.stage.free
-        return checked_score(self._body.score(score, {g: range(n) for g, n in free.items()}))
+        everything = {g: range(n) for g, n in self._body.stage.free.items()}
+        return checked_score(Candidates(self._body).score(score, everything))
 
     def prune(self, plan: PruningPlan | Neurons) -> None:
         """Drop all but the planned neurons of the open task, which stays open.
