@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from clnp.candidates import Candidates
 from clnp.layers import PrefixLayer
@@ -48,13 +49,13 @@ def test_dead_neurons_stand_in_for_a_task_that_keeps_none(head):
     torch.testing.assert_close(outputs(Candidates(net._body, aligned=8), keep, x), plain)
 
 
-def test_widths_are_rounded_up():
-    net, x = opened()
-    outputs(Candidates(net._body, aligned=8), some(net, 3), x)
-    for layer in net._body.layers.values():
-        assert len(layer._shown["weight"]) % 8 == 0
-    outputs(Candidates(net._body), some(net, 3), x)
-    assert any(len(layer._shown["weight"]) % 8 for layer in net._body.layers.values())
+def test_the_widths_of_convolutions_are_rounded_up():
+    net, x = opened("conv")
+    for aligned, expected in ((8, True), (None, False)):
+        outputs(Candidates(net._body, aligned=aligned), some(net, 3), x)
+        convolutions = [p for p in net._body.parts.values() if isinstance(p, nn.Conv2d)]
+        assert len(convolutions) > 1
+        assert all(len(each._shown["weight"]) % 8 == 0 for each in convolutions) == expected
 
 
 def test_a_layer_is_laid_out_anew_only_for_other_neurons(monkeypatch):

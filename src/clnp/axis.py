@@ -27,8 +27,8 @@ class Segment:
 
 Axis = tuple[Segment, ...]
 Layout = Mapping[str, int]
-View = Mapping[str, Sequence[int]]
 Index = npt.NDArray[np.int64]
+View = Mapping[str, Sequence[int] | Index]
 
 STAND_IN = -1
 """Marks, in an index, the entries of the dead neuron that stands in for a group with none."""
@@ -71,7 +71,7 @@ def positions(
     for segment in axis:
         size, span = segment.size, segment.span
         if segment.group is not None:
-            wanted = np.asarray(view[segment.group], np.int64)
+            wanted = as_index(view[segment.group])
         else:
             wanted = np.arange(size if wants_input else 0)
         if wanted.size:
@@ -81,6 +81,13 @@ def positions(
             found.append(np.full(span, STAND_IN))
         start += _stored(segment, layout, stores_input) * span
     return np.concatenate(found)
+
+
+def as_index(neurons: Sequence[int] | Index) -> Index:
+    """The neurons as an array, which a range is turned into without going through it."""
+    if isinstance(neurons, range):
+        return np.arange(neurons.start, neurons.stop, neurons.step, dtype=np.int64)
+    return np.asarray(neurons, np.int64)
 
 
 def occupied(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .axis import View, num_entries, occupied, positions
+from .axis import STAND_IN, View, as_index, num_entries, occupied, positions
 from .blocks import (
     Pass,
     Portion,
@@ -201,7 +201,7 @@ class Head(Staged):
         """
         first = dict(before) if self.shared else dict.fromkeys(before, 0)
         stored = {group: after[group] - first[group] for group in after}
-        wanted = {g: [max(n - first[g], -1) for n in neurons] for g, neurons in view.items()}
+        wanted = {g: np.maximum(as_index(view[g]) - first[g], STAND_IN) for g in view}
         columns = positions(self.site.columns, stored, wanted, stand_in=True)
         return {**tensors, "weight": select(tensors["weight"], 1, columns)}
 
