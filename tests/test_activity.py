@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clnp
+import clnp.activity as activity_module
 from clnp.activity import Activity, inputs_of, up_to
 from clnp.errors import ArgumentError, DivergedError
 from networks import (
@@ -106,6 +107,18 @@ def test_activity_counts_in_float64_whatever_the_network_is(dtype):
     h1 = F.relu(model.fc1(x)).detach()
     assert {values.dtype for values in found.values()} == {torch.float64}
     torch.testing.assert_close(found["fc1"], h1.double().mean(0), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((5, 3), 1), ((5, 3, 4), 1), ((5, 4, 3), 2), ((3, 5), 0)]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_sums_of_absolute_values_along_one_dimension(shape, dim, dtype):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    others = [d for d in range(x.ndim) if d != dim]
+    found = activity_module._sums(x, dim)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, x.double().abs().sum(others), rtol=1e-6, atol=0)
 
 
 def test_a_group_without_free_neurons_takes_one_place_in_a_concatenation():

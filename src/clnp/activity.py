@@ -76,6 +76,15 @@ def _on(value: Any, device: torch.device) -> Any:
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
 
 
+def _sums(x: Tensor, dim: int) -> Tensor:
+    """The sum of |x| for each place along `dim`, in float64: [places]."""
+    first, *inner = [d for d in range(x.ndim) if d != dim]
+    # Each sample in its own precision: several times as fast on a CPU, and no copy of all of x.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    each = torch.linalg.vector_norm(x, 1, inner, dtype=wide) if inner else x.abs()
+    return each.sum(0 if first < dim else 1, dtype=torch.float64)
+
+
 class _Meter:
     """Sums of |x| at the input of one layer, for its frozen and its free neurons."""
 
@@ -93,7 +102,7 @@ class _Meter:
             return  # A single head does not read the neurons of earlier tasks.
         dim = neuron_dim(layer) % x.ndim
         layout: Layout = stage.frozen if stage.running is Pass.FROZEN else stage.free
-        sums = x.abs().sum([d for d in range(x.ndim) if d != dim], dtype=torch.float64)
+        sums = _sums(x, dim)
         self.num_places[stage.running] += x.numel() // x.shape[dim]
         start = 0
         for place, segment in enumerate(self.site.columns):
