@@ -19,7 +19,7 @@ from timing import aligned, machine, ratios, seconds, spread
 from torch import nn
 
 import clnp
-from clnp.fit import EVALUATION_BATCH, Fit, evaluate, hardest_first, l1_rule
+from clnp.fit import EVALUATION_BATCH, Fit, evaluate, l1_rule
 from clnp.task import TaskData, load
 
 
@@ -51,23 +51,22 @@ def measured(model: nn.Module, data: TaskData, *, head: str, device: torch.devic
     fit = Fit(net, data, training, seed=0, rule=l1_rule(net, training.alpha))
     fit.run()
 
+    def score(predict: Callable[..., Any], at_least: float | None) -> float:
+        return evaluate(predict, data.validation, data.objective, at_least=at_least)
+
     found = []
 
     def measure() -> None:
         found.append(net.measure_activity(data.train.batches(EVALUATION_BATCH)))
 
     measuring = seconds(measure, device)
-
-    def search(*, per_layer: bool) -> None:
-        judged = hardest_first(net, data.validation, data.objective)
-
-        def score(predict: Callable[..., Any], at_least: float | None) -> float:
-            return evaluate(predict, judged, data.objective, at_least=at_least)
-
-        net.plan_pruning(found[0], score, margin=1.0, per_layer=per_layer)
-
     plans = {
-        per_layer: seconds(lambda per_layer=per_layer: search(per_layer=per_layer), device)
+        per_layer: seconds(
+            lambda per_layer=per_layer: net.plan_pruning(
+                found[0], score, margin=1.0, per_layer=per_layer
+            ),
+            device,
+        )
         for per_layer in (False, True)
     }
     return Times(fit.epochs[1].score, fit.epochs[1].seconds, measuring, plans[False], plans[True])

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import clnp
 from clnp.candidates import Candidates
 from clnp.layers import PrefixLayer
 from networks import HEADS, NETWORKS, example, learn, make, train
@@ -26,7 +27,12 @@ def some(net, step):
 
 def outputs(candidates, keep, x):
     seen = []
-    candidates.score(lambda predict: float(len(seen.append(predict(x)) or seen)), keep)
+
+    def score(predict):
+        seen.append(predict(x))
+        return 0.0
+
+    candidates.score(score, keep)
     return seen[0]
 
 
@@ -49,22 +55,62 @@ def test_dead_neurons_stand_in_for_a_task_that_keeps_none(head):
     torch.testing.assert_close(outputs(Candidates(net._body, aligned=8), keep, x), plain)
 
 
-def test_the_widths_of_convolutions_are_rounded_up():
+class Log(nn.Module):
+    """What follows its convolution is not finite at 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 11, 3), nn.Linear(11, 4)
+
+    def forward(self, x):
+        return self.fc(torch.log(self.conv(x).square().mean((2, 3))))
+
+
+def test_what_rounds_widths_up_is_finite_where_the_neurons_are():
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, 8, 8)
+    net = clnp.ContinualNet(Log(), x)
+    net.begin_task("a")
+    keep = {"conv": (2, 3, 7)}
+    found = outputs(Candidates(net._body, aligned=8), keep, x)
+    torch.testing.assert_close(found, outputs(Candidates(net._body), keep, x))
+    assert found.isfinite().all()
+
+
+def widths(net, kind):
+    return [len(p._shown["weight"]) for p in net._body.layers.values() if isinstance(p, kind)]
+
+
+def test_the_widths_of_convolutions_are_rounded_up_and_no_others():
     net, x = opened("conv")
-    for aligned, expected in ((8, True), (None, False)):
-        outputs(Candidates(net._body, aligned=aligned), some(net, 3), x)
-        convolutions = [p for p in net._body.parts.values() if isinstance(p, nn.Conv2d)]
-        assert len(convolutions) > 1
-        assert all(len(each._shown["weight"]) % 8 == 0 for each in convolutions) == expected
+    outputs(Candidates(net._body), some(net, 3), x)
+    plain = widths(net, nn.Conv2d), widths(net, nn.Linear)
+    outputs(Candidates(net._body, aligned=8), some(net, 3), x)
+    assert len(plain[0]) > 1
+    assert widths(net, nn.Conv2d) == [-(-width // 8) * 8 for width in plain[0]]
+    assert widths(net, nn.Linear) == plain[1]
+    assert any(width % 8 for width in plain[0] + plain[1])
+
+
+def test_weights_that_are_loaded_in_between_are_seen():
+    net, x = make(), example("mlp")
+    net.begin_task("a")
+    candidates = Candidates(net._body)
+    before = outputs(candidates, some(net, 2), x)
+    state = net.state_dict()
+    net.load_state_dict({n: 2 * t if t.is_floating_point() else t for n, t in state.items()})
+    after = outputs(candidates, some(net, 2), x)
+    assert not torch.equal(after, before)
+    assert torch.equal(after, outputs(Candidates(net._body), some(net, 2), x))
 
 
 def test_a_layer_is_laid_out_anew_only_for_other_neurons(monkeypatch):
     net, x = opened()
     laid_out, of_class = [], PrefixLayer.as_candidate
 
-    def counted(layer, *args):
+    def counted(layer, *args, **options):
         laid_out.append(layer.site.path)
-        return of_class(layer, *args)
+        return of_class(layer, *args, **options)
 
     monkeypatch.setattr(PrefixLayer, "as_candidate", counted)
     candidates, keep = Candidates(net._body), some(net, 2)
@@ -76,8 +122,11 @@ def test_a_layer_is_laid_out_anew_only_for_other_neurons(monkeypatch):
     assert laid_out == ["fc2"]
     assert torch.equal(found, outputs(Candidates(net._body), other, x))
     laid_out.clear()
-    outputs(candidates, {**other, "fc1": keep["fc1"][1:]}, x)
+    others = {**other, "fc1": tuple(neuron + 1 for neuron in keep["fc1"][:-1])}
+    outputs(candidates, {**others, "fc1": keep["fc1"][:-1]}, x)
     assert laid_out == ["fc1", "fc2"]
+    # As many, but not the same ones.
+    assert torch.equal(outputs(candidates, others, x), outputs(Candidates(net._body), others, x))
 
 
 def test_an_ended_task_may_run_in_between():
@@ -96,4 +145,5 @@ def test_a_gpu_scores_as_a_cpu_does(name, head):
     keep = some(net, 2)
     expected = outputs(Candidates(net._body), keep, x)
     found = outputs(Candidates(net.cuda()._body), keep, x.cuda())
+    assert all(width % 8 == 0 for width in widths(net, nn.Conv2d) if width > 1)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-2, atol=1e-2)

@@ -89,10 +89,67 @@ def test_a_function_may_write_into_weights_as_they_are():
     assert all(p.eq(2).all() for p in net.parameters() if p.ndim > 1)
 
 
-def test_initial_is_a_model_or_a_function():
+def test_initial_is_a_model_a_function_or_a_name():
     net = clnp.ContinualNet(mlp(), X)
-    with pytest.raises(ArgumentError, match="it must be a model, or a function of a layer"):
-        net.begin_task("a", initial="glorot")
+    with pytest.raises(ArgumentError, match="it must be a model, a function of a layer, or the na"):
+        net.begin_task("a", initial=3)
+    with pytest.raises(ArgumentError, match="did you mean 'glorot'"):
+        net.begin_task("a", initial="gloro")
+    net.begin_task("a", initial="glorot")
+    assert not any(p.any() for p in net.parameters() if p.ndim == 1)
+
+
+@pytest.mark.parametrize("chosen", [3, None, [], nn.Linear(2, 2)])
+def test_what_is_no_initialisation_is_refused(chosen):
+    with pytest.raises(ArgumentError, match="it must be a name, or a function of a layer"):
+        clnp.Training(initialisation=chosen)
+
+
+def wrong_shape(layer):
+    layer.weight = nn.Parameter(torch.zeros(len(layer.weight) + 1, layer.weight.shape[1]))
+
+
+def no_bias(layer):
+    layer.bias = None
+
+
+def other_dtype(layer):
+    layer.weight.data = layer.weight.data.double()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (wrong_shape, r"made weight of a Linear \[8, 6\], .*; it was \[7, 6\]"),
+        (no_bias, "made bias of a Linear nothing; it was"),
+        (other_dtype, "float64 on cpu; it was .*only its values may change"),
+    ],
+)
+def test_only_the_values_of_a_layer_may_change(function, message):
+    net = clnp.ContinualNet(mlp(), X)
+    with pytest.raises(ArgumentError, match=message):
+        net.begin_task("a", initial=function)
+    assert net.open_task is None
+
+
+class Block(nn.Module):
+    """A container that knows how to reset its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def reset_parameters(self):
+        self.fc1.reset_parameters()
+
+    def forward(self, x):
+        return self.fc2(self.fc1(x).relu())
+
+
+def test_a_container_is_not_initialised_as_a_layer():
+    net = DenseNet(nn.Sequential(Block()), "0.fc2", shared_head=False, initialise=halves)
+    net.reset()
+    assert net.model[0].fc1.weight.eq(0.5).all()
 
 
 def test_a_function_that_fails_leaves_the_network_as_it_was():

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import clnp
-import clnp.learner as learner_module
 from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, TaskSettings, Training
 from clnp.errors import ArgumentError, CapacityError, DivergedError, TaskError
 from clnp.packing import pack, unpack
@@ -56,33 +55,6 @@ def test_task_after_task_is_learnt_pruned_and_never_forgotten(head):
     for name, (x, answer) in answers.items():
         assert torch.equal(net(x, task=name), answer)
     net.verify()
-
-
-def test_a_search_that_looks_at_the_hardest_samples_first_finds_the_same_and_looks_at_fewer(
-    monkeypatch,
-):
-    found, looked_at = [], []
-
-    class Counted(clnp.ContinualNet):
-        def plan_pruning(self, activity, score, **options):
-            def counted(predict, at_least):
-                def counting(x):
-                    looked_at[-1] += len(x)
-                    return predict(x)
-
-                return score(counting, at_least)
-
-            looked_at.append(0)
-            return super().plan_pruning(activity, counted, **options)
-
-    for function in (learner_module.hardest_first, lambda predict, batches, objective: batches):
-        monkeypatch.setattr(learner_module, "hardest_first", function)
-        torch.manual_seed(0)
-        net = Counted(clnp.MLP(6, (40, 40), 3), torch.zeros(2, 6))
-        learner = Learner(net, config(per_layer=True, validation_fraction=0.5))
-        found.append(learner.learn(task(num_samples=2000)).plan.keep)
-    assert found[0] == found[1]
-    assert looked_at[0] < 0.7 * looked_at[1]
 
 
 def test_the_sparsest_candidate_within_the_margin_wins():

@@ -1,6 +1,5 @@
 import copy
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 import clnp
 from clnp import Task, Training, fit
 from clnp.errors import ArgumentError, DivergedError
-from clnp.fit import Fit as Loop, evaluate, hardest_first, l1_rule
+from clnp.fit import Fit as Loop, evaluate, l1_rule
 from clnp.objective import CLASSIFICATION, REGRESSION
 from clnp.packing import pack, unpack
 from clnp.task import load
@@ -319,39 +318,10 @@ def test_what_is_out_of_reach_is_not_looked_at_to_the_end(share, monkeypatch):
         if num_seen < 1000:
             num_wrong = wrong[:num_seen].sum().item()
             assert found == pytest.approx(100 * (1 - num_wrong / num_seen))
-        # With less, it would have been open; and it begins with an eighth of a batch, or with as
-        # many samples as have to be wrong.
-        first = max(12, math.ceil(10 * (100 - at_least)) + 1)
-        pieces = [first, first, 100 - 2 * first] if 2 * first < 100 else [first, 100 - first]
+        # With less, it would have been open; and it begins with an eighth of a batch.
         before = wrong[: num_seen - seen[-1]].sum().item()
-        assert 100 * (1 - before / 1000) >= at_least - 1e-6 or len(seen) == 1
-        assert seen == [*(pieces if first < 100 else [100]), *[100] * 9][: len(seen)]
-
-
-def hard(num_samples=12, *, resident=None, objective=CLASSIFICATION):
-    """Samples whose one input is their number, and a network for which the later are harder."""
-    x = torch.arange(float(num_samples))[:, None]
-    y = torch.zeros(num_samples, dtype=torch.long)
-    loaded = load(Task("a", (x, y), (x, y), num_outputs=2), CPU, resident=resident)
-    return hardest_first(lambda x: torch.cat([-x, x], 1), loaded.validation, objective)
-
-
-def test_the_hardest_samples_come_first():
-    batches = hard()
-    assert batches.inputs[:, 0].tolist() == list(range(11, -1, -1))
-    assert len(batches.targets) == 12
-
-
-def test_samples_stay_in_order_where_they_are_streamed_or_losses_are_not_known():
-    assert hard(resident=False).inputs is None
-    unknown = replace(CLASSIFICATION, losses=None)
-    assert hard(objective=unknown).inputs[:, 0].tolist() == list(range(12))
-
-
-def test_losses_are_one_for_each_sample():
-    wrong = replace(CLASSIFICATION, losses=lambda outputs, targets: outputs)
-    with pytest.raises(ArgumentError, match=r"losses has shape \(12, 2\) for 12 samples"):
-        hard(objective=wrong)
+        assert 100 * (1 - before / 1000) >= at_least - 1e-6 or num_seen == 12
+        assert seen == [12, 25, 63, *[100] * 9][: len(seen)]
 
 
 def test_a_score_that_is_no_mean_over_samples_is_taken_over_all_of_them():

@@ -184,7 +184,8 @@ def check_initial(
     if not isinstance(initial, nn.Module):
         if initial is None or callable(initial):
             return
-        raise ArgumentError(f"initial is {initial!r}; it must be a model, or a function of a layer")
+        what = "a model, a function of a layer, or the name of an initialisation"
+        raise ArgumentError(f"initial is {initial!r}; it must be {what}")
     if not is_first:
         raise TaskError("initial weights are for the first task; later ones start in what is free")
     difference = first_difference(initial, expected)

@@ -31,7 +31,7 @@ Index = npt.NDArray[np.int64]
 View = Mapping[str, Sequence[int] | Index]
 
 STAND_IN = -1
-"""Marks, in an index, the entries of the dead neuron that stands in for a group with none."""
+"""Marks, in an index, entries of a dead neuron: it stands in for a group with none, for example."""
 
 
 def groups_of(axis: Axis) -> list[str]:

@@ -24,8 +24,8 @@ cuDNN prepares itself for every new shape, which takes longer than to run it a f
 class Candidates:
     """Scores the open task with some of its neurons; its weights must stay as they are.
 
-    A layer that keeps the neurons that it had the last time is not laid out anew. Dead neurons
-    round the widths of convolutions up to multiples of `aligned`.
+    A layer that keeps the neurons that it had the last time is not laid out anew. Copies of a
+    neuron, to which nobody listens, round widths of convolutions up to multiples of `aligned`.
     """
 
     def __init__(self, body: Body, *, aligned: int | None = None) -> None:
@@ -34,6 +34,7 @@ class Candidates:
         convolutions = (part for part in body.parts.values() if isinstance(part, CONVOLUTIONS))
         self._to_align = set().union(*map(_groups, convolutions))
         self._laid_out: dict[str, tuple[tuple[tuple[int, ...], ...], Tensors]] = {}
+        self._shown: tuple[View, object] | None = None
 
     def score(self, score: Callable[..., float], keep: View) -> float:
         """What `score` says of the open task with only the neurons `keep`."""
@@ -43,8 +44,7 @@ class Candidates:
             if over:
                 raise TaskError("predict is for the call of score that it was handed to")
             with body.lock:
-                if body.stage.showing is not keep:  # An ended task may have run in between.
-                    self._show(keep)
+                self._show(keep)
                 return body.run_shown(args, kwargs)
 
         try:
@@ -56,26 +56,37 @@ class Candidates:
     def _show(self, keep: View) -> None:
         """Lay out the open task for the plain pass, as it would be with only the neurons `keep`."""
         body = self._body
+        showing = body.stage.showing
+        if self._shown is not None and (self._shown[0] is keep and self._shown[1] is showing):
+            return
+        if showing is None:  # Weights have been loaded or moved.
+            self._laid_out.clear()
         before = body.stage.frozen
         after = {group: before[group] + len(keep[group]) for group in before}
-        view = self._aligned(body.view(before, after))
+        run, read = self._aligned(body.view(before, after))
         neurons = {group: as_index(kept) for group, kept in keep.items()}
         shown = {}
         for path, part in body.parts.items():
             kept = tuple(tuple(keep[group]) for group in _groups(part))
             if path not in self._laid_out or self._laid_out[path][0] != kept:
-                self._laid_out[path] = kept, part.as_candidate(neurons, before, after, view)
+                tensors = part.as_candidate(neurons, before, after, run=run, read=read)
+                self._laid_out[path] = kept, tensors
             shown[path] = self._laid_out[path][1]
-        body.show(shown, keep)
+        what = object()
+        body.show(shown, what)
+        self._shown = keep, what
 
-    def _aligned(self, view: View) -> View:
-        """The view with stand-ins, until the width of every group is a multiple."""
-        aligned = dict(view)
+    def _aligned(self, view: View) -> tuple[View, View]:
+        """What neurons run, with copies of the first, and what of them is read: not the copies."""
+        run, read = dict(view), dict(view)
         for group in self._to_align:
-            missing = np.full(-len(view[group]) % self._multiple, STAND_IN)
+            neurons = as_index(view[group])
+            missing = np.full(-len(neurons) % self._multiple, STAND_IN)
             if len(missing):
-                aligned[group] = np.concatenate([as_index(view[group]), missing])
-        return aligned
+                # No dead neurons: what follows need not be finite at 0.
+                run[group] = np.concatenate([neurons, neurons[:1].repeat(len(missing))])
+                read[group] = np.concatenate([neurons, missing])
+        return run, read
 
 
 def _groups(part: PrefixLayer | Head) -> list[str]:

@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from .augmentation import augmentation
 from .batches import Batches
 from .capture import CapturedStep
-from .errors import ArgumentError, DivergedError
+from .errors import DivergedError
 from .generators import seed_all
 from .net import ContinualNet
 from .objective import Objective
@@ -234,12 +234,11 @@ def evaluate(
     if at_least is None or objective.highest is None:
         return float(objective.score(*outputs_of(predict, batches)))
     total, num_seen, num_samples = 0.0, 0, len(batches)
-    fewest = math.ceil(num_samples * (1 - at_least / objective.highest))
     pairs = []
     with torch.no_grad(), evaluating(predict):
-        for inputs, targets in _beginning_small(batches.batches(EVALUATION_BATCH), fewest):
+        for inputs, targets in _beginning_small(batches.batches(EVALUATION_BATCH)):
             pairs.append((predict(inputs), targets))
-            total += len(targets) * objective.score(*pairs[-1])
+            total += len(targets) * float(objective.score(*pairs[-1]))
             num_seen += len(targets)
             within_reach = total + (num_samples - num_seen) * objective.highest
             # What rounding may have taken away is far less than a sample.
@@ -248,36 +247,14 @@ def evaluate(
     return float(objective.score(*joined(pairs)))
 
 
-def _beginning_small(
-    batches: Iterator[tuple[Tensor, Tensor]], fewest: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same samples, the first batch in pieces: an eighth or `fewest`, as many, and the rest."""
+def _beginning_small(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same samples, the first batch in pieces: an eighth, a quarter, and the rest of it."""
     for number, (inputs, targets) in enumerate(batches):
         size = len(targets)
-        first = max(size // 8, fewest + 1)
-        ends = (first, 2 * first) if number == 0 else ()
-        for start, end in itertools.pairwise((0, *(n for n in ends if n < size), size)):
+        ends = (size // 8, size // 8 + size // 4) if number == 0 else ()
+        for start, end in itertools.pairwise((0, *ends, size)):
             if start < end:
                 yield inputs[start:end], targets[start:end]
-
-
-def hardest_first(
-    predict: Callable[[Tensor], Any], batches: Batches, objective: Objective
-) -> Batches:
-    """The same samples, by the loss that `predict` has on them, if that can be told.
-
-    On the hardest ones it shows soonest that the score of a network like it is out of reach.
-    """
-    if objective.losses is None or batches.inputs is None or batches.targets is None:
-        return batches
-    losses = objective.losses(*outputs_of(predict, batches))
-    if losses.shape != batches.targets.shape[:1]:
-        raise ArgumentError(
-            f"objective {objective.name!r}: losses has shape {tuple(losses.shape)} for "
-            f"{len(batches)} samples; it must give one for each"
-        )
-    order = losses.argsort(descending=True, stable=True)
-    return replace(batches, inputs=batches.inputs[order], targets=batches.targets[order])
 
 
 def outputs_of(predict: Callable[[Tensor], Any], batches: Batches) -> tuple[Tensor, Tensor]:

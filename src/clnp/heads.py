@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .axis import STAND_IN, View, as_index, num_entries, occupied, positions
+from .axis import View, as_index, num_entries, occupied, positions
 from .blocks import (
     Pass,
     Portion,
@@ -201,13 +201,15 @@ class Head(Staged):
         """
         first = dict(before) if self.shared else dict.fromkeys(before, 0)
         stored = {group: after[group] - first[group] for group in after}
-        wanted = {g: np.maximum(as_index(view[g]) - first[g], STAND_IN) for g in view}
+        wanted = {group: as_index(view[group]) - first[group] for group in view}
         columns = positions(self.site.columns, stored, wanted, stand_in=True)
         return {**tensors, "weight": select(tensors["weight"], 1, columns)}
 
-    def as_candidate(self, keep: View, before: Widths, after: Widths, view: View) -> Tensors:
-        """The tensors of the open task if it claims its neurons `keep`, for an input of `view`."""
-        return self.narrowed(self.extended(keep), before=before, after=after, view=view)
+    def as_candidate(
+        self, keep: View, before: Widths, after: Widths, *, run: View, read: View
+    ) -> Tensors:
+        """The tensors with which the outputs read `read` if the open task claims `keep`."""
+        return self.narrowed(self.extended(keep), before=before, after=after, view=read)
 
     def portion_of(self, widths: Sequence[Widths]) -> Portion:
         """What the last of some ended tasks added; `widths` are those before and after each."""

@@ -19,7 +19,7 @@ def glorot(layer: nn.Module) -> None:
     """Weights uniform with variance 2 / (inputs + outputs), biases 0, as Keras has them."""
     weight: Any = getattr(layer, "weight", None)
     if weight is None or weight.ndim < 2:
-        return  # A norm.
+        return  # A norm, or a PReLU.
     nn.init.xavier_uniform_(weight)
     bias: Any = getattr(layer, "bias", None)
     if bias is not None:
@@ -32,7 +32,12 @@ INITIALISATIONS: Mapping[str, Initialise | None] = {"pytorch": None, "glorot": g
 def initialisation(chosen: str | Initialise) -> Initialise | None:
     """The initialisation of that name, or the one that is given; None is PyTorch's own."""
     if not isinstance(chosen, str):
-        return chosen
+        if callable(chosen) and not isinstance(chosen, nn.Module):
+            return chosen
+        raise ArgumentError(
+            f"initialisation is {chosen!r}; it must be a name, or a function of a layer",
+            argument="initialisation",
+        )
     if chosen not in INITIALISATIONS:
         message = unknown_name("initialisation", chosen, INITIALISATIONS)
         raise ArgumentError(message, argument="initialisation")
@@ -57,7 +62,26 @@ def starting_layer(initial: Initial, like: nn.Module, *, num_outputs: int, num_i
 def initialise(module: nn.Module, how: Initialise | None) -> None:
     """Initialise a module anew that knows how to, as its class does and then in that way."""
     reset: Any = getattr(module, "reset_parameters", None)
-    if reset is not None:
-        reset()
-        if how is not None:
-            how(module)
+    if reset is None:
+        return
+    reset()
+    if how is None or not [*module.parameters(recurse=False)]:
+        return  # One without weights of its own only resets its layers.
+    before = _shapes(module)
+    how(module)
+    after = _shapes(module)
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            raise ArgumentError(
+                f"the initialisation made {name} of a {type(module).__name__} "
+                f"{after.get(name, 'nothing')}; it was {before.get(name, 'nothing')}, and only its "
+                "values may change"
+            )
+
+
+def _shapes(module: nn.Module) -> dict[str, str]:
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        name: f"{list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+        for name, tensor in tensors.items()
+    }

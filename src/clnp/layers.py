@@ -273,19 +273,32 @@ class PrefixLayer(Staged):
             setattr(self, f"{slot.name}_frozen", tensor.new_zeros(num_rows, *shape))
         self.lay_out()
 
-    def narrowed(self, tensors: Tensors, layout: Widths, view: View, *, stand_in: bool) -> Tensors:
-        """The part of `tensors`, which store `layout`, that the neurons of `view` read."""
+    def narrowed(
+        self,
+        tensors: Tensors,
+        layout: Widths,
+        view: View,
+        *,
+        stand_in: bool,
+        read: View | None = None,
+    ) -> Tensors:
+        """The part of `tensors`, which store `layout`, that the neurons of `view` read.
+
+        They read all that is in view, or what is in `read`.
+        """
         rows = positions(self.site.rows, layout, view, stand_in=stand_in)
-        columns = positions(self.site.columns, layout, view, stand_in=stand_in)
+        columns = positions(self.site.columns, layout, read or view, stand_in=stand_in)
         narrow = {}
         for slot in self.slots:
             tensor = select(tensors[slot.name], 0, rows, fill=slot.dead)
             narrow[slot.name] = select(tensor, 1, columns) if slot.has_columns else tensor
         return narrow
 
-    def as_candidate(self, keep: View, before: Widths, after: Widths, view: View) -> Tensors:
-        """The tensors that the neurons of `view` read if the open task claims its `keep`."""
-        return self.narrowed(self.extended(keep), after, view, stand_in=True)
+    def as_candidate(
+        self, keep: View, before: Widths, after: Widths, *, run: View, read: View
+    ) -> Tensors:
+        """The tensors with which the neurons `run` read `read` if the open task claims `keep`."""
+        return self.narrowed(self.extended(keep), after, run, stand_in=True, read=read)
 
     def portion_of(self, widths: Sequence[Widths]) -> Portion:
         """What the last of some ended tasks added; `widths` are those before and after each."""

@@ -20,7 +20,7 @@ from .activity import Activity
 from .arguments import alpha_by_layer
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
-from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, hardest_first, l1_rule
+from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
 from .generators import isolated, seed_all
 from .grid import judged, train_at_once
 from .initialisation import initialisation
@@ -131,7 +131,7 @@ class Learner:
 
     def _open(self, net: ContinualNet, data: TaskData, seed: int) -> None:
         torch.manual_seed(derive(seed, "init"))
-        chosen = self.config.of(data.task.name).training.initialisation
+        chosen = self.config.training.initialisation
         net.begin_task(data.task.name, data.num_outputs, initial=initialisation(chosen))
 
     def _check_inputs(self, data: TaskData, progress: Progress) -> None:
@@ -259,9 +259,6 @@ class Learner:
         return self.net.measure_activity(batches)
 
     def _plan(self, data: TaskData, best: float) -> PruningPlan:
-        seed_all(derive(self.seed, "order", data.task.name))
-        hardest = hardest_first(self.net, data.validation, data.objective)
-        data = replace(data, validation=hardest)
         return self.net.plan_pruning(
             self._importance(data),
             self._score(data),

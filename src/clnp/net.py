@@ -38,7 +38,7 @@ from .errors import (
 )
 from .graph import Graph
 from .guarded import GuardedNet
-from .initialisation import Initial
+from .initialisation import Initial, initialisation
 from .ledger import Capacity, Ledger, OpenTask
 from .openstate import OpenState
 from .outlook import Forecast, forecast
@@ -135,14 +135,14 @@ class ContinualNet(GuardedNet):
         return eagerly(lambda: run_all(self._body, self.ledger, args=args, kwargs=kwargs))
 
     def begin_task(
-        self, name: str, num_outputs: int | None = None, *, initial: Initial = None
+        self, name: str, num_outputs: int | None = None, *, initial: Initial | str = None
     ) -> None:
         """Open a task in all free neurons, whose weights are initialised anew.
 
-        `num_outputs` is the classifier's own unless given. `initial` is a function that changes a
-        new layer in place, each as wide as the task sees it, after its class has initialised it;
-        or, for the first task, a model like the one that the network was made from, with weights
-        to start from (pretrained ones, say).
+        `num_outputs` is the classifier's own unless given. `initial` is "glorot", or a function
+        that changes a new layer in place, each as wide as the task sees it, after its class has
+        initialised it; or, for the first task, a model like the one that the network was made
+        from, with weights to start from (pretrained ones, say).
         """
         self._need_closed("begin_task")
         if not isinstance(name, str) or not name or not name.isprintable():
@@ -151,6 +151,8 @@ class ContinualNet(GuardedNet):
             raise TaskError(f"task {name!r} has ended already; give the new task another name")
         own = self._body.head.most_outputs
         num_outputs = checked_outputs(num_outputs, own=own, single=self.head == "single")
+        if isinstance(initial, str):
+            initial = initialisation(initial)
         free = self.ledger.free()
         if self.head == "single":
             check_room(name, {group: free[group] for group in self._body.head_groups})
@@ -229,7 +231,7 @@ class ContinualNet(GuardedNet):
         score is at least `best` - `margin`; `best` is the score of the unpruned network unless
         given. `per_layer=True` goes on to raise the threshold of each group as far as the margin
         allows. The search tries `resolution` thresholds from the top, and halves the gap above the
-        first that holds; None tries all.
+        first that holds; None tries all. The weights must stay as they are meanwhile.
 
         `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
         that fire, and a group that is not named keeps all.

@@ -17,15 +17,13 @@ class Objective:
     Both take outputs and targets; `score` gets those of all samples at once. A margin is in the
     units of the score: percentage points, for those that are built in. Where the score of many
     samples is the mean of theirs, `highest` is what one can have at most: it tells when a score is
-    out of reach, and the rest need not be looked at. `losses`, the loss of each sample, puts the
-    hardest first there.
+    out of reach, and the rest need not be looked at.
     """
 
     name: str
     loss: Callable[[Any, Tensor], Tensor]
     score: Callable[[Any, Tensor], float]
     highest: float | None = None
-    losses: Callable[[Any, Tensor], Tensor] | None = None
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -50,11 +48,6 @@ def explained_variance(outputs: Tensor, targets: Tensor) -> float:
     return 100 * (1 - (residual / total).item())
 
 
-def _binary_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    losses = F.binary_cross_entropy_with_logits(outputs, _like(targets, outputs), reduction="none")
-    return losses.flatten(1).mean(1)
-
-
 def _like(targets: Tensor, outputs: Tensor) -> Tensor:
     """The targets in the shape [N, 1] that a single output has, where they are [N]."""
     return targets.to(outputs.dtype).reshape(outputs.shape)
@@ -65,14 +58,12 @@ CLASSIFICATION = Objective(
     lambda outputs, targets: F.cross_entropy(outputs, targets.long()),
     accuracy,
     highest=100.0,
-    losses=lambda outputs, targets: F.cross_entropy(outputs, targets.long(), reduction="none"),
 )
 MULTI_LABEL = Objective(
     "multi-label",
     lambda outputs, targets: F.binary_cross_entropy_with_logits(outputs, _like(targets, outputs)),
     label_accuracy,
     highest=100.0,
-    losses=_binary_losses,
 )
 REGRESSION = Objective(
     "regression",
