@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clnp import cli
+from clnp.baselines.methods import NAMES
 from clnp.compare import rows, texts
 from clnp.series import finished_results
 from test_cli import RECIPE, fails, start
@@ -100,7 +101,10 @@ def test_methods_are_compared_from_the_command_line(folder, capsys):
     [result] = finished_results(folder / "c" / "single")
     assert result["method"] == "single"
     assert result["stored_bytes"]["further networks"] > 0
+    capsys.readouterr()
     assert cli.main(["verify", "c"]) == 0
+    told = "finetune, single: these promise nothing that could be verified"
+    assert capsys.readouterr().out.splitlines()[-1] == told
     assert cli.main(["inspect", "c/finetune/seed0"]) == 0
     text = capsys.readouterr().out
     assert "finetune, seed 0" in text
@@ -184,5 +188,34 @@ def test_a_comparison_of_something_else_is_refused(folder, capsys):
     compare = ["compare", "small.toml", "--quiet", "--out", "c"]
     assert cli.main([*compare, "--methods", "finetune"]) == 0
     capsys.readouterr()
-    message = r"c is another comparison: its seeds is \[0\]; name another directory"
+    message = "c is another comparison: its seeds are 0, not 0 1; name another directory"
     fails(capsys, 2, message, *compare, "--seeds", "2")
+    message = "c is another comparison: its recipe and changes are .*small.toml none, not .*"
+    fails(capsys, 2, message, *compare, "--set", "learner.margin=2")
+    message = "c: finetune promise nothing that could be verified"
+    fails(capsys, 2, message, "verify", "c")
+
+
+def test_every_method_tells_what_it_does(folder, capsys):
+    """In lines, without --quiet; how many epochs there will be is its own affair."""
+    methods = ",".join(name for name in NAMES if name != "clnp")
+    options = ["--methods", methods, "--out", "c", "--set", "methods.hat.training.epochs=2"]
+    process = start("compare", "small.toml", *options, cwd=folder)
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 0
+    assert "waits for the others, to be learnt with them" in error
+    for method in methods.split(","):
+        path = folder / "c" / method / "seed0" / "events.jsonl"
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        begun = [event for event in events if event["event"] == "begin"]
+        trained = [event for event in events if event["event"] == "epoch" and "round" not in event]
+        num_epochs = begun[-1]["epochs_of_run"]
+        if method != "packnet":  # It trains survivors once more.
+            assert len(trained) == num_epochs
+        assert begun[0]["epochs_before"] == 0
+        assert begun[-1]["epochs_before"] < num_epochs
+        assert begun[-1]["num_epochs"] == (2 if method == "hat" else begun[-1]["num_epochs"])
+    assert cli.main(["inspect", "c/joint/seed0"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "all were learnt at the same time, so that there was nothing to forget" in text
+    assert cli.main(["watch", "c", "--once"]) == 0

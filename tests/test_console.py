@@ -202,6 +202,11 @@ def test_silence_shows_nothing(capfd):
             {**TASK, "test_score": "nan"},
             "learnt a: validation 91.67, test nan; new neurons fc1 3, fc2 0",
         ),
+        ({**TASK, "new": {}}, "learnt a: validation 91.67, test 90.33"),
+        (
+            {**TASK, "score": None, "test_score": None, "new": {}},
+            "a waits for the others, to be learnt with them",
+        ),
         ({"event": "failed", "task": "a", "reason": "all diverged"}, "failed: all diverged"),
         (
             {"event": "full", "task": "a", "reason": "no neuron of fc1 is free"},

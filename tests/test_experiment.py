@@ -217,7 +217,7 @@ def test_another_model_does_not_go_on_with_a_run(tmp_path):
         experiment(width=31).run(tmp_path / "run")
 
 
-def test_functions_in_a_config_go_by_their_names(tmp_path):
+def test_functions_in_a_config_go_by_their_names_and_by_what_they_do(tmp_path):
     def sgd(parameters, lr):
         return torch.optim.SGD(parameters, lr)
 
@@ -225,7 +225,10 @@ def test_functions_in_a_config_go_by_their_names(tmp_path):
     experiment(training=training).run(tmp_path / "run")
     experiment(training=training).run(tmp_path / "run")
     stored = read_json(tmp_path / "run", CONFIG, {})["learner"]["training"]["optimizer"]
-    assert stored.endswith("<locals>.sgd")
+    assert "<locals>.sgd" in stored
+    other = Training(epochs=2, optimizer=lambda parameters, lr: torch.optim.Adam(parameters, lr))
+    with pytest.raises(RunError, match=r"holds another experiment: its learner.training.optimizer"):
+        experiment(training=other).run(tmp_path / "run")
 
 
 def test_tasks_without_test_data_have_no_test_scores(tmp_path):

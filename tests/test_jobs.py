@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clnp.jobs import Job, get_ready, num_threads, side_by_side
+from clnp.jobs import STOPPED, Job, get_ready, num_threads, side_by_side
 
 
 def write(path, text):
@@ -98,6 +98,23 @@ def test_a_signal_is_handed_on_and_nothing_more_is_started(tmp_path, number):
     assert stopped.read_text() == number.name
     assert not never.exists()
     assert signal.getsignal(number) is before
+
+
+def dawdle(started):
+    """Be far from ready to save anything."""
+    Path(started).touch()
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_has_nothing_to_save_yet_is_stopped_without_a_word(tmp_path, number, capfd):
+    def interrupt():
+        wait_for(tmp_path / "started")
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
+    assert side_by_side([Job("a", dawdle, (tmp_path / "started",))], at_most=1) == {"a": STOPPED}
+    assert capfd.readouterr().err == ""
 
 
 def test_jobs_stop_when_their_parent_is_killed(tmp_path):

@@ -110,4 +110,10 @@ def test_tasks_with_other_numbers_of_outputs_are_refused(tmp_path):
 def test_settings_that_make_no_sense_are_refused(name):
     with pytest.raises(ArgumentError, match=f"joint: {name} is 0; it must be 1 or more"):
         Joint(**{name: 0})
-    assert Joint(50, 10).counts(3) == [50, 10, 10]
+    assert Joint(50, 10).counts(3, 256) == [50, 10, 10]
+
+
+def test_tasks_share_a_batch_unless_it_is_given():
+    assert Joint().counts(3, 256) == [85, 85, 85]
+    assert Joint(first=50).counts(3, 30) == [50, 10, 10]
+    assert Joint().counts(3, 2) == [1, 1, 1]

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -56,3 +58,30 @@ def test_plain_data_has_functions_by_name():
         "f": "torch.nn.functional.relu",
         "g": "clnp.task.Task",
     }
+
+
+def made(gain):
+    def scale(layer):
+        return layer.weight * gain
+
+    return scale
+
+
+def test_functions_of_the_user_go_by_what_they_do():
+    same = plain(lambda layer: layer.weight), plain(lambda layer: layer.weight)
+    assert same[0] == same[1]
+    others = [
+        plain(lambda layer: layer.bias),
+        plain(lambda layer: layer.weight + 1),
+        plain(lambda layer, gain=2: layer.weight),
+        plain(lambda layer, gain=3: layer.weight),
+        plain(lambda layer: [each for each in layer.weight]),
+        plain(lambda layer: [each + 1 for each in layer.weight]),
+        plain(made(1.0)),
+        plain(made(2.0)),
+        plain(partial(made, gain=1.0)),
+        plain(partial(made, gain=2.0)),
+        plain(partial(made, 2.0)),
+    ]
+    found = [str(each) for each in (same[0], *others)]
+    assert len(set(found)) == len(found)

@@ -204,6 +204,30 @@ def test_what_a_recipe_must_not_hold_is_refused_where_it_was_written(path, assig
     assert message_of(load, str(path), [assignment]) == f"--set {assignment}: {message}"
 
 
+def test_a_method_trains_as_the_learner_does_but_for_what_it_says(path):
+    path.write_text(
+        f"{SMALL}[learner.training]\nepochs = 3\nlr = 0.5\nalpha = {{fc1 = 1.0}}\n"
+        "[methods.si.training]\nlr = 0.25\n"
+    )
+    loaded = load(str(path), ["methods.ewc.training.batch_size=7", "learner.training.epochs=4"])
+    methods = loaded.recipe.methods
+    assert (methods.si.training.epochs, methods.si.training.lr) == (4, 0.25)
+    assert methods.si.training.alpha == {"fc1": 1.0}
+    ewc = methods.ewc.training
+    assert (ewc.epochs, ewc.lr, ewc.batch_size) == (4, 0.5, 7)
+    assert methods.hat.training is None
+    assert loaded.document.place(("methods", "si", "training", "epochs")) == (
+        "--set learner.training.epochs=4"
+    )
+
+
+def test_what_a_method_inherits_is_refused_once(path):
+    path.write_text(f"{SMALL}[learner.training]\nlr = -1.0\n[methods.si.training]\nepochs = 2\n")
+    message = message_of(load, str(path))
+    assert message.count("lr cannot be") == 1
+    assert "methods" not in message
+
+
 def test_what_a_file_must_not_hold_is_refused_by_its_line(path):
     path.write_text(f'{SMALL}num_tasks = 0\n[network]\nmodel = "wide-cnn"\nwidths = [1]\n')
     assert message_of(load, str(path)) == (

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import baselines as baselines
     from .activity import Activity as Activity
     from .certificate import Certificate as Certificate
     from .checkpoint import attached as attached
@@ -94,10 +95,13 @@ _FILES = {
 }
 _HOMES = {name: file for file, names in _FILES.items() for name in names}
 
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_HOMES, "baselines"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "baselines":
+        import_module(".baselines.methods", __name__)  # Which imports every one of them.
+        return import_module(".baselines", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)

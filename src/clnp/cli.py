@@ -237,10 +237,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError
-    return count
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r}; it must be a whole number, 1 or more")
+    return int(text)
 
 
 def _demo(options: argparse.Namespace) -> Answer:

@@ -26,7 +26,7 @@ from .compare import COMPARISON, TABLE, read_comparison, rows, texts
 from .console import Lines, Silence
 from .devices import find_device, use_threads
 from .errors import ClnpError, RunError, StoppedError, unknown_name
-from .jobs import Job, num_threads, side_by_side
+from .jobs import STOPPED, Job, num_threads, side_by_side
 from .recipe import recipe_of
 from .runs import (
     CONFIG,
@@ -56,8 +56,16 @@ from .series import (
 )
 from .summary import summary
 
-FAILED, STOPPED = 2, 130
-"""Exit codes of the command line."""
+FAILED = 2
+"""The exit code of a job that cannot be done as it is."""
+
+WORDS = {
+    "recipe": "recipe is",
+    "source": "recipe and changes are",
+    "seeds": "seeds are",
+    "search_once": "--search-once is",
+}
+"""What a comparison is, and stays."""
 
 
 def compare(
@@ -92,7 +100,8 @@ def compare(
     for key in ("recipe", "source", "seeds", "search_once"):
         if before and before[key] != known[key]:
             raise RunError(
-                f"{path} is another comparison: its {key} is {before[key]}; name another directory"
+                f"{path} is another comparison: its {WORDS[key]} {_in_words(before[key])}, not "
+                f"{_in_words(known[key])}; name another directory"
             )
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -321,3 +330,10 @@ def _unused(folder: Path, stem: str) -> Path:
     """A directory for the run that is not there yet."""
     candidates = (folder / (stem if number == 1 else f"{stem}-{number}") for number in count(1))
     return next(path for path in candidates if not path.exists())
+
+
+def _in_words(value: Any) -> str:
+    """A value of a comparison's file, lists and all, in one line."""
+    if isinstance(value, list):
+        return " ".join(_in_words(each) for each in value) or "none"
+    return str(value)

@@ -228,9 +228,12 @@ def described(event: Event, plan: Mapping[str, Any]) -> str | None:
         end = "" if event["kept"] else ", outside the margin: taken back"
         return f"  fine-tuning round {event['round'] + 1}: {score}{end}"
     if kind == "task":
+        if event["score"] is None:
+            return f"{event['task']} waits for the others, to be learnt with them"
         test = "" if event["test_score"] is None else f", test {float(event['test_score']):.2f}"
         new = ", ".join(f"{group} {count}" for group, count in event["new"].items())
-        return f"learnt {event['task']}: validation {event['score']:.2f}{test}; new neurons {new}"
+        neurons = f"; new neurons {new}" if new else ""
+        return f"learnt {event['task']}: validation {event['score']:.2f}{test}{neurons}"
     if kind == "full":
         return f"the network is full: {event['reason']}"
     if kind == "failed":

@@ -50,6 +50,30 @@ class Document:
             places.setdefault(path[:num], place)
         return Document(data, places)
 
+    def inherited(self, path: KeyPath, source: KeyPath) -> "Document":
+        """The document with all keys of the table `source` in the one at `path`, if it is there.
+
+        Keys that it has count. A table that is missing stays so.
+        """
+        given, taken = (_at(self.data, each) for each in (path, source))
+        if not isinstance(given, dict) or not isinstance(taken, dict):
+            return self
+        data = self.data
+        places = dict(self.places)
+        for key in taken.keys() - given.keys():
+            data, _ = _put(data, [*map(str, path), key], taken[key], above=(), place="")
+            for known in self.places:
+                if known[: len(source) + 1] == (*source, key):
+                    places[(*path, *known[len(source) :])] = self.places[known]
+        return Document(data, places)
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    """The value there; None if there is none."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
 
 def read(path: str | os.PathLike[str]) -> Document:
     """The document in the file; messages call it by the path that was given."""

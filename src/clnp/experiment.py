@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .baselines.dense_method import DenseMethod
 from .baselines.joint import Joint, JointMethod
+from .baselines.methods import BASELINES
 from .certificate import digest_of
 from .checkpoint import attached
 from .config import LearnerConfig
@@ -75,6 +76,12 @@ class Experiment:
         for unused in self.config.unused(list(names)):
             message = f"config.tasks: {unknown_name('task', unused, names)}"
             raise ArgumentError(message, argument="config")
+        if self.baseline is not None and not isinstance(self.baseline, BASELINES):
+            raise ArgumentError(
+                f"baseline is {self.baseline!r}; it must be settings of one, such as "
+                "clnp.baselines.ewc.EWC()",
+                argument="baseline",
+            )
 
     def to_json(self) -> dict[str, Any]:
         """What is learnt and how, in plain data: an experiment that goes on must be like it."""
@@ -251,20 +258,11 @@ class Course:
                 "number": len(self._done) + 1,
                 "num_tasks": len(self.experiment.tasks),
                 "num_candidates": self.method.num_candidates(task.name),
-                "num_epochs": self.experiment.config.of(task.name).training.epochs,
-                "epochs_before": self._epochs_of(len(self._done)),
-                "epochs_of_run": self._epochs_of(len(self.experiment.tasks)),
+                "num_epochs": self.method.num_epochs(task.name),
+                "epochs_before": self.method.epochs_before(len(self._done)),
+                "epochs_of_run": self.method.epochs_before(len(self.experiment.tasks)),
             }
         )
-
-    def _epochs_of(self, num_tasks: int) -> int:
-        """The epochs of so many tasks, if no candidate stops early."""
-        config, total = self.experiment.config, 0
-        for number, task in enumerate(self.experiment.tasks[:num_tasks]):
-            kept = number and config.search_on == "first" and not config.has_own_grid(task.name)
-            own = config.of(task.name)
-            total += (1 if kept else len(own.candidates())) * own.training.epochs
-        return total
 
     def _tell(self, event: Event) -> None:
         written = self.run.log(event)

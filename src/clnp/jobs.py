@@ -23,6 +23,10 @@ from typing import Any
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
+STOPPED = 130
+"""The exit code of a job that a signal has stopped."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A function to call in a process of its own: one that can be found by its name."""
@@ -101,6 +105,9 @@ def _numbers() -> list[signal.Signals]:
 
 def _work(job: Job, environment: dict[str, str]) -> None:
     """What the process of a job does."""
+    for number in _numbers():
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _leave)  # Until there is something to save before.
     if isinstance(_context(), ForkServerContext):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _numbers())
         # It has the environment of when the one that it is forked from was started.
@@ -110,6 +117,10 @@ def _work(job: Job, environment: dict[str, str]) -> None:
         os.setpgrp()  # A terminal signals a whole group; here the parent hands signals on.
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     job.function(*job.arguments)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(STOPPED)
 
 
 def _stop_with_parent() -> None:

@@ -1,8 +1,12 @@
 """Whether an experiment is the one that a run was begun with."""
 
+import functools
+import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -13,6 +17,9 @@ from .errors import RunError
 from .objective import objective_named
 from .runs import to_json
 from .task import Task
+
+LIBRARIES = ("clnp.", "torch.", "torchvision.")
+"""Whose functions go by their names alone."""
 
 
 def fingerprint(task: Task) -> dict[str, Any]:
@@ -64,12 +71,26 @@ def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """Data as it comes back from JSON; functions go by their names."""
+    """Data as it comes back from JSON; functions go by their names, and by what they do."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, functools.partial):
+        return {"partial": plain(value.func), "args": plain(value.args), **plain(value.keywords)}
     name = getattr(value, "__qualname__", type(value).__qualname__)
-    return f"{getattr(value, '__module__', type(value).__module__)}.{name}"
+    named = f"{getattr(value, '__module__', type(value).__module__)}.{name}"
+    if not isinstance(value, FunctionType) or named.startswith(LIBRARIES):
+        return named
+    inside = inspect.getclosurevars(value).nonlocals
+    given = [value.__defaults__ or (), value.__kwdefaults__ or {}, inside]
+    text = f"{_code(value.__code__)} {json.dumps(plain(given))}"
+    return f"{named} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _code(code: CodeType) -> str:
+    """What the code of a function does, whatever its lines and comments are."""
+    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"

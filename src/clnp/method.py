@@ -71,6 +71,12 @@ class Method(Protocol):
     def num_candidates(self, task: str) -> int:
         """How often the task will be trained."""
 
+    def num_epochs(self, task: str) -> int:
+        """How many epochs it will be trained each time, if it does not stop early."""
+
+    def epochs_before(self, number: int) -> int:
+        """The epochs of all tasks before that number, if none of them stops early."""
+
     def learn(self, task: Task) -> dict[str, Any]:
         """Learn the task, from where it broke off; what a result says about it."""
 

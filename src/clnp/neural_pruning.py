@@ -38,6 +38,7 @@ class NeuralPruning:
             on_event=setting.on_event,
             on_progress=self._progressed,
         )
+        self._names = [task.name for task in setting.tasks]
         self._on_progress = setting.on_progress
         self._progress: Progress | None = None
         if state is not None and state["kept"] is not None:
@@ -61,6 +62,18 @@ class NeuralPruning:
     def num_candidates(self, task: str) -> int:
         """How often the task will be trained."""
         return len(self.learner.candidates(task))
+
+    def num_epochs(self, task: str) -> int:
+        """How many epochs it will be trained each time, if it does not stop early."""
+        return self.learner.config.of(task).training.epochs
+
+    def epochs_before(self, number: int) -> int:
+        """The epochs of all tasks before that number, if no candidate of them stops early."""
+        config, total = self.learner.config, 0
+        for place, name in enumerate(self._names[:number]):
+            kept = place and config.search_on == "first" and not config.has_own_grid(name)
+            total += (1 if kept else len(config.of(name).candidates())) * self.num_epochs(name)
+        return total
 
     def learn(self, task: Task) -> dict[str, Any]:
         """Learn the task, from where it broke off; what a result says about it."""

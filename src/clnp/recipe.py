@@ -143,6 +143,10 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     short, document = find(name)
     for assignment in assignments:
         document = document.set(assignment)
+    build(Recipe, document)  # Each mistake is told once, before a method inherits it.
+    for method in NAMES:
+        # What a method does not say of its training is as in the learner's.
+        document = document.inherited(("methods", method, "training"), ("learner", "training"))
     return LoadedRecipe(short, build(Recipe, document), document)
 
 

@@ -88,6 +88,8 @@ def scores(result: Mapping[str, Any]) -> str:
 
 def verdict(result: Mapping[str, Any]) -> str:
     """Whether the outputs of all tasks are what they were when those ended."""
+    if result.get("method") == "joint":
+        return "all were learnt at the same time, so that there was nothing to forget"
     if all(task["unchanged"] in (True, None) for task in result["tasks"]):
         return "nothing was forgotten: all outputs are what they were, to the last bit"
     amount = forgetting(floats(result["scores"]))

@@ -36,8 +36,14 @@ LOOSE = 0.5
 def verify(path: str, *, device: str | None, data: str | None) -> Answer:
     """Check every certificate and figure of a run; a `ForgettingError` names what differs."""
     place = expanded(path)
-    if read_comparison(place):
-        return verify(str(place / OURS), device=device, data=data)
+    if comparison := read_comparison(place):
+        others = [method for method in comparison["methods"] if method != OURS]
+        if OURS not in comparison["methods"]:
+            names = ", ".join(others)
+            raise RunError(f"{place}: {names} promise nothing that could be verified")
+        answer, text = verify(str(place / OURS), device=device, data=data)
+        left = f"\n{', '.join(others)}: these promise nothing that could be verified"
+        return answer, f"{text}{left if others else ''}"
     if series := read_series(place):
         runs = [str(run_of(place, seed)) for seed in series["seeds"]]
         checked = {run: verify(run, device=device, data=data) for run in runs}

@@ -69,6 +69,14 @@ class DenseMethod:
         """How often the task will be trained: once."""
         return 1
 
+    def num_epochs(self, task: str) -> int:
+        """How many epochs it will be trained, if it does not stop early."""
+        return self.training.epochs
+
+    def epochs_before(self, number: int) -> int:
+        """The epochs of all tasks before that number, if none of them stops early."""
+        return number * self.training.epochs
+
     def learn(self, task: Task) -> dict[str, Any]:
         """Learn the task, from where it broke off; what a result says about it."""
         with isolated(self.device):

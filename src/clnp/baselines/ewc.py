@@ -24,6 +24,7 @@ from ..seeds import derive
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
+from .checks import ABOVE_0, check_numbers
 from .dense import DenseNet
 
 
@@ -36,13 +37,10 @@ class EWC:
     num_samples: int = 1024
     """Training samples that the Fisher information is estimated on."""
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        for name in ("strength", "num_samples"):
-            if not getattr(self, name) > 0:
-                message = f"ewc: {name} is {getattr(self, name)!r}; it must be above 0"
-                raise ArgumentError(message, argument=name)
+        check_numbers("ewc", self, {"strength": ABOVE_0, "num_samples": ABOVE_0})
 
     def strategy(self, net: DenseNet) -> "EWCStrategy":
         """What it does with the network."""

@@ -19,7 +19,7 @@ class Finetune:
     """Every task is learnt with all weights, and nothing is done about forgetting."""
 
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def strategy(self, net: DenseNet) -> "FinetuneStrategy":
         """What it does with the network."""

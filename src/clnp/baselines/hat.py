@@ -35,6 +35,7 @@ from ..surgery import NORMS
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
+from .checks import FROM_0, FROM_1, check_numbers
 from .dense import DenseNet
 
 ATTENTION = "attention"
@@ -51,17 +52,10 @@ class HAT:
     strength: float = 0.75
     """What it costs to open gates that earlier tasks left closed: c."""
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        checks = {
-            "s_max": (self.s_max >= 1, "1 or more"),
-            "strength": (self.strength >= 0, "0 or more"),
-        }
-        for name, (holds, expected) in checks.items():
-            if not holds:
-                message = f"hat: {name} is {getattr(self, name)!r}; it must be {expected}"
-                raise ArgumentError(message, argument=name)
+        check_numbers("hat", self, {"s_max": FROM_1, "strength": FROM_0})
 
     def strategy(self, net: DenseNet) -> "HATStrategy":
         """What it does with the network."""

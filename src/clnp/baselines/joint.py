@@ -30,6 +30,7 @@ from ..surgery import plain_layer, with_layers
 from ..task import Task, TaskData
 from ..trainable import StepRule
 from ..training import Training, check_optimizer
+from .checks import FROM_1, check_numbers
 from .record import NO_NEURONS, outcome, save_state, without_penalty
 
 
@@ -37,22 +38,21 @@ from .record import NO_NEURONS, outcome, save_state, without_penalty
 class Joint:
     """All tasks at the same time, with a part of every batch for each."""
 
-    first: int = 50
-    """Samples of the first task in a batch."""
-    others: int = 10
-    """Samples of each other task in a batch."""
+    first: int | None = None
+    """Samples of the first task in a batch; the paper's appendix has 50."""
+    others: int | None = None
+    """Samples of each other task, of which the appendix has 10; a batch is shared unless given."""
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        for name in ("first", "others"):
-            if getattr(self, name) < 1:
-                message = f"joint: {name} is {getattr(self, name)!r}; it must be 1 or more"
-                raise ArgumentError(message, argument=name)
+        given = [name for name in ("first", "others") if getattr(self, name) is not None]
+        check_numbers("joint", self, dict.fromkeys(given, FROM_1))
 
-    def counts(self, num_tasks: int) -> list[int]:
-        """The samples of each task in a batch."""
-        return [self.first, *[self.others] * (num_tasks - 1)]
+    def counts(self, num_tasks: int, batch_size: int) -> list[int]:
+        """The samples of each task in a batch, which they share evenly unless it is given."""
+        share = max(batch_size // num_tasks, 1)
+        return [self.first or share, *[self.others or share] * (num_tasks - 1)]
 
 
 class Mixed:
@@ -190,8 +190,8 @@ class JointMethod:
         self.settings, self.setting = settings, setting
         graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
         self.graph = graph
-        counts = settings.counts(len(setting.tasks))
         training = without_penalty(settings.training or setting.config.training)
+        counts = settings.counts(len(setting.tasks), training.batch_size)
         self.training = replace(training, batch_size=sum(counts))
         self.known: list[str] = []
         self.finished = False
@@ -222,6 +222,14 @@ class JointMethod:
     def num_candidates(self, task: str) -> int:
         """How often the task will be trained: all are, with the last one."""
         return 1 if task == self.setting.tasks[-1].name else 0
+
+    def num_epochs(self, task: str) -> int:
+        """How many epochs it will be trained, if it does not stop early."""
+        return self.training.epochs
+
+    def epochs_before(self, number: int) -> int:
+        """The epochs before that number of tasks has come: all are trained with the last one."""
+        return self.training.epochs if number == len(self.setting.tasks) else 0
 
     def answers(self, task: str) -> bool:
         """Whether the task has been learnt: none has, before the last one came."""

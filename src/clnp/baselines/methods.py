@@ -35,6 +35,8 @@ class Methods:
     """Superposition of many models into one."""
 
 
+BASELINES = (Single, Finetune, Joint, EWC, PackNet, HAT, SI, Superposition)
+"""The classes of their settings."""
 OURS = "clnp"
 NAMES = (OURS, *(each.name for each in fields(Methods)))
 

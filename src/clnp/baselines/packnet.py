@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import ArgumentError, CapacityError
+from ..errors import CapacityError
 from ..fit import Fit
 from ..surgery import CONVOLUTIONS, NORMS
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
+from .checks import ABOVE_0, FROM_0, WITHIN_0_AND_1, check_numbers
 from .dense import DenseNet
 
 MOST_TASKS = 255
@@ -43,18 +44,11 @@ class PackNet:
     retrain_lr_factor: float = 0.1
     """What the learning rate is multiplied by for that."""
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        checks = {
-            "prune": (0 < self.prune < 1, "between 0 and 1"),
-            "retrain_epochs": (self.retrain_epochs >= 0, "0 or more"),
-            "retrain_lr_factor": (self.retrain_lr_factor > 0, "above 0"),
-        }
-        for name, (holds, expected) in checks.items():
-            if not holds:
-                message = f"packnet: {name} is {getattr(self, name)!r}; it must be {expected}"
-                raise ArgumentError(message, argument=name)
+        rules = {"prune": WITHIN_0_AND_1, "retrain_epochs": FROM_0, "retrain_lr_factor": ABOVE_0}
+        check_numbers("packnet", self, rules)
 
     def strategy(self, net: DenseNet) -> "PackNetStrategy":
         """What it does with the network."""

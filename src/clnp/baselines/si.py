@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..errors import ArgumentError
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
+from .checks import ABOVE_0, check_numbers
 from .dense import DenseNet
 
 
@@ -45,13 +45,10 @@ class SI:
     keep_optimizer: bool = False
     """Let the optimizer's averages go on from task to task, as the authors do on permuted MNIST."""
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        for name in ("strength", "damping"):
-            if not getattr(self, name) > 0:
-                message = f"si: {name} is {getattr(self, name)!r}; it must be above 0"
-                raise ArgumentError(message, argument=name)
+        check_numbers("si", self, {"strength": ABOVE_0, "damping": ABOVE_0})
 
     def strategy(self, net: DenseNet) -> "SIStrategy":
         """What it does with the network."""

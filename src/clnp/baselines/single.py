@@ -25,7 +25,7 @@ class Single:
     """Each task alone, in a network of its own that starts from scratch."""
 
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def strategy(self, net: DenseNet) -> "SingleStrategy":
         """What it does with the network."""

@@ -36,7 +36,7 @@ class Superposition:
     """Superposition of many models into one: each task sees the weights with signs of its own."""
 
     training: Training | None = None
-    """How it is trained, with the keys of `learner.training`, which counts unless this is given."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def strategy(self, net: DenseNet) -> "SuperpositionStrategy":
         """What it does with the network."""
