@@ -117,7 +117,10 @@ def _go_on_comparing(
     num_jobs: int,
     console: Silence,
 ) -> Answer:
-    """Carry out all runs of these methods that are not finished; the table of all methods."""
+    """Carry out all runs of these methods that are not finished; the table of all methods.
+
+    What is finished is in the table's files also if some runs fail or are stopped.
+    """
     known = read_comparison(path)
     runs = []
     for method in methods:
@@ -130,17 +133,25 @@ def _go_on_comparing(
             Member(path / method, seed, source, f"{method}, seed {seed}") for seed in known["seeds"]
         ]
     first = [run for run in runs if known["search_once"] and run.seed == known["seeds"][0]]
-    for together in (first, [run for run in runs if run not in first]):
-        _carry_out_together(path, together, place, num_jobs=num_jobs, console=console)
+    try:
+        for together in (first, [run for run in runs if run not in first]):
+            _carry_out_together(path, together, place, num_jobs=num_jobs, console=console)
+    finally:
+        found, text = _write_table(path)
     for method in methods:
         _summarise(path / method)
+    return found, f"{text}\nThe runs are in {path}, the table in {path / TABLE}.*"
+
+
+def _write_table(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The table of a comparison as far as it is finished, in its files; its rows and its text."""
     found = rows(path)
     written = texts(found)
     with writing(path):
         replace_file(path / f"{TABLE}.json", (to_json(found, indent=1) + "\n").encode())
         for ending, text in written.items():
             replace_file(path / f"{TABLE}.{ending}", text.encode())
-    return found, f"{written['txt']}\nThe runs are in {path}, the table in {path / TABLE}.*"
+    return found, written["txt"]
 
 
 def start(
