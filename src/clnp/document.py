@@ -60,7 +60,7 @@ class Document:
             return self
         data = self.data
         places = dict(self.places)
-        for key in taken.keys() - given.keys():
+        for key in (key for key in taken if key not in given):
             data, _ = _put(data, [*map(str, path), key], taken[key], above=(), place="")
             for known in self.places:
                 if known[: len(source) + 1] == (*source, key):
