@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -65,6 +68,24 @@ def made(gain):
         return layer.weight * gain
 
     return scale
+
+
+def test_a_function_goes_by_the_same_in_every_process():
+    program = (
+        "from clnp.likeness import plain\n"
+        "print(plain(lambda layer: layer in {'a', 'b', 'c', 'd', 'e', 'f'}))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(found) == 1
 
 
 def test_functions_of_the_user_go_by_what_they_do():

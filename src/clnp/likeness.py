@@ -79,7 +79,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, functools.partial):
-        return {"partial": plain(value.func), "args": plain(value.args), **plain(value.keywords)}
+        return plain({"partial": value.func, "args": value.args, "keywords": value.keywords})
     name = getattr(value, "__qualname__", type(value).__qualname__)
     named = f"{getattr(value, '__module__', type(value).__module__)}.{name}"
     if not isinstance(value, FunctionType) or named.startswith(LIBRARIES):
@@ -92,5 +92,14 @@ def plain(value: Any) -> Any:
 
 def _code(code: CodeType) -> str:
     """What the code of a function does, whatever its lines and comments are."""
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
+    return f"{code.co_code.hex()} {code.co_names} {_constant(code.co_consts)}"
+
+
+def _constant(value: Any) -> str:
+    """A constant in the code of a function, the same in every process: sets have no order."""
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, tuple | frozenset):
+        parts = [_constant(each) for each in value]
+        return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
+    return repr(value)
