@@ -7,7 +7,8 @@
 
 RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
 each run that has its `result` and `environment`. `--commit` names the source where the environment
-does not know it, or knows it wrongly.
+does not know it, or knows it wrongly. `--variant` puts a comparison whose recipe was changed into
+results/compare-RECIPE-VARIANT.
 """
 
 import argparse
@@ -61,9 +62,11 @@ def collect(recipe: str, runs: list[Path], commit: str | None) -> None:
     print(f"{folder}: {plus_minus(summary['average'])} over seeds {summary['seeds']}")
 
 
-def collect_comparison(recipe: str, runs: list[Path], commit: str | None) -> None:
+def collect_comparison(
+    recipe: str, runs: list[Path], commit: str | None, variant: str | None = None
+) -> None:
     """Write one file for each method and seed, and the table of all that are there."""
-    folder = HERE / f"compare-{recipe}"
+    folder = HERE / "-".join(("compare", recipe, *([variant] if variant else [])))
     for run in runs:
         for found in read(run):
             put(folder / found["result"]["method"], recipe, found, commit)
@@ -99,9 +102,12 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path)
     parser.add_argument("--comparison", action="store_true", help="several methods")
     parser.add_argument("--commit")
+    parser.add_argument("--variant", help="what a comparison's recipe was changed to")
     options = parser.parse_args()
-    put_all = collect_comparison if options.comparison else collect
-    put_all(options.recipe, options.runs, options.commit)
+    if options.comparison:
+        collect_comparison(options.recipe, options.runs, options.commit, options.variant)
+    else:
+        collect(options.recipe, options.runs, options.commit)
 
 
 if __name__ == "__main__":

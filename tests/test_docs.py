@@ -272,6 +272,8 @@ def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
         ["ewc", "70.50 ± 0.71"],
     ]
     assert {file.suffix for file in folder.glob("comparison.*")} == {".txt", ".csv", ".md", ".tex"}
+    collect.collect_comparison("x", [tmp_path / "runs" / "ewc"], None, "changed")
+    assert [row[0] for row in tables.comparison("x-changed")[1:]] == ["ewc"]
 
 
 def test_tables_of_comparisons_are_those_of_the_results_beside_them():

@@ -28,7 +28,7 @@ def begin(head: Head, stage: Stage, *, free: int, num_outputs: int = 4) -> None:
 def end(head: Head, stage: Stage, *, index: int) -> None:
     """Freeze all neurons that the open task has."""
     free = stage.free["last"]
-    tensors = head.extended({"last": range(free)})
+    tensors = head.extended()
     stage.frozen = {"last": stage.frozen["last"] + free}
     stage.free = {"last": 0}
     head.close(tensors, index=index)
@@ -99,19 +99,19 @@ def test_the_bias_of_a_single_head_is_learnt_by_the_first_task_that_uses_an_outp
     begin(head, stage, free=1, num_outputs=2)
     assert head.bias_free is None
     assert head.bias.numel() == 0
-    assert torch.equal(head.extended({"last": [0]})["bias"], learnt)
+    assert torch.equal(head.extended()["bias"], learnt)
     end(head, stage, index=1)
     begin(head, stage, free=1, num_outputs=4)
     assert head.bias_free.shape == (2,)
     whole = torch.cat([learnt, head.bias_free.detach()])
     assert head.bias is head.bias_free
-    assert torch.equal(head.extended({"last": [0]})["bias"], whole)
+    assert torch.equal(head.extended()["bias"], whole)
     end(head, stage, index=2)
     assert torch.equal(head.frozen(2)["bias"], whole)
     assert torch.equal(head.frozen(0)["bias"], learnt)
     begin(head, stage, free=1, num_outputs=3)
     assert head.bias.numel() == 0
-    assert torch.equal(head.extended({"last": [0]})["bias"], whole[:3])
+    assert torch.equal(head.extended()["bias"], whole[:3])
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -135,7 +135,7 @@ def test_the_passes_give_the_outputs_of_the_open_task(shared):
     assert not head(old).requires_grad
     stage.running = Pass.FREE
     found = head(new)
-    tensors = head.extended({"last": range(3)})
+    tensors = head.extended()
     seen = new if shared else torch.cat([old, new], 1)
     torch.testing.assert_close(found, seen @ tensors["weight"].T + tensors["bias"])
     assert found.requires_grad
@@ -171,9 +171,7 @@ def test_pruning_keeps_the_columns_of_the_survivors():
     end(head, stage, index=0)
     begin(head, stage, free=4)
     reuse, free = head.weight_reuse.detach().clone(), head.weight_free.detach().clone()
-    assert torch.equal(
-        head.extended({"last": [1, 3]})["weight"], torch.cat([reuse, free[:, [1, 3]]], 1)
-    )
+    assert torch.equal(head.extended()["weight"], torch.cat([reuse, free], 1))
     head.restrict({"last": [1, 3]})
     assert torch.equal(head.weight_free, free[:, [1, 3]])
     assert torch.equal(head.weight_reuse, reuse)

@@ -324,6 +324,22 @@ def test_what_is_out_of_reach_is_not_looked_at_to_the_end(share, monkeypatch):
         assert seen == [12, 25, 63, *[100] * 9][: len(seen)]
 
 
+@pytest.mark.gpu
+def test_a_gpu_looks_at_whole_batches():
+    x = torch.eye(3).repeat(1000, 1)
+    loaded = load(
+        Task("a", (x, x.argmax(1)), (x, x.argmax(1)), num_outputs=3), torch.device("cuda")
+    )
+    seen = []
+
+    def predict(x):
+        seen.append(len(x))
+        return -x
+
+    assert evaluate(predict, loaded.validation, CLASSIFICATION, at_least=90.0) == 0
+    assert seen == [fit.EVALUATION_BATCH]
+
+
 def test_a_score_that_is_no_mean_over_samples_is_taken_over_all_of_them():
     x = torch.arange(10.0)[:, None]
     loaded = load(Task("a", (x, x[:, 0]), (x, x[:, 0]), objective="regression"), CPU)

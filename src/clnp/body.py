@@ -105,10 +105,7 @@ class Body:
     @alone
     def close(self, *, claim: bool, index: int) -> None:
         """End the open task, number `index`: claim its neurons, or drop them."""
-        layers = {
-            p: layer.extended(self._all()) if claim else None for p, layer in self.layers.items()
-        }
-        head = self.head.extended(self._all()) if claim else None
+        tensors = self.whole() if claim else dict.fromkeys(self.parts)
         if claim:
             frozen, free = self.stage.frozen, self.stage.free
             self.stage.frozen = {group: frozen[group] + free[group] for group in frozen}
@@ -116,8 +113,12 @@ class Body:
         self.stage.free = dict.fromkeys(self.stage.free, 0)
         self.stage.showing = None
         for path, layer in self.layers.items():
-            layer.close(layers[path])
-        self.head.close(head, index=index)
+            layer.close(tensors[path])
+        self.head.close(tensors[self.graph.classifier], index=index)
+
+    def whole(self) -> dict[str, Tensors]:
+        """The tensors of each layer and of the head once the open task has claimed its neurons."""
+        return {path: part.extended() for path, part in self.parts.items()}
 
     def allocate(self, ledger: Ledger, num_outputs: Sequence[int]) -> None:
         """Make room for all ended tasks of the ledger, to be loaded into."""
@@ -347,9 +348,6 @@ class Body:
     def view(self, before: Widths, after: Widths) -> dict[str, range]:
         """The neurons that a task computes which claimed `before[g]` to `after[g]`."""
         return {g: range(before[g] if g in self._head_only else 0, after[g]) for g in after}
-
-    def _all(self) -> dict[str, range]:
-        return {group: range(count) for group, count in self.stage.free.items()}
 
 
 def eagerly(function: Callable[[], Result]) -> Result:

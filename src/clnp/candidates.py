@@ -24,8 +24,9 @@ cuDNN prepares itself for every new shape, which takes longer than to run it a f
 class Candidates:
     """Scores the open task with some of its neurons; its weights must stay as they are.
 
-    A layer that keeps the neurons that it had the last time is not laid out anew. Copies of a
-    neuron, to which nobody listens, round widths of convolutions up to multiples of `aligned`.
+    Its tensors with all neurons are put together once, and a candidate's are a part of them; a
+    layer that keeps the neurons that it had the last time is not laid out anew. Copies of a neuron,
+    to which nobody listens, round widths of convolutions up to multiples of `aligned`.
     """
 
     def __init__(self, body: Body, *, aligned: int | None = None) -> None:
@@ -33,6 +34,7 @@ class Candidates:
         self._multiple = aligned or ALIGNED.get(body.head.like.device.type, 1)
         convolutions = (part for part in body.parts.values() if isinstance(part, CONVOLUTIONS))
         self._to_align = set().union(*map(_groups, convolutions))
+        self._whole: dict[str, Tensors] = {}
         self._laid_out: dict[str, tuple[tuple[tuple[int, ...], ...], Tensors]] = {}
         self._shown: tuple[View, object] | None = None
 
@@ -59,17 +61,23 @@ class Candidates:
         showing = body.stage.showing
         if self._shown is not None and (self._shown[0] is keep and self._shown[1] is showing):
             return
-        if showing is None:  # Weights have been loaded or moved.
+        if showing is None or not self._whole:  # Weights have been loaded or moved.
             self._laid_out.clear()
-        before = body.stage.frozen
-        after = {group: before[group] + len(keep[group]) for group in before}
-        run, read = self._aligned(body.view(before, after))
-        neurons = {group: as_index(kept) for group, kept in keep.items()}
+            self._whole = body.whole()
+        before, free = body.stage.frozen, body.stage.free
+        after = {group: before[group] + free[group] for group in before}
+        run, read = self._aligned(
+            {
+                group: np.concatenate([as_index(old), before[group] + as_index(keep[group])])
+                for group, old in body.view(before, before).items()
+            }
+        )
         shown = {}
         for path, part in body.parts.items():
             kept = tuple(tuple(keep[group]) for group in _groups(part))
             if path not in self._laid_out or self._laid_out[path][0] != kept:
-                tensors = part.as_candidate(neurons, before, after, run=run, read=read)
+                whole = self._whole[path]
+                tensors = part.as_candidate(whole, before, after, run=run, read=read)
                 self._laid_out[path] = kept, tensors
             shown[path] = self._laid_out[path][1]
         what = object()

@@ -126,11 +126,11 @@ class Head(Staged):
             if getattr(self, block) is not None:
                 setattr(self, block, self._parameter(getattr(self, block).detach()))
 
-    def extended(self, keep: View) -> Tensors:
-        """The open task's tensors once it has claimed its neurons `keep`, in one piece."""
+    def extended(self) -> Tensors:
+        """The open task's tensors once it has claimed its neurons, in one piece."""
         free = self.stage.free
         frozen = dict.fromkeys(free, 0) if self.shared else self.stage.frozen
-        after = {group: frozen[group] + len(keep[group]) for group in free}
+        after = {group: frozen[group] + free[group] for group in free}
         columns, rows = self.site.columns, np.arange(self.num_outputs)
         weight = self.weight.new_zeros(
             self.num_outputs, num_entries(columns, after), *self.kernel
@@ -145,8 +145,7 @@ class Head(Staged):
             )
         if self.weight_free is not None:
             new = {group: range(frozen[group], after[group]) for group in free}
-            kept = select(self.weight_free.detach(), 1, positions(columns, free, keep))
-            place(weight, rows, positions(columns, after, new), kept)
+            place(weight, rows, positions(columns, after, new), self.weight_free.detach())
         bias = self._bias()
         return (
             {"weight": weight}
@@ -206,10 +205,10 @@ class Head(Staged):
         return {**tensors, "weight": select(tensors["weight"], 1, columns)}
 
     def as_candidate(
-        self, keep: View, before: Widths, after: Widths, *, run: View, read: View
+        self, whole: Tensors, before: Widths, after: Widths, *, run: View, read: View
     ) -> Tensors:
-        """The tensors with which the outputs read `read` if the open task claims `keep`."""
-        return self.narrowed(self.extended(keep), before=before, after=after, view=read)
+        """The part of `whole`, the open task with all neurons, that reads `read`."""
+        return self.narrowed(whole, before=before, after=after, view=read)
 
     def portion_of(self, widths: Sequence[Widths]) -> Portion:
         """What the last of some ended tasks added; `widths` are those before and after each."""

@@ -217,39 +217,35 @@ class PrefixLayer(Staged):
                     tensor = select(tensor, 1, columns)
                 self._set(block, tensor, slot)
 
-    def extended(self, keep: View) -> Tensors:
-        """The frozen tensors as they are once the open task has claimed its neurons `keep`.
+    def extended(self) -> Tensors:
+        """The frozen tensors as they are once the open task has claimed its neurons.
 
         The interference block, from new columns to rows that were frozen before, is zero.
         """
         free, frozen = self.stage.free, self.stage.frozen
-        after = {group: frozen[group] + len(keep[group]) for group in frozen}
+        after = {group: frozen[group] + free[group] for group in frozen}
         old = {group: range(n) for group, n in frozen.items()}
         new = {group: range(frozen[group], after[group]) for group in frozen}
         axis, columns = self.site.rows, self.site.columns
         old_rows, new_rows = positions(axis, after, old), positions(axis, after, new)
-        kept_rows = positions(axis, free, keep)
+        num_rows = len(old_rows) + len(new_rows)
         tensors = self.frozen()
         for slot in self.slots:
             before, block = tensors[slot.name], self._block(f"{slot.name}_free")
-            num_rows = len(old_rows) + len(new_rows)
             if not slot.has_columns:
                 tensor = before.new_empty(num_rows, *before.shape[1:])
                 tensor[torch.from_numpy(old_rows).to(tensor.device)] = before
-                if block is not None and len(kept_rows):
-                    kept = select(block.detach(), 0, kept_rows)
-                    tensor[torch.from_numpy(new_rows).to(tensor.device)] = kept
+                if block is not None:
+                    tensor[torch.from_numpy(new_rows).to(tensor.device)] = block.detach()
             else:
                 tensor = before.new_zeros(num_rows, num_entries(columns, after), *before.shape[2:])
                 place(tensor, old_rows, positions(columns, after, old), before)
                 reuse = self._block(f"{slot.name}_reuse")
                 if reuse is not None:
                     carried = positions(columns, after, old, wants_input=False)
-                    place(tensor, new_rows, carried, select(reuse.detach(), 0, kept_rows))
+                    place(tensor, new_rows, carried, reuse.detach())
                 if block is not None:
-                    kept = select(block.detach(), 0, kept_rows)
-                    kept = select(kept, 1, positions(columns, free, keep))
-                    place(tensor, new_rows, positions(columns, after, new), kept)
+                    place(tensor, new_rows, positions(columns, after, new), block.detach())
             tensors[slot.name] = tensor
         return tensors
 
@@ -295,10 +291,10 @@ class PrefixLayer(Staged):
         return narrow
 
     def as_candidate(
-        self, keep: View, before: Widths, after: Widths, *, run: View, read: View
+        self, whole: Tensors, before: Widths, after: Widths, *, run: View, read: View
     ) -> Tensors:
-        """The tensors with which the neurons `run` read `read` if the open task claims `keep`."""
-        return self.narrowed(self.extended(keep), after, run, stand_in=True, read=read)
+        """The part of `whole`, the open task with all neurons, with which `run` reads `read`."""
+        return self.narrowed(whole, after, run, stand_in=True, read=read)
 
     def portion_of(self, widths: Sequence[Widths]) -> Portion:
         """What the last of some ended tasks added; `widths` are those before and after each."""
