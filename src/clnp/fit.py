@@ -236,10 +236,7 @@ def evaluate(
     total, num_seen, num_samples = 0.0, 0, len(batches)
     pairs = []
     with torch.no_grad(), evaluating(predict):
-        given = batches.batches(EVALUATION_BATCH)
-        if batches.device.type == "cpu":  # On a GPU a small batch takes as long as a large one.
-            given = _beginning_small(given)
-        for inputs, targets in given:
+        for inputs, targets in _pieces(batches):
             pairs.append((predict(inputs), targets))
             total += len(targets) * float(objective.score(*pairs[-1]))
             num_seen += len(targets)
@@ -250,10 +247,18 @@ def evaluate(
     return float(objective.score(*joined(pairs)))
 
 
-def _beginning_small(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same samples, the first batch in pieces: an eighth, a quarter, and the rest of it."""
-    for number, (inputs, targets) in enumerate(batches):
+def _pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    """All samples: on a CPU a small piece first, on a GPU batches of one size.
+
+    A GPU takes as long for a small piece as for a large one, and prepares itself for every shape.
+    """
+    if batches.device.type != "cpu":
+        num_batches = math.ceil(len(batches) / EVALUATION_BATCH)
+        yield from batches.batches(math.ceil(len(batches) / num_batches))
+        return
+    for number, (inputs, targets) in enumerate(batches.batches(EVALUATION_BATCH)):
         size = len(targets)
+        # An eighth of the first batch, a quarter, and the rest of it.
         ends = (size // 8, size // 8 + size // 4) if number == 0 else ()
         for start, end in itertools.pairwise((0, *ends, size)):
             if start < end:
