@@ -328,13 +328,15 @@ class Oracle:
         self._mark_frozen()
 
     def recalibrate(self, batches: Sequence[Tensor]) -> None:
-        """Set the statistics of the open task's channels to their means over the batches."""
+        """Set the statistics of the open task's channels to their means over all samples."""
         self.model.eval()
         settings = [(norm, norm.momentum, norm.num_batches) for norm in self.norms()]
-        for norm in self.norms():
-            norm.training, norm.momentum, norm.num_batches = True, None, 0
-        with torch.no_grad():
-            for batch in batches:
+        num_seen = 0
+        for batch in batches:
+            num_seen += len(batch)
+            for norm in self.norms():
+                norm.training, norm.momentum = True, len(batch) / num_seen
+            with torch.no_grad():
                 functional_call(self.model, self.masked(), (batch,))
         for norm, momentum, num_batches in settings:
             norm.training, norm.momentum, norm.num_batches = False, momentum, num_batches

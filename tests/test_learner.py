@@ -219,6 +219,18 @@ def test_batchnorm_is_recalibrated():
     assert not torch.allclose(means[True], means[False])
 
 
+def test_a_lone_sample_in_the_last_batch_does_no_harm_to_batchnorm():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    x = torch.randn(97, 6)
+    y = (x[:, 0] > 0).long()
+    net = clnp.ContinualNet(model, x[:2])
+    options = config(training={"epochs": 10, "batch_size": 32})
+    report = Learner(net, options).learn(Task("a", (x, y), (x[:40], y[:40])))
+    assert report.score > 80
+    assert net.ledger.claimed()["0"] > 0
+
+
 def test_objectives_of_all_kinds():
     x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
     several = Task("labels", (x, (x[:, :3] > 0).float()), objective="multi-label")

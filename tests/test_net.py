@@ -575,6 +575,36 @@ def test_recalibration_sets_statistics_to_their_means_over_the_batches():
     torch.testing.assert_close(norm.running_var_free, variances)
 
 
+def with_norm():
+    """A network whose BatchNorm sees one value of a channel for each sample, with an open task."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    net, x = clnp.ContinualNet(model, torch.randn(4, 5)), torch.randn(258, 5)
+    net.begin_task("a")
+    seen = F.linear(x, net.model[0].weight_free, net.model[0].bias_free).detach()
+    return net, x, seen
+
+
+@pytest.mark.parametrize("size", [256, 257, 258])
+def test_a_small_last_batch_counts_for_its_samples_only_when_recalibrating(size):
+    net, x, seen = with_norm()
+    net.recalibrate(x.split(size))
+    norm = net.model[1]
+    torch.testing.assert_close(norm.running_mean_free, seen.mean(0), atol=0.01, rtol=0)
+    torch.testing.assert_close(norm.running_var_free, seen.var(0), atol=0, rtol=0.02)
+
+
+def test_a_lone_sample_does_not_count_when_recalibrating():
+    net, x, seen = with_norm()
+    net.recalibrate([x[:1], x[1:], x[:1]])
+    torch.testing.assert_close(net.model[1].running_mean_free, seen[1:].mean(0))
+    before = net.model[1].running_mean_free.clone()
+    with pytest.raises(ArgumentError, match="needs batches of more than one sample"):
+        net.recalibrate(x[:5].split(1))
+    assert torch.equal(net.model[1].running_mean_free, before)
+    net.end_task({"0": []}, recalibrate=x[:3].split(1))
+
+
 def test_recalibration_changes_nothing_but_free_statistics():
     net, x = make("conv"), example("conv")
     learn(net, "a", x)

@@ -280,6 +280,10 @@ class Body:
                 for batch in batches:
                     num_batches += 1
                     self._run_batch(batch)
+                if num_batches == 0:
+                    raise ArgumentError("no batch was given: recalibration needs data")
+                if any(norm.num_averaged == 0 and norm.num_free_rows for norm in norms):
+                    raise ArgumentError("recalibration needs batches of more than one sample")
             except BaseException:
                 for norm, blocks in zip(norms, before, strict=True):
                     for name, block in norm.free().items():
@@ -288,8 +292,6 @@ class Body:
             finally:
                 for norm in norms:
                     norm.training, norm.num_averaged = False, None
-        if num_batches == 0:
-            raise ArgumentError("no batch was given: recalibration needs data")
 
     def _run_batch(self, batch: Any) -> None:
         args, kwargs = inputs_of(batch, self.head.like.device)

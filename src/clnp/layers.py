@@ -46,7 +46,7 @@ class PrefixLayer(Staged):
     num_batches_free: Tensor | None
     """Batches in the running statistics of the open task; counted while `momentum` is None."""
     num_averaged: int | None = None
-    """While BatchNorm is recalibrated: how many batches its statistics average over so far."""
+    """While BatchNorm is recalibrated: how many values of a channel its statistics are over."""
 
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""
@@ -106,11 +106,15 @@ class PrefixLayer(Staged):
             return run(self, x, tensors)
         momentum: float | None = self.momentum
         if self.num_averaged is not None:
-            self.num_averaged += 1
-            momentum = 1.0 / self.num_averaged
+            num_values = x.numel() // x.shape[1]
+            if num_values == 1:  # A lone value has no variance.
+                return run(self, x, tensors)
+            self.num_averaged += num_values
+            momentum = num_values / self.num_averaged
         elif momentum is None:
-            self.num_batches_free = self._need("num_batches_free") + 1
-            momentum = 1.0 / int(self.num_batches_free)
+            num_batches = self._need("num_batches_free") + 1
+            momentum = 1.0 / int(num_batches)  # Fails in a step that is captured.
+            self.num_batches_free = num_batches
         return F.batch_norm(
             x,
             tensors["running_mean"],

@@ -285,7 +285,10 @@ class ContinualNet(GuardedNet):
         self._open = replace(task, reused=reused or task.reused)
 
     def recalibrate(self, batches: Iterable[Any]) -> None:
-        """Set the statistics of the task's BatchNorm channels to their means over `batches`."""
+        """Set the statistics of the task's BatchNorm channels to their means over `batches`.
+
+        A batch counts as many times as it has samples.
+        """
         self._need_open("recalibrate")
         self._body.recalibrate(batches)
 
