@@ -1,11 +1,13 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from clnp import ContinualNet
 from clnp.checkpoint import identity
 from clnp.errors import TaskError
-from networks import example, learn, make
+from networks import example, half, learn, make, mlp
 
 
 def test_the_record_says_what_the_network_is():
@@ -43,3 +45,40 @@ def test_the_mode_does_not_change_in_the_middle_of_a_pass():
         assert net.training
     thread.join()
     assert not net.training
+
+
+WAITING = {
+    "predict_all": lambda net, path: net.predict_all(example("mlp")),
+    "save": lambda net, path: net.save(path),
+    "state_dict": lambda net, path: net.state_dict(),
+    "begin_task": lambda net, path: net.begin_task("c"),
+    "subnetwork": lambda net, path: net.subnetwork("b"),
+    "verify": lambda net, path: net.verify(),
+}
+
+
+@pytest.mark.parametrize("call", WAITING)
+def test_a_call_waits_for_a_task_that_is_ending_in_another_thread(call, tmp_path):
+    net, x = make(), example("mlp")
+    learn(net, "a", x)
+    net.begin_task("b")
+    begun = threading.Event()
+
+    def ask():
+        begun.set()
+        return WAITING[call](net, tmp_path / "net.safetensors")
+
+    with ThreadPoolExecutor(1) as pool:
+        with net._body.lock:
+            asked = pool.submit(ask)
+            begun.wait()
+            with pytest.raises(TimeoutError):
+                asked.result(0.05)
+            net.end_task(half(net))
+        answer = asked.result()
+    assert list(net.predict_all(x)) == ["a", "b"]
+    if call == "predict_all":
+        assert list(answer) == ["a", "b"]
+    if call == "save":
+        loaded = ContinualNet.load(tmp_path / "net.safetensors", mlp())
+        assert loaded.tasks == ("a", "b")

@@ -522,7 +522,7 @@ def test_an_end_that_fails_leaves_the_task_open_and_trainable(name, head, monkey
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(clnp.net, "certify", interrupt)
+    monkeypatch.setattr(clnp.guarded, "certify", interrupt)
     end_fails(net, x, KeyboardInterrupt)
     monkeypatch.undo()
     train(net, x)
@@ -935,6 +935,42 @@ def test_a_state_dict_of_another_ledger_is_refused_and_changes_nothing():
     net.begin_task("c")
     with pytest.raises(TaskError, match=r"Use net.save\(path\) and ContinualNet.load\(path, model"):
         net.load_state_dict(state)
+
+
+def averaged(net, *, steps=20):
+    """A moving average of the whole state dict while the open task trains."""
+    average = copied_state(net)
+    for _ in range(steps):
+        train(net, X, steps=1)
+        for name, tensor in net.state_dict().items():
+            if tensor.is_floating_point():
+                average[name] = 0.9 * average[name] + 0.1 * tensor
+    return average
+
+
+def test_no_state_dict_changes_what_is_frozen():
+    net = make()
+    outputs = learn(net, "a", X)
+    net.begin_task("b")
+    average = averaged(net)
+    frozen = {n for n in average if n.endswith(("_frozen", "_0"))}
+    assert frozen
+    before = copied_state(net)
+    holder = nn.ModuleDict({"net": net})
+    with pytest.raises(TaskError, match=r"model.fc1.weight_frozen is frozen, and .* Nothing was l"):
+        net.load_state_dict(average)
+    assert same_state(net.state_dict(), before)
+    of_model = {name.removeprefix("model."): t for name, t in average.items() if "." in name}
+    of_holder = {f"net.{name}": tensor for name, tensor in average.items()}
+    for module, state in ((net.model, of_model), (holder, of_holder)):
+        for assign in (False, True):
+            with pytest.raises(RuntimeError, match="weight_frozen is frozen, and the state dict"):
+                module.load_state_dict(state, assign=assign)
+    assert torch.equal(net(X, task="a"), outputs)
+    allowed = {name: before[name] if name in frozen else t for name, t in average.items()}
+    net.load_state_dict(allowed)
+    assert torch.equal(net.model.fc1.weight_free, average["model.fc1.weight_free"])
+    net.verify()
 
 
 def test_a_network_is_converted_before_a_task_ends_and_not_after():

@@ -13,7 +13,7 @@ carry is added. Ended tasks, and everything that is not being trained, take one 
 ended tasks together take a pass each, on the *portion* that it added (see portions.py).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -34,6 +34,11 @@ Stretches = list[tuple[int, int]] | None
 ONE_PATH = (
     "{} {} when the frozen neurons did: from the second task on, forward runs twice in a step and "
     "must take the same path both times"
+)
+
+CHANGES = (
+    "{} is frozen, and the state dict would change it. Averages of whole state dicts round what is "
+    "frozen: average net.parameters() alone, as torch.optim.swa_utils.AveragedModel does"
 )
 
 
@@ -134,10 +139,9 @@ class Staged(nn.Module):
         return self.stage.running
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        stored = {name: tensor for name, tensor in self._buffers.items() if tensor is not None}
-        frozen = [name for name in stored if not name.endswith("_free")]
-        for name in frozen:
-            self.stage.check_conversion(stored[name], fn)
+        frozen = self._frozen()
+        for tensor in frozen.values():
+            self.stage.check_conversion(tensor, fn)
         self.stage.showing = None
         nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
         for name in frozen:
@@ -145,9 +149,29 @@ class Staged(nn.Module):
             self._buffers[name] = self._buffers[name].contiguous()  # type: ignore[union-attr]
         return self
 
-    def _load_from_state_dict(self, *args: Any) -> None:
+    def _frozen(self) -> dict[str, Tensor]:
+        """What ended tasks read, by name."""
+        buffers = self._buffers.items()
+        return {
+            n: tensor for n, tensor in buffers if tensor is not None and not n.endswith("_free")
+        }
+
+    def changed_by(self, state: Mapping[str, Any], prefix: str) -> list[str]:
+        """What ended tasks read that this state dict would change, if loaded under `prefix`."""
+        frozen = self._frozen() if self.stage.sealed else {}
+        given = {name: state[prefix + name] for name in frozen if prefix + name in state}
+        return [prefix + name for name, tensor in given.items() if not _same(tensor, frozen[name])]
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
+    ) -> None:
+        *_, errors = args
         self.stage.showing = None
-        nn.Module._load_from_state_dict(self, *args)
+        if self.stage.sealed:
+            errors.extend(map(CHANGES.format, self.changed_by(state_dict, prefix)))
+            own = {prefix + name: tensor for name, tensor in self._frozen().items()}
+            state_dict = {name: own.get(name, given) for name, given in state_dict.items()}
+        nn.Module._load_from_state_dict(self, state_dict, prefix, metadata, *args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pass that was interrupted leaves a carry, which is part of a graph and cannot be copied.
@@ -162,6 +186,13 @@ class Slot:
     has_columns: bool = False
     trained: bool = True
     dead: float = 0.0
+
+
+def _same(given: Any, own: Tensor) -> bool:
+    """Whether `given` would leave the tensor `own` as it is."""
+    if not isinstance(given, Tensor) or given.shape != own.shape:
+        return False
+    return torch.equal(given.detach().to(own.device, own.dtype), own)
 
 
 def slots_of(layer: nn.Module) -> tuple[Slot, ...]:

@@ -123,7 +123,6 @@ class Body:
     def allocate(self, ledger: Ledger, num_outputs: Sequence[int]) -> None:
         """Make room for all ended tasks of the ledger, to be loaded into."""
         self.stage.frozen = ledger.claimed()
-        self.stage.sealed = bool(ledger.rows)
         for layer in self.layers.values():
             layer.allocate()
         for index, (task, count) in enumerate(zip(ledger.tasks, num_outputs, strict=True)):

@@ -1,17 +1,36 @@
 """What PyTorch may do to a network, and what it may not: the methods of every `nn.Module`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .blocks import CHANGES
 from .body import Body
-from .certificate import Certificate
+from .certificate import Certificate, certify
 from .checkpoint import Record, identity
 from .errors import TaskError
 from .graph import Graph
 from .ledger import Ledger, OpenTask
+
+Net = TypeVar("Net", bound="GuardedNet")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def in_turn(
+    method: Callable[Concatenate[Net, Given], Result],
+) -> Callable[Concatenate[Net, Given], Result]:
+    """A method that waits for what other threads do to the network, and they for it."""
+
+    @wraps(method)
+    def run(net: Net, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with net._body.lock:
+            return method(net, *args, **kwargs)
+
+    return run
 
 
 class GuardedNet(nn.Module):
@@ -34,6 +53,26 @@ class GuardedNet(nn.Module):
     def open_task(self) -> str | None:
         """The task that is being learnt."""
         return self._open.name if self._open else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self._body.head.like.device
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """What each ended task read when it ended, hashed."""
+        return {certificate.task: certificate for certificate in self._certificates}
+
+    @in_turn
+    def verify(self) -> None:
+        """Recompute every certificate; a `ForgettingError` names task and tensor that changed."""
+        for certificate in self._certificates:
+            certificate.check(self._certify(certificate.task))
+
+    def _certify(self, task: str) -> Certificate:
+        reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
+        return certify(self.ledger.row(task), reads)
 
     def record(self) -> Record:
         """Everything about the network but its tensors and its model's code."""
@@ -60,16 +99,27 @@ class GuardedNet(nn.Module):
                 "frozen weights. Use net.save(path) and ContinualNet.load(path, model)"
             )
 
+    @in_turn
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        """As for any module; it can be loaded into the same network in the same state only."""
+        return super().state_dict(*args, **options)
+
+    @in_turn
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         """Load a state dict of this network; one that cannot prove to be of it is refused."""
         if self.ledger.rows and "_extra_state" not in state_dict:
             raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
+        if "_extra_state" in state_dict:
+            self.set_extra_state(state_dict["_extra_state"])
+        for path, part in self._body.parts.items():
+            for name in part.changed_by(state_dict, f"model.{path}."):
+                raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
         return super().load_state_dict(state_dict, *args, **options)
 
+    @in_turn
     def train(self, mode: bool = True) -> Self:
         """As for any module, but not in the middle of another thread's pass."""
-        with self._body.lock:
-            return super().train(mode)
+        return super().train(mode)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
         """Refused once a task has ended: it would leave nothing of it."""

@@ -25,7 +25,7 @@ from .axis import has_input
 from .body import Body, eagerly
 from .candidates import Candidates
 from .cascade import run_all
-from .certificate import Certificate, certify
+from .certificate import Certificate
 from .discovery import discover
 from .errors import (
     ArgumentError,
@@ -37,7 +37,7 @@ from .errors import (
     TaskError,
 )
 from .graph import Graph
-from .guarded import GuardedNet
+from .guarded import GuardedNet, in_turn
 from .initialisation import Initial, initialisation
 from .ledger import Capacity, Ledger, OpenTask
 from .openstate import OpenState
@@ -88,20 +88,12 @@ class ContinualNet(GuardedNet):
         self._certificates: tuple[Certificate, ...] = ()
         self.train(model.training)
 
-    @property
-    def certificates(self) -> dict[str, Certificate]:
-        """What each ended task read when it ended, hashed."""
-        return {certificate.task: certificate for certificate in self._certificates}
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self._body.head.like.device
-
+    @in_turn
     def open_state(self) -> OpenState:
         """A copy of the open task as it is now, for `set_open_state`."""
         return OpenState(self._need_open("open_state"), self._body.stage.free, self._body.take())
 
+    @in_turn
     def set_open_state(self, state: OpenState) -> None:
         """Put the open task back to where the copy was taken; its Parameters are new."""
         task = self._need_open("set_open_state")
@@ -132,8 +124,14 @@ class ContinualNet(GuardedNet):
         shapes round otherwise: for those exact bits, run the tasks one by one. What it returns for
         a task is bit-identical for ever too, and reads nothing of a later task.
         """
-        return eagerly(lambda: run_all(self._body, self.ledger, args=args, kwargs=kwargs))
 
+        def run() -> dict[str, Any]:
+            with self._body.lock:
+                return run_all(self._body, self.ledger, args=args, kwargs=kwargs)
+
+        return eagerly(run)
+
+    @in_turn
     def begin_task(
         self, name: str, num_outputs: int | None = None, *, initial: Initial | str = None
     ) -> None:
@@ -171,6 +169,7 @@ class ContinualNet(GuardedNet):
             raise
         self._open = OpenTask(name, num_outputs)
 
+    @in_turn
     def abandon_task(self) -> None:
         """Give the open task up; the network is as it was before `begin_task`."""
         self._need_open("abandon_task")
@@ -274,6 +273,7 @@ class ContinualNet(GuardedNet):
         everything = {g: range(n) for g, n in self._body.stage.free.items()}
         return checked_score(Candidates(self._body).score(score, everything))
 
+    @in_turn
     def prune(self, plan: PruningPlan | Neurons) -> None:
         """Drop all but the planned neurons of the open task, which stays open.
 
@@ -292,6 +292,7 @@ class ContinualNet(GuardedNet):
         self._need_open("recalibrate")
         self._body.recalibrate(batches)
 
+    @in_turn
     def end_task(
         self, plan: PruningPlan | Neurons | None = None, *, recalibrate: Iterable[Any] | None = None
     ) -> Certificate:
@@ -337,20 +338,17 @@ class ContinualNet(GuardedNet):
         needed = self._body.head_groups if self.head == "single" else []
         return forecast(self.capacity(), head=self.head, head_groups=needed)
 
+    @in_turn
     def widen(self, extra: Mapping[str, int]) -> None:
         """Append `extra[g]` free neurons to group g, by name or by the path of a layer in it."""
         self._need_closed("widen")
         self.ledger = self.ledger.widen(extra_by_group(self.graph, extra))
 
+    @in_turn
     def subnetwork(self, task: str) -> nn.Module:
         """An ended task as a plain narrow module: same outputs, no trace of clnp."""
         narrow = self._body.narrow(self.ledger.index(task), *self.ledger.widths(task))
         return subnetwork(self.model, narrow)
-
-    def verify(self) -> None:
-        """Recompute every certificate; a `ForgettingError` names task and tensor that changed."""
-        for certificate in self._certificates:
-            certificate.check(self._certify(certificate.task))
 
     def save(self, path: str | PathLike[str], *, attached: Any = None) -> None:
         """Write the network, an open task included, to one safetensors file, atomically.
@@ -358,7 +356,9 @@ class ContinualNet(GuardedNet):
         `attached` goes with it, an optimizer's state dict for example: nested dictionaries, lists,
         numbers, text and tensors, which `clnp.attached(path)` reads back.
         """
-        checkpoint.write(path, replace(self.record(), attached=attached), self.state_dict())
+        with self._body.lock:
+            record, tensors = self.record(), self.state_dict()
+        checkpoint.write(path, replace(record, attached=attached), tensors)
 
     @classmethod
     def load(
@@ -383,13 +383,10 @@ class ContinualNet(GuardedNet):
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 net._body.open(record.open_free, task.num_outputs)
         checkpoint.fill(net, tensors, path=path)
+        net._body.stage.sealed = bool(record.ledger.rows)
         if check:
             net.verify()
         return net
-
-    def _certify(self, task: str) -> Certificate:
-        reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
-        return certify(self.ledger.row(task), reads)
 
     def _need_open(self, call: str) -> OpenTask:
         if self._open is None:
