@@ -438,3 +438,28 @@ def test_a_task_that_has_nothing_left_contributes_nothing():
     with torch.no_grad():
         net.model.fc3.weight_free.zero_()
     assert torch.equal(net.measure_contribution([x])["fc2"], torch.zeros(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, nn.Conv1d])
+def test_a_single_sample_is_no_batch(layer):
+    x = torch.randn(5, 6, 9) if layer is nn.Conv1d else torch.randn(5, 6)
+    kernel = (1,) if layer is nn.Conv1d else ()
+    net = clnp.ContinualNet(nn.Sequential(layer(6, 5, *kernel), nn.ReLU(), layer(5, 2, *kernel)), x)
+    net.begin_task("a")
+    with pytest.raises(
+        ArgumentError, match=r"is given a single sample, of shape .* give x\[None\]"
+    ):
+        net.measure_activity(list(x))
+    whole, one_by_one = net.measure_activity([x]), net.measure_activity(x.split(1))
+    for group, values in whole.items():
+        torch.testing.assert_close(one_by_one[group], values)
+
+
+def test_batches_may_be_made_with_the_help_of_ended_tasks():
+    net, x = make(), example("mlp")
+    learn(net, "a", x)
+    net.begin_task("b")
+    expected = net.measure_activity([x, x])
+    for helped in (lambda: net(x, task="a"), lambda: net.predict_all(x)):
+        found = net.measure_activity((helped(), x)[1] for _ in range(2))
+        assert all(torch.equal(found[group], values) for group, values in expected.items())

@@ -39,7 +39,7 @@ def outputs(candidates, keep, x):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("step", [1, 2, 1000])
-def test_dead_neurons_that_round_widths_up_change_nothing(name, head, step):
+def test_copies_that_round_widths_up_change_nothing(name, head, step):
     net, x = opened(name, head=head)
     keep = some(net, step)
     plain = outputs(Candidates(net._body), keep, x)
@@ -48,8 +48,8 @@ def test_dead_neurons_that_round_widths_up_change_nothing(name, head, step):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_dead_neurons_stand_in_for_a_task_that_keeps_none(head):
-    net, x = opened(head=head)
+def test_a_task_that_keeps_none_is_rounded_up_too(head):
+    net, x = opened("conv", head=head)
     keep = dict.fromkeys(net.ledger.free(), ())
     plain = outputs(Candidates(net._body), keep, x)
     torch.testing.assert_close(outputs(Candidates(net._body, aligned=8), keep, x), plain)

@@ -316,6 +316,23 @@ def test_outputs_may_be_anything_behind_the_classifier():
     assert discover(model, VECTORS).classifier == "fc"
 
 
+class Keeping(nn.Module):
+    """Keeps its hidden neurons where others can look at them."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        self.features = [self.fc1(x).relu()]
+        return self.fc2(self.features[0])
+
+
+def test_what_forward_leaves_behind_is_refused():
+    found = "forward leaves a tensor in the attribute 'features', in copies of the model too"
+    assert_only_problem(Keeping(), torch.randn(3, 4), where="(model)", found=found)
+
+
 def test_given_classifier():
     def run(m, x):
         h = m.first(x)

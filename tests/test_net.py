@@ -504,6 +504,27 @@ def end_fails(net: clnp.ContinualNet, x: Tensor, error: type[BaseException], **e
     assert torch.equal(net(x), outputs)
 
 
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_a_layer_that_asks_for_no_gradient_goes_on_to_ask_for_none(name):
+    net, x = make(name), example(name)
+    learn(net, "a", x)
+    net.begin_task("b")
+    first_layer, head = next(iter(net._body.layers.values())), net._body.head
+    for layer in (first_layer, head):
+        layer.requires_grad_(False)
+    state = net.open_state()
+    net.prune(half(net))
+    for _ in range(2):
+        for layer in (first_layer, head):
+            assert not any(parameter.requires_grad for parameter in layer.parameters())
+        others = [layer for layer in net._body.layers.values() if layer is not first_layer]
+        assert all(p.requires_grad for layer in others for p in layer.parameters())
+        net.set_open_state(state)
+    net.abandon_task()
+    net.begin_task("c")
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", ["mlp", "conv", "depthwise"])
 def test_an_end_that_fails_leaves_the_task_open_and_trainable(name, head, monkeypatch):
@@ -1234,7 +1255,7 @@ def test_forward_may_go_on_in_place_after_the_classifier(head, kept):
     found = torch.cat([block.grad for path, block in net._body.weights() if path == "fc2"], 1)
     net.end_task()
     torch.testing.assert_close(net(x, task="b"), outputs, rtol=1e-12, atol=1e-12)
-    dense = net.subnetwork("b")
+    dense = net.subnetwork("b").requires_grad_()
     dense(x).square().sum().backward()
     torch.testing.assert_close(found, dense.fc2.weight.grad[:, -found.shape[1] :])
 
@@ -1315,6 +1336,12 @@ def test_pruning_makes_every_parameter_anew(name, head):
     assert len(list(net.parameters())) == len(before)
 
 
+def same_score(predict):
+    """Whatever the network says."""
+    predict(X)
+    return np.float64(1)
+
+
 def test_numbers_of_numpy_are_numbers():
     net = make()
     net.widen({"fc1": np.int64(2)})
@@ -1327,9 +1354,7 @@ def test_numbers_of_numpy_are_numbers():
     found = net.measure_activity([X])
     assert net.plan_pruning(found, thresholds=np.float32(0)).thresholds["fc1"] == 0.0
     assert net.plan_pruning(found, thresholds={"fc1": np.int64(1)}).thresholds["fc1"] == 1.0
-    plan = net.plan_pruning(
-        found, lambda _: np.float64(1), margin=np.float32(0.5), resolution=np.int64(3)
-    )
+    plan = net.plan_pruning(found, same_score, margin=np.float32(0.5), resolution=np.int64(3))
     assert plan.num_evaluations == 2
     net.end_task(plan)
 
@@ -1450,4 +1475,6 @@ def test_the_unpruned_score_is_that_of_a_plan_that_keeps_everything():
     plan = net.plan_pruning(net.measure_activity([x]), score, thresholds=-1.0)
     assert net.unpruned_score(score) == plan.score
     with pytest.raises(PruningError, match="score returned nan; it must be a finite"):
-        net.unpruned_score(lambda predict: math.nan)
+        net.unpruned_score(lambda predict: math.nan * predict(x).sum())
+    with pytest.raises(PruningError, match="score did not call predict, which is the network with"):
+        net.unpruned_score(lambda predict: float(net(x).sum()))

@@ -104,6 +104,19 @@ def test_a_penalty_of_nothing_is_zero(alpha):
     (net(X).sum() + penalty).backward()
 
 
+def test_weights_that_ask_for_no_gradient_get_none():
+    net = make()
+    net.begin_task("a")
+    net.model.fc1.requires_grad_(False)
+    net.add_l1_gradient(0.5)
+    assert net.model.fc1.weight_free.grad is None
+    assert net.model.fc2.weight_free.grad is not None
+    net.requires_grad_(False)
+    net.zero_grad()
+    net.add_l1_gradient(0.5)
+    assert net.model.fc2.weight_free.grad is None
+
+
 def test_a_penalty_that_makes_no_sense_is_refused():
     net = make()
     net.begin_task("a")

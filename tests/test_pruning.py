@@ -491,11 +491,17 @@ def test_a_plan_of_another_time_is_refused(net, call, when):
     assert net.open_task is not None
 
 
+def same_score(predict):
+    """Whatever the network says."""
+    predict(X)
+    return 1.0
+
+
 def test_the_plan_of_a_later_task_counts_from_its_own_free_neurons(net):
     learn_first = first({"fc1": 3, "fc2": 2})
     net.end_task(learn_first)
     net.begin_task("b")
-    made = net.plan_pruning(net.measure_activity([X]), lambda _: 1.0, margin=0.0)
+    made = net.plan_pruning(net.measure_activity([X]), same_score, margin=0.0)
     assert made.available == {"fc1": 4, "fc2": 3}
     assert made.kept == {"fc1": 0, "fc2": 0}
     assert made.num_evaluations == 2
@@ -508,7 +514,7 @@ def test_a_full_network_has_nothing_to_prune():
     net.begin_task("a")
     net.end_task()
     net.begin_task("b")
-    made = net.plan_pruning(net.measure_activity([X]), lambda _: 1.0, margin=0.0, per_layer=True)
+    made = net.plan_pruning(net.measure_activity([X]), same_score, margin=0.0, per_layer=True)
     assert made.kept == {"fc1": 0, "fc2": 0}
     assert made.num_evaluations == 1
     net.end_task(made)

@@ -33,7 +33,28 @@ def test_a_subnetwork_is_plain_narrow_and_gives_the_same_outputs(name, head):
         assert num_parameters(plain) < num_parameters(network())
         assert plain.state_dict().keys() == network().state_dict().keys()
         assert not any(module.training for module in plain.modules())
-        assert all(parameter.requires_grad for parameter in plain.parameters())
+        assert not any(parameter.requires_grad for parameter in plain.parameters())
+
+
+class PerStep(nn.Module):
+    """A Linear that reads a transposed tensor, which is computed otherwise if it asks for grads."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv1d(11, 8, 3, padding=1), nn.Linear(8, 11)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).relu().transpose(1, 2))
+
+
+def test_a_subnetwork_computes_as_the_network_does():
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x = torch.randn(4, 11, 7)
+        net = clnp.ContinualNet(PerStep(), x)
+        net.begin_task("a")
+        net.end_task(first({"conv": 4}))
+        assert torch.equal(net.subnetwork("a")(x), net(x, task="a"))
 
 
 def test_a_subnetwork_has_the_widths_of_the_ledger():
@@ -78,7 +99,7 @@ def test_a_subnetwork_can_be_trained_and_shares_nothing_with_the_network():
     state = copied_state(net)
     plain = net.subnetwork("a")
     start = copied_state(plain)
-    train(plain, x)
+    train(plain.requires_grad_(), x)
     assert not torch.equal(plain.fc1.weight, start["fc1.weight"])
     assert not torch.equal(plain.bn1.running_mean, start["bn1.running_mean"])
     assert same_state(net.state_dict(), state)

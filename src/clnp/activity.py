@@ -96,10 +96,15 @@ class _Meter:
 
     def __call__(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         x, stage = args[0], self.stage
-        if stage.running is Pass.PLAIN:
-            return  # Batches may be made with the help of an ended task.
+        if stage.running in (Pass.PLAIN, Pass.PORTION):
+            return  # Batches may be made with the help of ended tasks.
         if stage.running is Pass.FROZEN and getattr(layer, "shared", False):
             return  # A single head does not read the neurons of earlier tasks.
+        if x.ndim < 2 + len(self.layer.kernel):
+            raise ArgumentError(
+                f"{self.site.path} is given a single sample, of shape {list(x.shape)}; activity is "
+                "measured over batches: give x[None]"
+            )
         dim = neuron_dim(layer) % x.ndim
         layout: Layout = stage.frozen if stage.running is Pass.FROZEN else stage.free
         sums = _sums(x, dim)

@@ -317,7 +317,9 @@ class Body:
                         if tensor is not None:
                             tensor = tensor.to(self.head.like.device, copy=True)
                             if store is part._parameters:
-                                tensor = nn.Parameter(tensor)
+                                before = part._parameters[name]
+                                trains = before is None or before.requires_grad
+                                tensor = nn.Parameter(tensor, trains)
                         setattr(part, name, tensor)
                 part.lay_out()
 

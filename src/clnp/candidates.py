@@ -9,7 +9,7 @@ import torch
 from .axis import STAND_IN, View, as_index, groups_of
 from .blocks import Tensors
 from .body import Body
-from .errors import TaskError
+from .errors import PruningError, TaskError
 from .heads import Head
 from .layers import PrefixLayer
 from .surgery import CONVOLUTIONS
@@ -40,9 +40,11 @@ class Candidates:
 
     def score(self, score: Callable[..., float], keep: View) -> float:
         """What `score` says of the open task with only the neurons `keep`."""
-        body, over = self._body, False
+        body, called, over = self._body, False, False
 
         def predict(*args: Any, **kwargs: Any) -> Any:
+            nonlocal called
+            called = True
             if over:
                 raise TaskError("predict is for the call of score that it was handed to")
             with body.lock:
@@ -51,9 +53,15 @@ class Candidates:
 
         try:
             with torch.no_grad():
-                return score(predict)
+                found = score(predict)
         finally:
             over = True
+        if not called:
+            raise PruningError(
+                "score did not call predict, which is the network with some of its neurons: it is "
+                "handed over as score(predict), and predict(x) gives its outputs"
+            )
+        return found
 
     def _show(self, keep: View) -> None:
         """Lay out the open task for the plain pass, as it would be with only the neurons `keep`."""

@@ -23,7 +23,7 @@ from .narrowing import Plan, Replay, agrees, halved, narrow, single
 from .operations import imitate, tensors_in
 from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
 from .trace import Event, Recorder
-from .validation import ROOT, Validation, takes_task, validate
+from .validation import ROOT, Validation, held_tensors, takes_task, validate
 from .watching import Moment, Observer, failure_of, watch
 
 
@@ -190,7 +190,7 @@ class _Search:
             classifier=self.classifier,
             groups=self.groups,
         )
-        buffers = self._buffer_versions(model)
+        buffers, held = self._buffer_versions(model), self._held(model)
         mode = "training" if training else "evaluation"
         when = f"in {mode} mode on a batch of {batch_size(inputs)}"
         remedy = "Give an example input that the model accepts in both modes"
@@ -207,6 +207,11 @@ class _Search:
                     "would read",
                     "Keep what changes out of the model, or compute it anew in every pass",
                 )
+        for path, name in sorted(self._held(model) - held):
+            found = f"forward leaves a tensor in the attribute {name!r}, in copies of the model too"
+            remedy = "Let forward return it; from the second task on, a pass has a part of it only"
+            if Problem(path or ROOT, found, remedy) not in self.problems:  # In the other mode.
+                self.add(path, found, remedy)
         return training in self.passes
 
     def _replay(self, inputs: Inputs, kept: Mapping[str, int], *, training: bool) -> None:
@@ -223,6 +228,11 @@ class _Search:
     def _plan(self, kept: Mapping[str, int], *, training: bool = False) -> Plan:
         rows, columns = (self._resolved(axes) for axes in self._axes(training=training))
         return Plan(self._sizes(), kept, rows=rows, columns=columns)
+
+    @staticmethod
+    def _held(model: nn.Module) -> set[tuple[str, str]]:
+        """The paths and names of plain attributes that hold tensors."""
+        return {(path, name) for path, part in model.named_modules() for name in held_tensors(part)}
 
     @property
     def _opaque(self) -> set[str]:

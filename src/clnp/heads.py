@@ -119,12 +119,13 @@ class Head(Staged):
 
     def restrict(self, keep: View) -> None:
         """Keep only some of the open task's neurons: `keep[g]` of the free ones of each group."""
-        if self.weight_free is not None:
-            columns = positions(self.site.columns, self.stage.free, keep)
-            self.weight_free = self._parameter(select(self.weight_free.detach(), 1, columns))
-        for block in ("weight_reuse", "bias_free"):
-            if getattr(self, block) is not None:
-                setattr(self, block, self._parameter(getattr(self, block).detach()))
+        columns = positions(self.site.columns, self.stage.free, keep)
+        for block in ("weight_reuse", "weight_free", "bias_free"):
+            before: nn.Parameter | None = getattr(self, block)
+            if before is not None:
+                tensor = before.detach()
+                kept = select(tensor, 1, columns) if block == "weight_free" else tensor
+                setattr(self, block, self._parameter(kept, before.requires_grad))
 
     def extended(self) -> Tensors:
         """The open task's tensors once it has claimed its neurons, in one piece."""
@@ -236,8 +237,8 @@ class Head(Staged):
         self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
         self._carry = None
 
-    def _parameter(self, tensor: Tensor) -> nn.Parameter | None:
+    def _parameter(self, tensor: Tensor, requires_grad: bool = True) -> nn.Parameter | None:
         if not tensor.numel():
             return None
         made = tensor.to(self.like.device, self.like.dtype)
-        return nn.Parameter(made.clone(memory_format=torch.contiguous_format))
+        return nn.Parameter(made.clone(memory_format=torch.contiguous_format), requires_grad)

@@ -337,7 +337,10 @@ class PrefixLayer(Staged):
             return
         like = self._need(f"{slot.name}_frozen")
         made = tensor.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format)
-        setattr(self, block, nn.Parameter(made) if slot.trained else made)
+        if slot.trained:
+            before = self._block(block)
+            made = nn.Parameter(made, before is None or before.requires_grad)
+        setattr(self, block, made)
 
     def _block(self, name: str) -> Tensor | None:
         return getattr(self, name, None)

@@ -346,7 +346,7 @@ class ContinualNet(GuardedNet):
 
     @in_turn
     def subnetwork(self, task: str) -> nn.Module:
-        """An ended task as a plain narrow module: same outputs, no trace of clnp."""
+        """An ended task as a plain narrow module: same outputs, no trace of clnp, no gradients."""
         narrow = self._body.narrow(self.ledger.index(task), *self.ledger.widths(task))
         return subnetwork(self.model, narrow)
 

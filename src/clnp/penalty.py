@@ -23,12 +23,14 @@ def l1_penalty(body: Body, alpha: float | Mapping[str, float]) -> Tensor:
 def add_l1_gradient(body: Body, alpha: float | Mapping[str, float]) -> None:
     """Add alpha sign(w) to the gradients of the weights that the open task trains."""
     for strength, weights in _penalised(body, alpha).items():
+        weights = [weight for weight in weights if weight.requires_grad]
         gradients = []
         for weight in weights:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             gradients.append(weight.grad)
-        torch._foreach_add_(gradients, torch._foreach_sign(weights), alpha=strength)
+        if weights:
+            torch._foreach_add_(gradients, torch._foreach_sign(weights), alpha=strength)
 
 
 def _penalised(body: Body, alpha: float | Mapping[str, float]) -> dict[float, list[Tensor]]:

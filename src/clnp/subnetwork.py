@@ -11,10 +11,11 @@ from .surgery import is_mixing, plain_layer, with_layers
 def subnetwork(model: nn.Module, layers: Mapping[str, Tensors]) -> nn.Module:
     """A copy of `model` whose layers at the given paths are plain and hold copies of these tensors.
 
-    It is in evaluation mode, as the ended task is, and its parameters can be trained.
+    It is in evaluation mode, as the ended task is, and asks for no gradients: PyTorch may compute a
+    layer that does in another way, whose last bits differ.
     """
     plain = {path: _filled(model.get_submodule(path), tensors) for path, tensors in layers.items()}
-    return with_layers(model, plain).eval()
+    return with_layers(model, plain).eval().requires_grad_(False)
 
 
 def _filled(layer: nn.Module, tensors: Tensors) -> nn.Module:
