@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -29,6 +31,14 @@ def test_batches_hold_a_fixed_number_of_samples_of_each_task():
         assert [int(t) // 100 for t in targets] == [0] * 5 + [1] * 2 + [2] * 2
     again = torch.cat([targets for _, targets in mixed.batches(9, seed=1)])
     assert not torch.equal(seen, again)
+
+
+def test_a_task_that_has_less_than_its_share_of_a_batch_gives_all_it_has():
+    mixed = Mixed([part(0, 50), part(100, 3)], [5, 8])
+    assert mixed.counts == [5, 3]
+    [(_, targets)] = mixed.batches(13, seed=0)
+    assert len(mixed) == len(targets) == 8
+    assert sorted(targets[5:].tolist()) == [100, 101, 102]
 
 
 def test_each_task_has_its_samples_prepared_in_its_own_way():
@@ -77,6 +87,14 @@ def test_all_tasks_are_learnt_with_the_last_one(tmp_path, head):
     assert [record["candidates"][0]["num_epochs"] for record in result["tasks"]] == [0, 0, 12]
     stored = result["stored_bytes"]
     assert (stored["heads"] > 0) is (head == "multi")
+
+
+@pytest.mark.parametrize("head", ["single", "multi"])
+def test_small_tasks_are_learnt_with_a_large_batch(tmp_path, head):
+    made = experiment(Joint(), head=head, epochs=80)
+    training = replace(made.config.training, batch_size=10_000)
+    result = replace(made, config=replace(made.config, training=training)).run(tmp_path / "run")
+    assert min(result["scores"][-1]) > 80
 
 
 def test_a_joint_training_that_breaks_off_ends_like_any_other(tmp_path):

@@ -58,15 +58,16 @@ class Joint:
 class Mixed:
     """The data of several tasks in batches that hold a fixed number of samples of each.
 
-    It has what a training loop asks of `Batches`. The smallest task, counted in batches, sets the
-    length of an epoch; the order of every task is drawn anew for each.
+    It has what a training loop asks of `Batches`. A task that has fewer samples than that gives all
+    of them. The smallest task, counted in batches, sets the length of an epoch; the order of every
+    task is drawn anew for each.
     """
 
     def __init__(self, parts: Sequence[Batches], counts: Sequence[int]) -> None:
-        self.parts, self.counts = parts, list(counts)
-        self.device = parts[0].device
         sizes = [len(part) for part in parts]
-        self.num_steps = min(size // count for size, count in zip(sizes, counts, strict=True))
+        self.parts, self.counts = parts, list(map(min, counts, sizes))
+        self.device = parts[0].device
+        self.num_steps = min(size // count for size, count in zip(sizes, self.counts, strict=True))
         starts = [sum(sizes[:place]) for place in range(len(sizes))]
         self.starts = torch.tensor(starts, device=self.device)
         self.inputs: Tensor | None = torch.cat([_inputs(part) for part in parts])
@@ -190,9 +191,8 @@ class JointMethod:
         self.settings, self.setting = settings, setting
         graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
         self.graph = graph
-        training = without_penalty(settings.training or setting.config.training)
-        counts = settings.counts(len(setting.tasks), training.batch_size)
-        self.training = replace(training, batch_size=sum(counts))
+        self.training = without_penalty(settings.training or setting.config.training)
+        self.counts = settings.counts(len(setting.tasks), self.training.batch_size)
         self.known: list[str] = []
         self.finished = False
         like: Any = setting.model.get_submodule(graph.classifier)
@@ -201,7 +201,7 @@ class JointMethod:
             raise ArgumentError(
                 f"joint: the tasks have different numbers of outputs, {num_outputs}"
             )
-        heads = JointHeads(like, num_outputs, counts, cut=setting.head == "single")
+        heads = JointHeads(like, num_outputs, self.counts, cut=setting.head == "single")
         self.net = JointNet(setting.model, graph.classifier, heads)
         self._fit: Fit | None = None
         self._resumed: Mapping[str, Any] | None = None
@@ -257,11 +257,13 @@ class JointMethod:
             seed_all(derive(setting.seed, "init", "joint"))
             for module in self.net.model.modules():
                 initialise(module, initialisation(self.training.initialisation))
-        mixed: Any = Mixed([each.train for each in data], self.net.heads.counts)
+        mixed: Any = Mixed([each.train for each in data], self.counts)
+        self.net.heads.counts = mixed.counts
+        training = replace(self.training, batch_size=sum(mixed.counts))
         judged: Any = Judged(self.net, [each.validation for each in data])
         together = replace(data[-1], train=mixed, validation=judged)
         seed = derive(setting.seed, "candidate", "joint")
-        self._fit = Fit(self.net, together, self.training, seed=seed, rule=StepRule())
+        self._fit = Fit(self.net, together, training, seed=seed, rule=StepRule())
         if resumed is not None:
             self._fit.restore(resumed)
         best = self._fit.run(self._teller(setting.tasks[-1]))
