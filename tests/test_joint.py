@@ -124,6 +124,24 @@ def test_tasks_with_other_numbers_of_outputs_are_refused(tmp_path):
         Experiment(model, x[:2], tasks, config, baseline=Joint()).run(tmp_path / "run")
 
 
+def test_tasks_with_other_objectives_are_refused_before_anything_is_trained(tmp_path):
+    x = torch.randn(20, 6)
+    tasks = [
+        Task("a", (x, x[:, :3]), objective="regression"),
+        Task("b", (x, (x[:, :3] > 0).float()), objective="multi-label"),
+    ]
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    config, events = LearnerConfig(training=Training(1)), []
+    message = r"joint: the tasks have different objectives, \['regression', 'multi-label'\]"
+    with pytest.raises(ArgumentError, match=message):
+        Experiment(model, x[:2], tasks, config, baseline=Joint()).run(
+            tmp_path / "run", on_event=events.append
+        )
+    assert events == []
+    alike = [replace(task, objective="regression") for task in tasks]
+    Experiment(model, x[:2], alike, config, baseline=Joint()).run(tmp_path / "alike")
+
+
 @pytest.mark.parametrize("name", ["first", "others"])
 def test_settings_that_make_no_sense_are_refused(name):
     with pytest.raises(ArgumentError, match=f"joint: {name} is 0; it must be 1 or more"):

@@ -24,6 +24,7 @@ from ..generators import isolated, seed_all
 from ..initialisation import initialisation, initialise
 from ..ledger import OpenTask
 from ..method import Setting
+from ..objective import objective_named
 from ..openstate import OpenState
 from ..seeds import derive
 from ..surgery import plain_layer, with_layers
@@ -200,6 +201,13 @@ class JointMethod:
         if len(set(num_outputs)) > 1:
             raise ArgumentError(
                 f"joint: the tasks have different numbers of outputs, {num_outputs}"
+            )
+        objectives = [objective_named(task.objective) for task in setting.tasks]
+        if any(objective != objectives[0] for objective in objectives):
+            # One score of all tasks says which epoch was the best.
+            raise ArgumentError(
+                "joint: the tasks have different objectives, "
+                f"{[objective.name for objective in objectives]}"
             )
         heads = JointHeads(like, num_outputs, self.counts, cut=setting.head == "single")
         self.net = JointNet(setting.model, graph.classifier, heads)
