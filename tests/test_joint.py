@@ -71,6 +71,13 @@ def test_the_outputs_of_a_task_read_its_part_of_the_last_layer(cut):
     assert torch.equal(net(x), heads.layers[1](hidden[:, parts[1]]))
 
 
+def test_what_is_frozen_in_the_model_is_trained_as_well():
+    model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 2)).requires_grad_(False)
+    net = JointNet(model, "2", JointHeads(model[2], [2, 2], [1, 1], cut=False))
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
 def test_a_last_layer_that_is_too_small_is_refused():
     with pytest.raises(ArgumentError, match="joint: the last layer has 2 inputs, too few for 3"):
         JointHeads(nn.Linear(2, 2), [2] * 3, [1] * 3, cut=True)

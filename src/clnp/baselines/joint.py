@@ -155,7 +155,7 @@ class JointNet(nn.Module):
     def __init__(self, model: nn.Module, classifier: str, heads: JointHeads) -> None:
         super().__init__()
         self.heads = heads
-        self.model = with_layers(model, {classifier: heads})
+        self.model = with_layers(model, {classifier: heads}).requires_grad_(True)
         self.open_task: str | None = "all tasks"
 
     def forward(self, inputs: Tensor) -> Any:
