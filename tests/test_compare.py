@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def make(path, method, *, seeds=(0, 1), scores=((90.0,), (70.0, 80.0)), stored=2e6):
+def make(path, method, *, seeds=(0, 1), scores=((90.0,), (70.0, 80.0)), num_tasks=2, stored=2e6):
     """The finished runs of a method, of which only what a comparison reads is there."""
     (path / method).mkdir(parents=True, exist_ok=True)
     (path / method / "series.json").write_text(json.dumps({"seeds": list(seeds)}))
@@ -32,6 +32,7 @@ def make(path, method, *, seeds=(0, 1), scores=((90.0,), (70.0, 80.0)), stored=2
         result = {
             "finished": True,
             "seed": seed,
+            "num_tasks": num_tasks,
             "scores": [[score + seed for score in row] for row in scores],
             "timings": {"seconds": 10.0 + seed, "peak_bytes": 3e6},
             "stored_bytes": {"network": stored, "heads": 0},
@@ -72,6 +73,25 @@ def test_forward_transfer_is_unknown_without_tasks_alone(tmp_path):
     assert float(line["average_mean"]) == 75.5
     assert line["forward_transfer_mean"] == ""
     assert r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$" in written["tex"]
+
+
+def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
+    make(tmp_path, "single", seeds=(0,))
+    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
+    assert "tasks" not in rows(tmp_path)[0]
+    make(tmp_path, "clnp", seeds=(0,), scores=((90.0,),))
+    found = rows(tmp_path)
+    assert [row["tasks"]["mean"] for row in found] == [1, 2]
+    written = texts(found)
+    assert [line.split()[:3] for line in written["txt"].splitlines()] == [
+        ["method", "tasks", "learnt"],
+        ["clnp", "1", "90.00"],
+        ["single", "2", "75.00"],
+    ]
+    assert written["md"].startswith("| method | tasks learnt | average |")
+    ours, _ = csv.DictReader(written["csv"].splitlines())
+    assert float(ours["tasks_mean"]) == 1
+    assert r"clnp & 1 & 90.00" in written["tex"]
 
 
 def test_methods_are_compared_from_the_command_line(folder, capsys):

@@ -253,6 +253,7 @@ def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
             result = {
                 "method": method,
                 "seed": seed,
+                "num_tasks": 2,
                 "scores": [[score], [score + seed, score + seed]],
                 "timings": {"seconds": 10.0, "peak_bytes": 3e6},
                 "stored_bytes": {"network": 2e6},

@@ -12,10 +12,11 @@ from clnp.series import SUMMARY, aggregate, described, finished_results, plus_mi
 from test_cli import RECIPE, fails, start, wait_for
 
 
-def result(seed, scores, free, *, test_scores=None, unchanged=True):
+def result(seed, scores, free, *, test_scores=None, unchanged=True, num_tasks=None):
     learnt = test_scores or scores
     return {
         "seed": seed,
+        "num_tasks": num_tasks or len(scores),
         "tasks": [
             {"task": f"t{place}", "test_score": score, "unchanged": unchanged}
             for place, score in enumerate(learnt)
@@ -44,9 +45,15 @@ def test_one_seed_has_no_deviation():
 
 
 def test_runs_of_different_lengths_share_their_first_tasks():
-    summary = aggregate([result(0, [90.0, 80.0], 1), result(1, [94.0], 1)])
+    results = [result(0, [90.0, 80.0], 1, num_tasks=3), result(1, [94.0], 1, num_tasks=3)]
+    summary = aggregate(results)
     assert [task["task"] for task in summary["tasks"]] == ["t0"]
-    assert summary["num_tasks"] == [2, 1]
+    assert (summary["num_tasks"], summary["num_tasks_in_all"]) == ([2, 1], 3)
+    told = "deviation\nlearnt: 2, 1 of 3 tasks, the average is theirs\n\n"
+    assert told in described(summary)
+    whole = aggregate([result(0, [90.0, 80.0], 1)])
+    assert "num_tasks_in_all" not in whole
+    assert "learnt" not in described(whole)
 
 
 def test_forgetting_is_the_largest_loss():

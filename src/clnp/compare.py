@@ -33,7 +33,10 @@ class Column:
     digits: int
 
 
+LEARNT = Column("tasks learnt", "tasks", 0)
+"""Of which everything else is: shown where a network was full before the last task."""
 COLUMNS = (
+    LEARNT,
     Column("average", "average", 2),
     Column("forgetting", "forgetting", 2),
     Column("backward transfer", "backward_transfer", 2),
@@ -61,8 +64,12 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """What each method's results come to: mean and deviation over the seeds of every column.
 
-    Forward transfer is known where each task has also been learnt alone, with the same seed.
+    Forward transfer is known where each task has also been learnt alone, with the same seed. How
+    many tasks were learnt is there if it is not all of them in every run.
     """
+    everyone = [result for own in results.values() for result in own]
+    all_learnt = all(len(result["scores"]) == result["num_tasks"] for result in everyone)
+    shown = [column for column in COLUMNS if column is not LEARNT or not all_learnt]
     alone = {r["seed"]: [row[-1] for row in r["scores"]] for r in results.get(ALONE, [])}
     found = []
     for method, own in results.items():
@@ -70,7 +77,7 @@ def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str
             continue
         columns = [_figures(result, alone.get(result["seed"])) for result in own]
         row: dict[str, Any] = {"method": method, "seeds": [r["seed"] for r in own]}
-        for column in COLUMNS:
+        for column in shown:
             values = [figures[column.key] for figures in columns]
             known = [value for value in values if value is not None]
             row[column.key] = spread(known) if len(known) == len(values) else None
@@ -85,6 +92,7 @@ def _figures(result: Mapping[str, Any], alone: Sequence[float] | None) -> dict[s
     if alone is not None and len(alone) >= len(scores):
         transfer = forward_transfer(scores, alone)
     return {
+        "tasks": len(scores),
         "average": average(scores),
         "forgetting": forgetting(scores),
         "backward_transfer": backward_transfer(scores),
@@ -97,12 +105,18 @@ def _figures(result: Mapping[str, Any], alone: Sequence[float] | None) -> dict[s
 
 def table(found: Sequence[Mapping[str, Any]], *, sign: str = "±") -> list[list[str]]:
     """The rows as text, a head first; what is not known is a dash."""
-    lines = [["method", *(column.title for column in COLUMNS), "seeds"]]
+    shown = _shown(found)
+    lines = [["method", *(column.title for column in shown), "seeds"]]
     for row in found:
         sign_or_none = sign if len(row["seeds"]) > 1 else None
-        cells = [_cell(row[column.key], column.digits, sign_or_none) for column in COLUMNS]
+        cells = [_cell(row[column.key], column.digits, sign_or_none) for column in shown]
         lines.append([row["method"], *cells, str(len(row["seeds"]))])
     return lines
+
+
+def _shown(found: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """The columns that the rows have."""
+    return [column for column in COLUMNS if all(column.key in row for row in found)]
 
 
 def _cell(value: Mapping[str, float] | None, digits: int, sign: str | None) -> str:
@@ -133,7 +147,7 @@ def _csv(found: Sequence[Mapping[str, Any]]) -> str:
     """Means and deviations in columns of their own, with all digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    keys = [column.key for column in COLUMNS]
+    keys = [column.key for column in _shown(found)]
     writer.writerow(
         ["method", *(f"{key}_{part}" for key in keys for part in ("mean", "std")), "seeds"]
     )

@@ -55,17 +55,20 @@ def aggregate(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     `average` is the mean test score over the tasks after the last of them, `used` the percentage
     of each group's neurons that are claimed then, and `forgetting` the largest loss of any task
     since it was learnt. Where runs got different numbers of tasks into the network, tasks are
-    those that all have.
+    those that all have; where not all of them got all in, `num_tasks_in_all` says how many there
+    are.
     """
     if not results:
         raise RunError("no run of the series is finished yet")
-    num_tasks = min(len(result["tasks"]) for result in results)
+    counts = [len(result["tasks"]) for result in results]
+    num_tasks, in_all = min(counts), results[0]["num_tasks"]
     last = [[float(score) for score in result["scores"][-1]] for result in results]
     tasks = [record["task"] for record in results[0]["tasks"][:num_tasks]]
     sizes = results[0]["capacity"]["sizes"]
     return {
         "seeds": [result["seed"] for result in results],
-        "num_tasks": [len(result["tasks"]) for result in results],
+        "num_tasks": counts,
+        **({"num_tasks_in_all": in_all} if num_tasks < in_all else {}),
         "average": spread([statistics.fmean(row) for row in last]),
         "tasks": [
             {"task": task, **spread([row[place] for row in last])}
@@ -97,6 +100,9 @@ def described(summary: Mapping[str, Any]) -> str:
     """The summary in text for a terminal."""
     num_seeds = len(summary["seeds"])
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds, mean ± standard deviation"
+    if "num_tasks_in_all" in summary:
+        learnt = ", ".join(map(str, summary["num_tasks"]))
+        seeds += f"\nlearnt: {learnt} of {summary['num_tasks_in_all']} tasks, the average is theirs"
     rows = [["task", "test score"]]
     rows += [[task["task"], plus_minus(task)] for task in summary["tasks"]]
     rows.append(["average", plus_minus(summary["average"])])
