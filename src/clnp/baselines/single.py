@@ -33,7 +33,10 @@ class Single:
 
 
 class SingleStrategy:
-    """The networks of the tasks that have been learnt; one of them at a time is in the net."""
+    """The networks of the tasks that have been learnt; one of them at a time is in the net.
+
+    The heads that tasks have to themselves stay where they are, and are no part of them.
+    """
 
     def __init__(self, net: DenseNet) -> None:
         self.net = net
@@ -52,19 +55,24 @@ class SingleStrategy:
 
     def end(self, index: int, data: TaskData) -> None:
         """Keep the network."""
-        tensors = self.net.model.state_dict()
-        self.networks.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+        self.networks.append({name: t.detach().clone() for name, t in self._tensors().items()})
         self._shown = index
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What tasks would share in the net, by name: all but their own heads."""
+        heads = self.net.heads
+        own = set() if heads.shared else set(map(id, heads.parameters()))
+        # The parameters themselves, to know those of heads.
+        tensors = self.net.model.state_dict(keep_vars=True)
+        return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
 
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:
         """The network of the task."""
         if self._shown != index:
             with torch.no_grad():
-                for name, tensor in self.net.model.state_dict().items():
-                    # Heads that came later are not in it, and are not needed.
-                    if name in self.networks[index]:
-                        tensor.copy_(self.networks[index][name])
+                for name, tensor in self._tensors().items():
+                    tensor.copy_(self.networks[index][name])
             self._shown = index
         yield
 
