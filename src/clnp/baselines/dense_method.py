@@ -19,6 +19,7 @@ from ..task import Task, TaskData
 from ..training import check_optimizer
 from .dense import DenseNet
 from .record import NO_NEURONS, outcome, save_state, without_penalty
+from .strategy import Strategy
 
 
 class DenseMethod:
@@ -38,7 +39,7 @@ class DenseMethod:
             initialise=initialisation(self.training.initialisation),
         )
         # A strategy that trains once more finds out how in its settings.
-        self.strategy = replace(settings, training=self.training).strategy(self.net)
+        self.strategy: Strategy = replace(settings, training=self.training).strategy(self.net)
         self._fit: Fit | None = None
         self._resumed: Mapping[str, Any] | None = None
         if state is not None:

@@ -8,8 +8,6 @@ network itself predicts. Only sums over tasks are stored: the gradient of the pe
 lambda (A theta - B) with A = sum F_k and B = sum F_k theta*_k.
 """
 
-import contextlib
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +24,7 @@ from ..trainable import StepRule
 from ..training import Training
 from .checks import ABOVE_0, check_numbers
 from .dense import DenseNet
+from .strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,13 @@ class EWC:
         return EWCStrategy(self, net)
 
 
-class EWCStrategy:
+class EWCStrategy(Strategy):
     """The springs: how stiff each is, summed over tasks, and stiffness times place."""
 
     def __init__(self, settings: EWC, net: DenseNet) -> None:
         self.settings, self.net = settings, net
         self.stiffness: dict[str, Tensor] = {}
         self.pull: dict[str, Tensor] = {}
-
-    def begin(self, index: int) -> None:
-        """Nothing: the springs are where the last task left them."""
 
     def rule(self) -> StepRule:
         """Pull every weight back: its gradient grows by lambda (A theta - B)."""
@@ -91,10 +87,6 @@ class EWCStrategy:
                 self.pull[name] += place
             else:
                 self.stiffness[name], self.pull[name] = fisher[name], place
-
-    def running(self, index: int) -> AbstractContextManager[None]:
-        """The network as it is."""
-        return contextlib.nullcontext()
 
     def state(self) -> dict[str, Any]:
         """The springs."""

@@ -37,6 +37,7 @@ from ..trainable import StepRule
 from ..training import Training
 from .checks import FROM_0, FROM_1, check_numbers
 from .dense import DenseNet
+from .strategy import Strategy
 
 ATTENTION = "attention"
 LARGEST_EMBEDDING = 6.0
@@ -62,7 +63,7 @@ class HAT:
         return HATStrategy(self, net)
 
 
-class HATStrategy:
+class HATStrategy(Strategy):
     """The gates of every task that has been learnt, those of all groups in one row."""
 
     def __init__(self, settings: HAT, net: DenseNet) -> None:

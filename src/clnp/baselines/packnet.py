@@ -28,6 +28,7 @@ from ..trainable import StepRule
 from ..training import Training
 from .checks import ABOVE_0, FROM_0, WITHIN_0_AND_1, check_numbers
 from .dense import DenseNet
+from .strategy import Strategy
 
 MOST_TASKS = 255
 """An owner is one byte, and zero is nobody."""
@@ -55,7 +56,7 @@ class PackNet:
         return PackNetStrategy(self, net)
 
 
-class PackNetStrategy:
+class PackNetStrategy(Strategy):
     """The owner of every weight that is packed, by name: 0 is nobody, k the k-th task."""
 
     def __init__(self, settings: PackNet, net: DenseNet) -> None:

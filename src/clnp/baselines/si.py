@@ -17,9 +17,7 @@ MNIST.
 With `training.patience`, omega covers all steps, also those after the weights that are kept.
 """
 
-import contextlib
 import copy
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +30,7 @@ from ..trainable import StepRule
 from ..training import Training
 from .checks import ABOVE_0, check_numbers
 from .dense import DenseNet
+from .strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class SI:
         return SIStrategy(self, net)
 
 
-class SIStrategy:
+class SIStrategy(Strategy):
     """For each weight that tasks share: Omega, theta~ and omega, in tensors that stay in place.
 
     And what the optimizer knew of it at the end of the last task, if that is kept.
@@ -142,10 +141,6 @@ class SIStrategy:
             trunk = self.net.trunk().items()
             self.averages = {name: dict(known[weight]) for name, weight in trunk if known[weight]}
             self._optimizer = None
-
-    def running(self, index: int) -> AbstractContextManager[None]:
-        """The network as it is."""
-        return contextlib.nullcontext()
 
     def state(self) -> dict[str, Any]:
         """Omega, theta~, omega and what the optimizer knew, by weight."""

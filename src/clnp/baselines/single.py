@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..task import TaskData
-from ..trainable import StepRule
 from ..training import Training
 from .dense import DenseNet
+from .strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Single:
         return SingleStrategy(net)
 
 
-class SingleStrategy:
+class SingleStrategy(Strategy):
     """The networks of the tasks that have been learnt; one of them at a time is in the net.
 
     The heads that tasks have to themselves stay where they are, and are no part of them.
@@ -48,10 +48,6 @@ class SingleStrategy:
         self._shown = None
         self.net.reset()
         self.net.heads.reset(index)
-
-    def rule(self) -> StepRule:
-        """Nothing beside the gradient."""
-        return StepRule()
 
     def end(self, index: int, data: TaskData) -> None:
         """Keep the network."""

@@ -1,14 +1,15 @@
 """What a baseline does about forgetting: in a step, when a task ends, and when one is asked for."""
 
+import contextlib
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from ..task import TaskData
 from ..trainable import StepRule
 
 
-class Strategy(Protocol):
-    """One method's way to learn in a `DenseNet`, with all that it remembers.
+class Strategy:
+    """One method's way to learn in a `DenseNet`, with all that it remembers: here, nothing.
 
     The calls for task number `index`, from 0: `begin`, `rule` (again after a crash, when `restore`
     has put back what `state` gave), the training, `end`; and `running` around every prediction.
@@ -18,19 +19,23 @@ class Strategy(Protocol):
         """Prepare the network and what is remembered for a new task, which is open already."""
 
     def rule(self) -> StepRule:
-        """What it does in each step of the open task."""
+        """What it does in each step of the open task, beside following the gradient."""
+        return StepRule()
 
     def end(self, index: int, data: TaskData) -> None:
         """Remember what has to be remembered of the task, which is still open."""
 
     def running(self, index: int) -> AbstractContextManager[None]:
         """The network as it answers for a task that has been learnt, or that is being learnt."""
+        return contextlib.nullcontext()
 
     def state(self) -> dict[str, Any]:
         """All that it remembers, in plain data and tensors."""
+        return {}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Remember again what `state` gave."""
 
     def stored_bytes(self) -> dict[str, int]:
         """What has to be kept beside the network to learn and answer, by what it is."""
+        return {}

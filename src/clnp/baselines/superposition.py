@@ -25,10 +25,9 @@ from torch import Tensor, nn
 
 from ..seeds import derive
 from ..surgery import is_mixing
-from ..task import TaskData
-from ..trainable import StepRule
 from ..training import Training
 from .dense import DenseNet
+from .strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Superposition:
         return SuperpositionStrategy(net)
 
 
-class SuperpositionStrategy:
+class SuperpositionStrategy(Strategy):
     """A seed for the contexts of each task, and for each layer the context that it runs with.
 
     That one is a tensor which stays where it is: another task's is copied into it.
@@ -59,13 +58,6 @@ class SuperpositionStrategy:
         """Draw the contexts of the task, from the seed that the run has set for it."""
         self.seeds.append(derive(torch.initial_seed(), "context", index))
         self._show(index)
-
-    def rule(self) -> StepRule:
-        """Nothing beside the gradient."""
-        return StepRule()
-
-    def end(self, index: int, data: TaskData) -> None:
-        """Nothing: the contexts are remembered already."""
 
     @contextmanager
     def running(self, index: int) -> Iterator[None]:
