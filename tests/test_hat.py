@@ -71,6 +71,18 @@ def test_neurons_are_read_through_their_gates():
     assert torch.allclose(net.eval()(x), by_hand(8.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("network", ["mlp", "conv"])
+def test_a_network_of_another_dtype_is_learnt(tmp_path, network, dtype):
+    x = example(network, num=40).to(dtype)
+    tasks = [Task(name, (x, torch.arange(40) % 4), test=(x, torch.arange(40) % 4)) for name in "ab"]
+    config = LearnerConfig(training=Training(1, lr=0.01, batch_size=20, clip_norm=1.0))
+    model = NETWORKS[network][0]().to(dtype)
+    made = Experiment(model, x[:2], tasks, config, baseline=HAT())
+    result = made.run(tmp_path / "run")
+    assert len(result["scores"]) == 2
+
+
 def test_the_regulariser_by_hand():
     net, strategy = small(s_max=8.0, strength=0.75)
     write(net.extra[ATTENTION], [0.5, -0.25, 1.0])

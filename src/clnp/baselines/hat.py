@@ -87,7 +87,8 @@ class HATStrategy(Strategy):
             gates = along(site.columns, self.gates(), self.graph)
             if site.kind != "Linear":
                 gates = gates.reshape(-1, *[1] * (inputs.ndim - 2))
-            return (inputs * gates, *others)
+            # Gates are float32, the network need not be.
+            return ((inputs * gates).to(inputs.dtype), *others)
 
         return gate
 
