@@ -214,9 +214,12 @@ def test_settings_that_cannot_be(name):
 
 def test_the_fisher_information_is_that_of_a_classifier(tmp_path):
     x = torch.randn(40, 6)
+    first = clnp.Task("first", (x, (x[:, 0] > 0).long()))
     task = clnp.Task("a", (x, x[:, :1]), objective="regression", num_outputs=1)
     model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 1))
     config = clnp.LearnerConfig(training=clnp.Training(1))
-    experiment = clnp.Experiment(model, x[:2], [task], config, baseline=EWC())
+    experiment = clnp.Experiment(model, x[:2], [first, task], config, baseline=EWC())
+    events = []
     with pytest.raises(ArgumentError, match="ewc: task 'a' is regression; the Fisher information"):
-        experiment.run(tmp_path / "run")
+        experiment.run(tmp_path / "run", on_event=events.append)
+    assert [event["event"] for event in events] == ["run"]

@@ -55,6 +55,7 @@ class DenseMethod:
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the task can be told not to fit."""
         check_optimizer(self.training, self.device)
+        self.strategy.check(task)
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         most = len(layer.weight)
         if self.setting.head == "single" and (task.num_outputs or 0) > most:

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from ..errors import ArgumentError
 from ..generators import seed_all
-from ..objective import CLASSIFICATION
+from ..objective import CLASSIFICATION, objective_named
 from ..seeds import derive
-from ..task import TaskData
+from ..task import Task, TaskData
 from ..trainable import StepRule
 from ..training import Training
 from .checks import ABOVE_0, check_numbers
@@ -54,6 +54,15 @@ class EWCStrategy(Strategy):
         self.stiffness: dict[str, Tensor] = {}
         self.pull: dict[str, Tensor] = {}
 
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` unless the task is to classify."""
+        objective = objective_named(task.objective)
+        if objective is not CLASSIFICATION:
+            raise ArgumentError(
+                f"ewc: task {task.name!r} is {objective.name}; the Fisher information is that of "
+                "a classifier"
+            )
+
     def rule(self) -> StepRule:
         """Pull every weight back: its gradient grows by lambda (A theta - B)."""
         if not self.stiffness:
@@ -74,11 +83,6 @@ class EWCStrategy(Strategy):
 
     def end(self, index: int, data: TaskData) -> None:
         """Add the springs of the task."""
-        if data.objective is not CLASSIFICATION:
-            raise ArgumentError(
-                f"ewc: task {data.task.name!r} is {data.objective.name}; the Fisher information "
-                "is that of a classifier"
-            )
         fisher = fisher_diagonal(self.net, data, num_samples=self.settings.num_samples, seed=index)
         for name, weight in self.net.trunk().items():
             place = fisher[name] * weight.detach()

@@ -4,16 +4,20 @@ import contextlib
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ..task import TaskData
+from ..task import Task, TaskData
 from ..trainable import StepRule
 
 
 class Strategy:
     """One method's way to learn in a `DenseNet`, with all that it remembers: here, nothing.
 
-    The calls for task number `index`, from 0: `begin`, `rule` (again after a crash, when `restore`
-    has put back what `state` gave), the training, `end`; and `running` around every prediction.
+    Before the first task, `check` for all of them. The calls for task number `index`, from 0:
+    `begin`, `rule` (again after a crash, when `restore` has put back what `state` gave), the
+    training, `end`; and `running` around every prediction.
     """
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the method cannot learn the task."""
 
     def begin(self, index: int) -> None:
         """Prepare the network and what is remembered for a new task, which is open already."""
