@@ -22,16 +22,16 @@ INF, NAN = float("inf"), float("nan")
     ("settings", "name", "wrong"),
     [
         (EWC, "strength", (0, -1, INF, NAN, "1", True, None)),
-        (EWC, "num_samples", (0, -1, INF)),
+        (EWC, "num_samples", (0, -1, INF, 10.5, 10.0)),
         (SI, "strength", (0, -1, INF, NAN, "1", True, None)),
         (SI, "damping", (0, INF)),
         (HAT, "strength", (-1, INF)),
         (HAT, "s_max", (0.5, INF)),
         (PackNet, "prune", (0, 1, NAN)),
-        (PackNet, "retrain_epochs", (-1, INF)),
+        (PackNet, "retrain_epochs", (-1, INF, 0.5)),
         (PackNet, "retrain_lr_factor", (0, INF)),
-        (Joint, "first", (0, INF, "1")),
-        (Joint, "others", (0, INF)),
+        (Joint, "first", (0, INF, "1", 2.5)),
+        (Joint, "others", (0, INF, 2.5)),
     ],
 )
 def test_numbers_that_cannot_be_used_are_refused(settings, name, wrong):

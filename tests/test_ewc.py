@@ -206,9 +206,11 @@ def test_a_run_that_breaks_off_goes_on(tmp_path, head):
     check_goes_on(make, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["strength", "num_samples"])
-def test_settings_that_cannot_be(name):
-    with pytest.raises(ArgumentError, match=rf"ewc: {name} is 0; it must be above 0"):
+@pytest.mark.parametrize(
+    ("name", "expected"), [("strength", "above 0"), ("num_samples", "a whole number, 1 or more")]
+)
+def test_settings_that_cannot_be(name, expected):
+    with pytest.raises(ArgumentError, match=rf"ewc: {name} is 0; it must be {expected}"):
         EWC(**{name: 0})
 
 

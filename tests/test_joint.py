@@ -151,7 +151,8 @@ def test_tasks_with_other_objectives_are_refused_before_anything_is_trained(tmp_
 
 @pytest.mark.parametrize("name", ["first", "others"])
 def test_settings_that_make_no_sense_are_refused(name):
-    with pytest.raises(ArgumentError, match=f"joint: {name} is 0; it must be 1 or more"):
+    message = f"joint: {name} is 0; it must be a whole number, 1 or more"
+    with pytest.raises(ArgumentError, match=message):
         Joint(**{name: 0})
     assert Joint(50, 10).counts(3, 256) == [50, 10, 10]
 

@@ -152,7 +152,7 @@ def test_a_byte_holds_255_tasks():
     [
         ({"prune": 1.0}, "packnet: prune is 1.0; it must be between 0 and 1"),
         ({"prune": 0.0}, "packnet: prune is 0.0; it must be between 0 and 1"),
-        ({"retrain_epochs": -1}, "packnet: retrain_epochs is -1; it must be 0 or more"),
+        ({"retrain_epochs": -1}, "retrain_epochs is -1; it must be a whole number, 0 or more"),
         ({"retrain_lr_factor": 0.0}, "packnet: retrain_lr_factor is 0.0; it must be above 0"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 
 from ..errors import ArgumentError
 
@@ -12,7 +12,13 @@ Rule = tuple[Callable[[float], bool], str]
 ABOVE_0: Rule = (lambda value: value > 0, "above 0")
 FROM_0: Rule = (lambda value: value >= 0, "0 or more")
 FROM_1: Rule = (lambda value: value >= 1, "1 or more")
+COUNT_FROM_0: Rule = (lambda value: _is_whole(value) and value >= 0, "a whole number, 0 or more")
+COUNT_FROM_1: Rule = (lambda value: _is_whole(value) and value >= 1, "a whole number, 1 or more")
 WITHIN_0_AND_1: Rule = (lambda value: 0 < value < 1, "between 0 and 1")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral)
 
 
 def check_numbers(method: str, settings: object, rules: Mapping[str, Rule]) -> None:

@@ -22,7 +22,7 @@ from ..seeds import derive
 from ..task import Task, TaskData
 from ..trainable import StepRule
 from ..training import Training
-from .checks import ABOVE_0, check_numbers
+from .checks import ABOVE_0, COUNT_FROM_1, check_numbers
 from .dense import DenseNet
 from .strategy import Strategy
 
@@ -39,7 +39,7 @@ class EWC:
     """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        check_numbers("ewc", self, {"strength": ABOVE_0, "num_samples": ABOVE_0})
+        check_numbers("ewc", self, {"strength": ABOVE_0, "num_samples": COUNT_FROM_1})
 
     def strategy(self, net: DenseNet) -> "EWCStrategy":
         """What it does with the network."""

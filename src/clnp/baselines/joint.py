@@ -31,7 +31,7 @@ from ..surgery import plain_layer, with_layers
 from ..task import Task, TaskData
 from ..trainable import StepRule
 from ..training import Training, check_optimizer
-from .checks import FROM_1, check_numbers
+from .checks import COUNT_FROM_1, check_numbers
 from .record import NO_NEURONS, outcome, save_state, without_penalty
 
 
@@ -48,7 +48,7 @@ class Joint:
 
     def __post_init__(self) -> None:
         given = [name for name in ("first", "others") if getattr(self, name) is not None]
-        check_numbers("joint", self, dict.fromkeys(given, FROM_1))
+        check_numbers("joint", self, dict.fromkeys(given, COUNT_FROM_1))
 
     def counts(self, num_tasks: int, batch_size: int) -> list[int]:
         """The samples of each task in a batch, which they share evenly unless it is given."""

@@ -26,7 +26,7 @@ from ..surgery import CONVOLUTIONS, NORMS
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
-from .checks import ABOVE_0, FROM_0, WITHIN_0_AND_1, check_numbers
+from .checks import ABOVE_0, COUNT_FROM_0, WITHIN_0_AND_1, check_numbers
 from .dense import DenseNet
 from .strategy import Strategy
 
@@ -48,7 +48,11 @@ class PackNet:
     """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        rules = {"prune": WITHIN_0_AND_1, "retrain_epochs": FROM_0, "retrain_lr_factor": ABOVE_0}
+        rules = {
+            "prune": WITHIN_0_AND_1,
+            "retrain_epochs": COUNT_FROM_0,
+            "retrain_lr_factor": ABOVE_0,
+        }
         check_numbers("packnet", self, rules)
 
     def strategy(self, net: DenseNet) -> "PackNetStrategy":
