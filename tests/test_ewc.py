@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 import clnp
 from clnp import Task, Training
+from clnp.baselines import ewc
 from clnp.baselines.dense import DenseNet
 from clnp.baselines.ewc import EWC, fisher_diagonal
 from clnp.baselines.finetune import Finetune
@@ -101,6 +102,21 @@ def test_the_fisher_information_uses_so_many_samples_and_leaves_the_network_alon
     assert same_state(fisher, again)
 
 
+def test_the_samples_of_the_fisher_information_differ_from_run_to_run(tmp_path, monkeypatch):
+    seeds = []
+
+    def noted(*given, seed, **options):
+        seeds.append(seed)
+        return fisher_diagonal(*given, seed=seed, **options)
+
+    monkeypatch.setattr(ewc, "fisher_diagonal", noted)
+    for run, seed in enumerate((0, 1, 0)):
+        made = experiment(EWC(num_samples=10), seed=seed, epochs=1)
+        made.run(tmp_path / str(run))
+    assert len(set(seeds)) == 6  # Three tasks with two seeds.
+    assert seeds[:3] == seeds[6:]
+
+
 def test_the_pull_of_two_tasks_is_the_sum_of_two_penalties():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
@@ -115,10 +131,13 @@ def test_the_pull_of_two_tasks_is_the_sum_of_two_penalties():
                 weight += torch.randn_like(weight)
         x = torch.randn(40, 3).double()
         task = load(Task("a", (x, (x[:, 0] > 0).long()), (x, (x[:, 0] > 0).long())), CPU)
+        torch.manual_seed(index)
         strategy.end(index, task)
         net.end_task()
         places.append({name: weight.detach().clone() for name, weight in net.trunk().items()})
-        fishers.append(fisher_diagonal(net, task, num_samples=40, seed=index))
+        torch.manual_seed(index)
+        seed = int(torch.randint(2**62, ()))
+        fishers.append(fisher_diagonal(net, task, num_samples=40, seed=seed))
     net.begin_task("task 2", 2)
     with torch.no_grad():
         for weight in net.trunk().values():
