@@ -8,18 +8,15 @@ tasks have run out, and with a single head the last hidden layer is cut into equ
 the outputs of each task.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batches import Batches
-from ..discovery import discover
 from ..errors import ArgumentError
-from ..fit import Epoch, Fit, evaluate
 from ..generators import isolated, seed_all
 from ..initialisation import initialisation, initialise
 from ..ledger import OpenTask
@@ -28,11 +25,12 @@ from ..objective import objective_named
 from ..openstate import OpenState
 from ..seeds import derive
 from ..surgery import plain_layer, with_layers
-from ..task import Task, TaskData
+from ..task import Task
 from ..trainable import StepRule
 from ..training import Training, check_optimizer
 from .checks import COUNT_FROM_1, check_numbers
-from .record import NO_NEURONS, outcome, save_state, without_penalty
+from .record import NO_NEURONS, outcome
+from .whole import WholeNetwork, scores
 
 
 @dataclass(frozen=True)
@@ -185,18 +183,14 @@ class Judged:
             yield from part.batches(size)
 
 
-class JointMethod:
-    """Collects the tasks, and learns all of them when the last one has come."""
+class JointMethod(WholeNetwork):
+    """Lets tasks go by, and learns all of them when the last one has come."""
 
     def __init__(self, settings: Joint, setting: Setting, state: Mapping[str, Any] | None) -> None:
-        self.settings, self.setting = settings, setting
-        graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
-        self.graph = graph
-        self.training = without_penalty(settings.training or setting.config.training)
+        super().__init__(settings, setting)
         self.counts = settings.counts(len(setting.tasks), self.training.batch_size)
-        self.known: list[str] = []
         self.finished = False
-        like: Any = setting.model.get_submodule(graph.classifier)
+        like: Any = setting.model.get_submodule(self.graph.classifier)
         num_outputs = [task.num_outputs or len(like.weight) for task in setting.tasks]
         if len(set(num_outputs)) > 1:
             raise ArgumentError(
@@ -210,18 +204,11 @@ class JointMethod:
                 f"{[objective.name for objective in objectives]}"
             )
         heads = JointHeads(like, num_outputs, self.counts, cut=setting.head == "single")
-        self.net = JointNet(setting.model, graph.classifier, heads)
-        self._fit: Fit | None = None
-        self._resumed: Mapping[str, Any] | None = None
+        self.net: JointNet = JointNet(setting.model, self.graph.classifier, heads)
         if state is not None:
-            self.known, self.finished = list(state["known"]), state["finished"]
-            self._resumed = state["progress"]
+            self.finished = state["finished"]
+            self.resumed = state["progress"]
             self.net.model.load_state_dict(state["net"])
-
-    @property
-    def device(self) -> torch.device:
-        """What it computes on."""
-        return next(self.net.parameters()).device
 
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the training cannot be done."""
@@ -230,10 +217,6 @@ class JointMethod:
     def num_candidates(self, task: str) -> int:
         """How often the task will be trained: all are, with the last one."""
         return 1 if task == self.setting.tasks[-1].name else 0
-
-    def num_epochs(self, task: str) -> int:
-        """How many epochs it will be trained, if it does not stop early."""
-        return self.training.epochs
 
     def epochs_before(self, number: int) -> int:
         """The epochs before that number of tasks has come: all are trained with the last one."""
@@ -244,24 +227,22 @@ class JointMethod:
         return self.finished
 
     def learn(self, task: Task) -> dict[str, Any]:
-        """Take note of the task; with the last one, learn all of them."""
-        scores: dict[str, float | None] = {"score": None, "test_score": None}
+        """Nothing, unless it is the last task: then learn all of them."""
+        found: dict[str, float | None] = {"score": None, "test_score": None}
         best, num_epochs = None, 0
         if task.name == self.setting.tasks[-1].name:
             with isolated(self.device):
                 best, num_epochs = self._learn_all()
                 self.finished = True
-                scores = self._scores(self.setting.load(task, self.device), len(self.known))
-        self.known.append(task.name)
-        self.setting.on_event({"event": "task", "task": task.name, "new": {}, **scores})
-        return outcome(task, self.training, num_epochs=num_epochs, best=best, **scores)
+                found = scores(self.predict, self.setting.load(task, self.device))
+        self.setting.on_event({"event": "task", "task": task.name, "new": {}, **found})
+        return outcome(task, self.training, num_epochs=num_epochs, best=best, **found)
 
     def _learn_all(self) -> tuple[float, int]:
         """Train on all tasks; the validation score over all samples, and the number of epochs."""
         setting = self.setting
         data = [self.setting.load(task, self.device) for task in setting.tasks]
-        resumed, self._resumed = self._resumed, None
-        if resumed is None:
+        if self.resumed is None:
             seed_all(derive(setting.seed, "init", "joint"))
             for module in self.net.model.modules():
                 initialise(module, initialisation(self.training.initialisation))
@@ -270,38 +251,11 @@ class JointMethod:
         training = replace(self.training, batch_size=sum(mixed.counts))
         judged: Any = Judged(self.net, [each.validation for each in data])
         together = replace(data[-1], train=mixed, validation=judged)
-        seed = derive(setting.seed, "candidate", "joint")
-        self._fit = Fit(self.net, together, training, seed=seed, rule=StepRule())
-        if resumed is not None:
-            self._fit.restore(resumed)
-        best = self._fit.run(self._teller(setting.tasks[-1]))
-        num_epochs = len(self._fit.epochs)
-        self._fit = None
-        return best, num_epochs
-
-    def _teller(self, task: Task) -> Callable[[Epoch], None]:
-        num_epochs = self.training.epochs
-        return lambda epoch: self.setting.tell_epoch(task, epoch, num_epochs=num_epochs)
-
-    def _scores(self, data: TaskData, number: int) -> dict[str, float | None]:
-        def predict(inputs: Tensor) -> Any:
-            return self._run(inputs, number)
-
-        test = None if data.test is None else evaluate(predict, data.test, data.objective)
-        return {"score": evaluate(predict, data.validation, data.objective), "test_score": test}
-
-    def _run(self, inputs: Tensor, number: int) -> Any:
-        training = self.net.training
-        self.net.eval()
-        self.net.heads.current = number
-        try:
-            return self.net(inputs)
-        finally:
-            self.net.train(training)
+        return self.train(together, training, name="joint", rule=StepRule())
 
     def predict(self, inputs: Tensor, task: str) -> Any:
         """The outputs of a task."""
-        return self._run(inputs, self.known.index(task))
+        return self.run(inputs, [each.name for each in self.setting.tasks].index(task))
 
     def figures(self) -> dict[str, Any]:
         """What a result says about the network: it is stored, and nothing beside it."""
@@ -313,18 +267,10 @@ class JointMethod:
             "stored_bytes": {"network": total - heads, "heads": heads},
         }
 
-    def verify(self) -> None:
-        """Nothing: it promises nothing."""
-
     def state(self) -> dict[str, Any]:
         """All of it; `progress` is None unless it is training."""
         return {
-            "progress": None if self._fit is None else self._fit.state(),
-            "known": self.known,
+            "progress": self.progress(),
             "finished": self.finished,
             "net": dict(self.net.model.state_dict()),
         }
-
-    def save(self, path: str | PathLike[str], *, attached: Any) -> None:
-        """Write what is attached, in which there is everything, to a file."""
-        save_state(path, self.graph, self.setting.head, attached)
