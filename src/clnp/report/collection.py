@@ -71,11 +71,6 @@ class Collection:
         return max(member.num_tasks for member in self.members)
 
     @property
-    def num_begun(self) -> int:
-        """The most tasks that a run has begun."""
-        return max(len(run.tasks) for run in self.runs)
-
-    @property
     def with_neurons(self) -> tuple[Member, ...]:
         """The members whose tasks claim neurons."""
         return tuple(member for member in self.members if member.has_neurons)

@@ -1,6 +1,5 @@
 """Names as they can be shown: without what a page or a figure cannot hold, and short enough."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -58,8 +57,3 @@ def without_common_start(names: Sequence[str]) -> tuple[str, list[str]]:
     while all(len(each) > num + 1 for each in words) and len({each[num] for each in words}) == 1:
         num += 1
     return " ".join(words[0][:num]), [" ".join(each[num:]) for each in words]
-
-
-def slug(text: str) -> str:
-    """The text as part of an id: letters, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
