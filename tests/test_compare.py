@@ -94,6 +94,15 @@ def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
     assert r"clnp & 1 & 90.00" in written["tex"]
 
 
+def test_a_network_that_was_full_from_the_start_has_no_average(tmp_path):
+    make(tmp_path, "clnp", scores=())
+    make(tmp_path, "single")
+    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
+    ours, _ = found = rows(tmp_path)
+    assert (ours["tasks"]["mean"], ours["average"], ours["forward_transfer"]) == (0, None, None)
+    assert texts(found)["md"].splitlines()[2].startswith("| clnp | 0 ± 0 | - | - | - | - | 2.00")
+
+
 def test_methods_are_compared_from_the_command_line(folder, capsys):
     compare = ["compare", "small.toml", "--quiet", "--out", "c"]
     assert cli.main([*compare, "--methods", "clnp,finetune"]) == 0

@@ -79,6 +79,8 @@ def test_a_summary_as_text():
 
 def test_a_mean_with_its_spread():
     assert plus_minus({"mean": 98.456, "deviation": 0.0349}) == "98.46 ± 0.03"
+    assert plus_minus({"mean": 98.456, "deviation": 0.0349}, 1, sign=None) == "98.5"
+    assert plus_minus({"mean": -0.001, "deviation": 0.0}) == "0.00 ± 0.00"
 
 
 @pytest.fixture

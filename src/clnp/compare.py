@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from .ledger import aligned
-from .metrics import average, backward_transfer, forgetting, forward_transfer
+from .metrics import Scores, average, backward_transfer, forgetting, forward_transfer
 from .runs import read_json
-from .series import finished_results, spread
+from .series import finished_results, plus_minus, spread
 
 COMPARISON = "compare.json"
 TABLE = "comparison"
@@ -85,21 +85,40 @@ def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str
     return found
 
 
-def _figures(result: Mapping[str, Any], alone: Sequence[float] | None) -> dict[str, float | None]:
-    scores, timings = result["scores"], result["timings"]
-    stored = sum(result["stored_bytes"].values()) / 1e6
-    transfer = None
-    if alone is not None and len(alone) >= len(scores):
-        transfer = forward_transfer(scores, alone)
+def _figures(
+    result: Mapping[str, Any], alone: Sequence[float | None] | None
+) -> dict[str, float | None]:
+    timings = result["timings"]
+    return figures(
+        result["scores"],
+        alone,
+        num_tasks=len(result["scores"]),
+        stored_bytes=sum(result["stored_bytes"].values()),
+        seconds=timings["seconds"],
+        peak_bytes=timings["peak_bytes"],
+    )
+
+
+def figures(
+    scores: Scores,
+    alone: Sequence[float | None] | None,
+    *,
+    num_tasks: int,
+    stored_bytes: float | None,
+    seconds: float | None,
+    peak_bytes: float | None,
+) -> dict[str, float | None]:
+    """What a run has in every column, by its key; `alone` has the scores of tasks learnt alone."""
+    enough = bool(scores) and alone is not None and len(alone) >= len(scores)
     return {
-        "tasks": len(scores),
-        "average": average(scores),
-        "forgetting": forgetting(scores),
-        "backward_transfer": backward_transfer(scores),
-        "forward_transfer": transfer,
-        "stored": stored,
-        "seconds": timings["seconds"],
-        "peak": timings["peak_bytes"] / 1e6,
+        "tasks": float(num_tasks),
+        "average": average(scores) if scores else None,
+        "forgetting": forgetting(scores) if scores else None,
+        "backward_transfer": backward_transfer(scores) if scores else None,
+        "forward_transfer": forward_transfer(scores, alone or ()) if enough else None,
+        "stored": None if stored_bytes is None else stored_bytes / 1e6,
+        "seconds": seconds,
+        "peak": None if peak_bytes is None else peak_bytes / 1e6,
     }
 
 
@@ -121,13 +140,7 @@ def _shown(found: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 def _cell(value: Mapping[str, float] | None, digits: int, sign: str | None) -> str:
     """Mean and deviation with the sign between them; one seed has no deviation, and no sign."""
-    if value is None:
-        return "-"
-    # Rounding would leave a sign before nothing: -0.00.
-    mean = value["mean"] if round(value["mean"], digits) else 0.0
-    if sign is None:
-        return f"{mean:.{digits}f}"
-    return f"{mean:.{digits}f} {sign} {value['deviation']:.{digits}f}"
+    return "-" if value is None else plus_minus(value, digits, sign=sign)
 
 
 def texts(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -115,6 +115,10 @@ def described(summary: Mapping[str, Any]) -> str:
     return f"{seeds}\n\n{aligned(rows)}\n\n{capacity}Forgetting: {kept}."
 
 
-def plus_minus(value: Mapping[str, float], digits: int = 2) -> str:
-    """The mean and its spread: 98.46 ± 0.03."""
-    return f"{value['mean']:.{digits}f} ± {value['deviation']:.{digits}f}"
+def plus_minus(value: Mapping[str, float], digits: int = 2, *, sign: str | None = "±") -> str:
+    """The mean and its spread, 98.46 ± 0.03; without a sign, the mean alone."""
+    # Rounding would leave a minus before nothing: -0.00.
+    mean = value["mean"] if round(value["mean"], digits) else 0.0
+    if sign is None:
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} {sign} {value['deviation']:.{digits}f}"

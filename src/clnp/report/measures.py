@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..metrics import average, backward_transfer, forgetting, forward_transfer
-from ..series import spread
+from ..compare import ALONE, COLUMNS, figures
+from ..metrics import average
+from ..series import plus_minus, spread
 from .collection import Collection, Member
 from .history import RunHistory, TaskHistory
-
-ALONE = "single"
-"""The method that forward transfer is measured against."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +22,9 @@ class Spread:
 
     def text(self, digits: int = 2) -> str:
         """`98.46 ± 0.03`, or without a deviation where there is one run."""
-        # Rounding would leave a sign before nothing: -0.00.
-        mean = self.mean if round(self.mean, digits) else 0.0
-        if self.num == 1 or (digits == 0 and self.deviation == 0):
-            return f"{mean:.{digits}f}"
-        return f"{mean:.{digits}f} ± {self.deviation:.{digits}f}"
+        alone = self.num == 1 or (digits == 0 and self.deviation == 0)
+        value = {"mean": self.mean, "deviation": self.deviation}
+        return plus_minus(value, digits, sign=None if alone else "±")
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
@@ -105,30 +101,20 @@ def columns(collection: Collection) -> list[Column]:
 
     Forward transfer is known where each task has also been learnt alone, with the same seed.
     """
-    alone = {run.seed: [row[-1] for row in run.scores] for run in collection.runs if _alone(run)}
+    runs = collection.runs
+    alone = {run.seed: [row[-1] for row in run.scores] for run in runs if run.method == ALONE}
 
-    def gain(run: RunHistory) -> float | None:
-        against = alone.get(run.seed)
-        if against is None or len(against) < len(run.scores) or not run.scores:
-            return None
-        return forward_transfer(run.scores, against)
+    def compared(key: str) -> Callable[[RunHistory], float | None]:
+        return lambda run: figures(
+            run.scores,
+            alone.get(run.seed),
+            num_tasks=len(run.learnt),
+            stored_bytes=run.stored_bytes,
+            seconds=run.seconds,
+            peak_bytes=run.peak_bytes,
+        )[key]
 
-    def megabytes(value: float | None) -> float | None:
-        return None if value is None else value / 1e6
-
-    found = [
-        Column("tasks learnt", 0, lambda run: float(len(run.learnt))),
-        Column("average", 2, lambda run: average(run.scores) if run.scores else None),
-        Column("forgetting", 2, lambda run: forgetting(run.scores) if run.scores else None),
-        Column("backward transfer", 2, lambda r: backward_transfer(r.scores) if r.scores else None),
-        Column("forward transfer", 2, gain),
-        Column("free neurons, %", 1, free_share),
-        Column("stored, MB", 2, lambda run: megabytes(run.stored_bytes)),
-        Column("seconds", 0, lambda run: run.seconds),
-        Column("peak memory, MB", 0, lambda run: megabytes(run.peak_bytes)),
-    ]
-    return [c for c in found if any(c.value(run) is not None for run in collection.runs)]
-
-
-def _alone(run: RunHistory) -> bool:
-    return run.method == ALONE
+    found = [Column(each.title, each.digits, compared(each.key)) for each in COLUMNS]
+    place = [column.title for column in found].index("stored, MB")
+    found.insert(place, Column("free neurons, %", 1, free_share))
+    return [c for c in found if any(c.value(run) is not None for run in runs)]
