@@ -15,6 +15,7 @@ from ..task import Task
 from ..training import check_optimizer
 from .dense import DenseNet
 from .record import NO_NEURONS, outcome
+from .statistics import TaskStatistics
 from .strategy import Strategy
 from .whole import WholeNetwork, scores
 
@@ -33,8 +34,10 @@ class DenseMethod(WholeNetwork):
         )
         # A strategy that trains once more finds out how in its settings.
         self.strategy: Strategy = replace(settings, training=self.training).strategy(self.net)
+        self.statistics = TaskStatistics(self.net.model if self.strategy.own_statistics else None)
         if state is not None:
             self.net.restore(state["net"])
+            self.statistics.restore(state["statistics"], device=self.device)
             self.strategy.restore(state["strategy"])
             self.resumed = state["progress"]
 
@@ -73,11 +76,13 @@ class DenseMethod(WholeNetwork):
                 self.net.begin_task(task.name, data.num_outputs)
                 # What it draws shall not depend on what came before the task.
                 seed_all(derive(self.setting.seed, "begin", task.name))
+                self.statistics.begin()
                 self.strategy.begin(index)
             rule = self.strategy.rule()
             best, num_epochs = self.train(data, self.training, name=task.name, rule=rule)
             seed_all(derive(self.setting.seed, "end", task.name))
             self.strategy.end(index, data)
+            self.statistics.end()
             self.net.end_task()
             found = scores(self.predict, data)
         self.setting.on_event({"event": "task", "task": task.name, "new": {}, **found})
@@ -86,7 +91,7 @@ class DenseMethod(WholeNetwork):
     def predict(self, inputs: Tensor, task: str) -> Any:
         """The outputs of a task that has been learnt."""
         index = self.net.tasks.index(task)
-        with self.strategy.running(index):
+        with self.strategy.running(index), self.statistics.running(index):
             return self.run(inputs, index)
 
     def figures(self) -> dict[str, Any]:
@@ -94,19 +99,16 @@ class DenseMethod(WholeNetwork):
         heads = self.net.heads
         own = 0 if heads.shared else sum(p.nbytes for p in heads.parameters())
         total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
-        return {
-            **NO_NEURONS,
-            "stored_bytes": {
-                "network": total - own,
-                "heads": own,
-                **self.strategy.stored_bytes(),
-            },
-        }
+        stored = {"network": total - own, "heads": own, **self.strategy.stored_bytes()}
+        if self.statistics.num_bytes:
+            stored["statistics"] = self.statistics.num_bytes
+        return {**NO_NEURONS, "stored_bytes": stored}
 
     def state(self) -> dict[str, Any]:
         """All of it; `progress` is None between two tasks."""
         return {
             "progress": self.progress(),
             "net": self.net.state(),
+            "statistics": self.statistics.learnt,
             "strategy": self.strategy.state(),
         }

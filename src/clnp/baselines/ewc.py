@@ -6,6 +6,9 @@ theta*_k are the weights after task k, and F_k is the diagonal of the Fisher inf
 mean square of d log p(y | x) / d theta, for inputs x of the task and labels y drawn from what the
 network itself predicts. Only sums over tasks are stored: the gradient of the penalty is
 lambda (A theta - B) with A = sum F_k and B = sum F_k theta*_k.
+
+Statistics of BatchNorm, which springs cannot hold and the authors' networks do not have, are kept
+for each task.
 """
 
 from dataclasses import dataclass
@@ -48,6 +51,8 @@ class EWC:
 
 class EWCStrategy(Strategy):
     """The springs: how stiff each is, summed over tasks, and stiffness times place."""
+
+    own_statistics = True
 
     def __init__(self, settings: EWC, net: DenseNet) -> None:
         self.settings, self.net = settings, net

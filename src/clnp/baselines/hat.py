@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from ..axis import Axis, groups_of
 from ..errors import ArgumentError
 from ..graph import Graph, Site
-from ..surgery import NORMS
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
@@ -66,13 +65,14 @@ class HAT:
 class HATStrategy(Strategy):
     """The gates of every task that has been learnt, those of all groups in one row."""
 
+    own_statistics = True
+
     def __init__(self, settings: HAT, net: DenseNet) -> None:
         if net.graph is None:
             raise ArgumentError("hat: the network has no graph; give it one that was discovered")
         self.settings, self.net, self.graph = settings, net, net.graph
         self.scale = torch.tensor(settings.s_max, device=net.device)
         self.masks: list[Tensor] = []
-        self.statistics: list[dict[str, Tensor]] = []
         self._answering: int | None = None
         for site in self.graph.sites.values():
             if site.mixes and groups_of(site.columns):
@@ -106,12 +106,9 @@ class HATStrategy(Strategy):
         return torch.zeros(sum(self.graph.groups.values()), device=self.net.device)
 
     def begin(self, index: int) -> None:
-        """Draw the embedding of the task; its statistics of BatchNorm begin anew."""
+        """Draw the embedding of the task."""
         drawn = torch.randn(sum(self.graph.groups.values()))
         self.net.extra[ATTENTION] = nn.Parameter(drawn.to(self.net.device))
-        for module in self.net.model.modules():
-            if isinstance(module, NORMS):
-                module.reset_running_stats()
 
     def rule(self) -> StepRule:
         """Anneal, charge for gates, protect weights, and keep the embedding trainable."""
@@ -165,58 +162,34 @@ class HATStrategy(Strategy):
         return found
 
     def end(self, index: int, data: TaskData) -> None:
-        """Remember the gates, as hard as they become, and the statistics of BatchNorm."""
+        """Remember the gates, as hard as they become."""
         with torch.no_grad():
             embedding = self.net.extra.pop(ATTENTION)
             self.masks.append(torch.sigmoid(self.settings.s_max * embedding).detach())
-        self.statistics.append({name: t.clone() for name, t in self._statistics().items()})
-
-    def _statistics(self) -> dict[str, Tensor]:
-        """The running means and variances in the network, by name."""
-        found = {}
-        for path, module in self.net.model.named_modules():
-            if isinstance(module, NORMS):
-                for name in ("running_mean", "running_var"):
-                    found[f"{path}.{name}"] = getattr(module, name)
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
-
-    def _show(self, statistics: dict[str, Tensor]) -> None:
-        for name, tensor in statistics.items():
-            path, _, buffer = name.rpartition(".")
-            setattr(self.net.model.get_submodule(path), buffer, tensor)
 
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:
-        """The network with the gates and the statistics of the task; the open one has its own."""
+        """The network with the gates of the task; the open one has its own."""
         if index == len(self.masks):
             yield
             return
-        before = self._statistics()
+        self._answering = index
         try:
-            self._answering = index
-            self._show(self.statistics[index])
             yield
         finally:
             self._answering = None
-            self._show(before)
 
     def state(self) -> dict[str, Any]:
-        """The gates and the statistics."""
-        return {"masks": self.masks, "statistics": self.statistics}
+        """The gates."""
+        return {"masks": self.masks}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember the gates and the statistics."""
-        device = self.net.device
-        self.masks = [mask.to(device) for mask in state["masks"]]
-        self.statistics = [
-            {name: tensor.to(device) for name, tensor in each.items()}
-            for each in state["statistics"]
-        ]
+        """Remember the gates."""
+        self.masks = [mask.to(self.net.device) for mask in state["masks"]]
 
     def stored_bytes(self) -> dict[str, int]:
-        """The gates; and the statistics, of which those of one task count as the network's."""
-        statistics = sum(t.nbytes for each in self.statistics[1:] for t in each.values())
-        return {"masks": sum(mask.nbytes for mask in self.masks), "statistics": statistics}
+        """The gates."""
+        return {"masks": sum(mask.nbytes for mask in self.masks)}
 
 
 def annealed(over: float, s_max: float) -> float:

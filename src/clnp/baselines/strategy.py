@@ -16,6 +16,9 @@ class Strategy:
     training, `end`; and `running` around every prediction.
     """
 
+    own_statistics = False
+    """Whether each task is answered with the statistics of BatchNorm that it was learnt with."""
+
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the method cannot learn the task."""
 

@@ -10,9 +10,9 @@ mean 0. Nothing else is done about forgetting.
 Every layer has a context, the shared classifier too, as in the authors' network for permuted MNIST;
 their ResNet leaves the first convolution without. The head that a task has to itself has none: it
 would only change the signs of its own weights. All tasks share biases, depthwise convolutions and
-BatchNorm; the authors' networks add no biases, and normalise by the batch alone. Their code trains
-the contexts of Linear layers along with the weights: here they stay the signs that they were drawn
-as, which is what makes them one bit each.
+BatchNorm but for its statistics, which are kept for each task; the authors' networks add no biases,
+and normalise by the batch alone. Their code trains the contexts of Linear layers along with the
+weights: here they stay the signs that they were drawn as, which is what makes them one bit each.
 """
 
 from collections.abc import Iterator
@@ -47,6 +47,8 @@ class SuperpositionStrategy(Strategy):
 
     That one is a tensor which stays where it is: another task's is copied into it.
     """
+
+    own_statistics = True
 
     def __init__(self, net: DenseNet) -> None:
         self.net = net
