@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,7 +8,9 @@ from clnp.config import LearnerConfig
 from clnp.errors import ArgumentError, RecipeError
 from clnp.models import MLP, NarrowCNN, WideCNN
 from clnp.recipe import Network, Recipe, find, load
+from clnp.schema import to_toml
 from clnp.streams import Chain, Permuted, Split
+from clnp.training import Training
 
 SMALL = """\
 seed = 3
@@ -219,6 +223,21 @@ def test_a_method_trains_as_the_learner_does_but_for_what_it_says(path):
     assert loaded.document.place(("methods", "si", "training", "epochs")) == (
         "--set learner.training.epochs=4"
     )
+
+
+def test_a_recipe_that_is_written_reads_back_equal_also_where_a_method_says_none(path, tmp_path):
+    training = 'patience = 1\nclip_norm = 0.5\naugment = "flip"\n'
+    nothing = 'patience = "none"\nclip_norm = "none"\naugment = "none"\n'
+    path.write_text(f"{SMALL}[learner.training]\n{training}[methods.ewc.training]\n{nothing}")
+    recipe = load(str(path)).recipe
+    assert recipe.methods.ewc.training == Training()
+    written = tmp_path / "written.toml"
+    written.write_text(to_toml(recipe))
+    assert load(str(written)).recipe == recipe
+    # A table that is none can still be given keys.
+    changed = load(str(written), ["methods.si.training.epochs=2", "learner.fine_tuning.epochs=2"])
+    assert changed.recipe.methods.si.training == replace(recipe.learner.training, epochs=2)
+    assert changed.recipe.learner.fine_tuning.epochs == 2
 
 
 def test_what_a_method_inherits_is_refused_once(path):

@@ -314,7 +314,7 @@ def test_members_that_look_alike_are_tried_in_turn():
     )
 
 
-def test_data_holds_every_field_but_none_that_is_the_default():
+def test_data_holds_every_field_but_tables_and_texts_that_are_none():
     data = to_data(Recipe(1, rate={"a": 1}, resolution=None, head=None, stream=Split()))
     assert data == {
         "margin": 1.0,
@@ -322,6 +322,7 @@ def test_data_holds_every_field_but_none_that_is_the_default():
         "resume": False,
         "rate": {"a": 1.0},
         "rates": [],
+        "patience": "none",
         "resolution": "none",
         "head": "none",
         "optimizer": {"name": "Adam", "options": {}, "schedule": "constant"},
@@ -393,6 +394,7 @@ seed = 0
 resume = false
 rate = { "layer1.0" = 1e-05 }
 rates = [inf, {}]
+patience = "none"
 resolution = 100
 head = "single"
 

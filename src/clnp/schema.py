@@ -130,7 +130,8 @@ def to_toml(value: Any, *, header: str = "") -> str:
 def to_data(value: Any) -> dict[str, Any]:
     """The dataclass as plain data: every field, also those that equal their default.
 
-    None is left out where it is the default, and is the text "none" elsewhere.
+    None is the text "none". It is left out only where that is the default and there is nothing to
+    be filled in: a table, or a text that is not read as none.
     """
     return _table_data(value, ())
 
@@ -140,13 +141,20 @@ def _table_data(table: Any, path: KeyPath) -> dict[str, Any]:
     known, data = recipe_fields(cls), {}
     for field in dataclasses.fields(table):
         value, here = getattr(table, field.name), (*path, field.name)
-        if not field.init or (value is None and field.default is None):
+        if not field.init or (value is None and _may_be_left_out(field, known.get(field.name))):
             continue
         if field.name in known:
             data[field.name] = _plain(known[field.name].hint, value, here)
         elif value is not None and value is not field.default:
             raise _cannot_be_written(value, here)
     return data
+
+
+def _may_be_left_out(field: "dataclasses.Field[Any]", known: RecipeField | None) -> bool:
+    """Whether a document without the key, or one that inherits it, still says none."""
+    if field.default is not None:
+        return False
+    return known is None or bool(known.hint.tables) or not known.hint.reads_none
 
 
 def _plain(hint: Hint, value: Any, path: KeyPath) -> Any:
