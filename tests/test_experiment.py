@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import clnp
-from clnp import Experiment, FineTuning, LearnerConfig, Task, Training
+from clnp import Experiment, FineTuning, LearnerConfig, Objective, Task, Training
+from clnp.config import TaskSettings
 from clnp.errors import ArgumentError, CheckpointError, DivergedError, RunError, StoppedError
 from clnp.experiment import Course
+from clnp.objective import accuracy
 from clnp.runs import CHECKPOINT, CONFIG, RESULT, Run, read_events, read_json, to_json
 from networks import mlp
 
@@ -152,6 +155,40 @@ def test_another_experiment_does_not_go_on_with_a_run(tmp_path):
     tasks = [other.tasks[0], replace(other.tasks[1], train=(x + 1, y))]
     with pytest.raises(RunError, match=r"experiment: its tasks\.1\.train is '140 samples, "):
         replace(other, tasks=tasks).run(tmp_path / "run")
+
+
+def test_what_was_taken_away_from_an_experiment_is_seen(tmp_path):
+    training = Training(epochs=2, alpha={"fc1": 1e-3, "fc2": 1e-3}, optimizer_options={"eps": 1e-7})
+    whole = {"training": training, "tasks": {"b": TaskSettings(margin=9.0)}}
+    experiment(**whole).run(tmp_path / "run")
+    experiment(**whole).run(tmp_path / "run")
+    changes = {
+        "learner.tasks.b": {"tasks": {}},
+        "learner.training.alpha.fc2": {"training": replace(training, alpha={"fc1": 1e-3})},
+        "learner.training.optimizer_options.eps": {
+            "training": replace(training, optimizer_options={})
+        },
+    }
+    for key, change in changes.items():
+        with pytest.raises(RunError, match=f"holds another experiment: its {key} is .*, not None"):
+            experiment(**{**whole, **change}).run(tmp_path / "run")
+
+
+def test_another_way_to_prepare_or_to_judge_a_task_is_another_experiment(tmp_path):
+    def changed(**change):
+        made = experiment()
+        return replace(made, tasks=[replace(task, **change) for task in made.tasks])
+
+    def objective(factor):
+        return Objective("mine", lambda o, t: factor * F.cross_entropy(o, t), accuracy)
+
+    changed(prepare=lambda x: 2 * x).run(tmp_path / "prepared")
+    changed(prepare=lambda x: 2 * x).run(tmp_path / "prepared")
+    with pytest.raises(RunError, match=r"its tasks\.0\.prepare is '.*<lambda> \w{8}', not '"):
+        changed(prepare=lambda x: 3 * x).run(tmp_path / "prepared")
+    changed(objective=objective(1.0), num_outputs=3).run(tmp_path / "judged")
+    with pytest.raises(RunError, match=r"its tasks\.0\.loss is '.*<lambda> \w{8}', not '"):
+        changed(objective=objective(2.0), num_outputs=3).run(tmp_path / "judged")
 
 
 @pytest.mark.parametrize("event", ["run", "task"])

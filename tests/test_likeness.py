@@ -1,14 +1,17 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from clnp import Task
+from clnp import Objective, Task
 from clnp.errors import RunError
+from clnp.labelled import Prepare
 from clnp.likeness import check_alike, fingerprint, plain
 
 X, Y = torch.arange(600.0).reshape(200, 3), torch.arange(200) % 3
@@ -35,8 +38,61 @@ def test_other_data_sets_go_by_their_size():
     assert fingerprint(Task("a", TensorDataset(X, Y)))["train"] == "200 samples"
 
 
-def test_an_experiment_is_like_itself_and_may_know_less(tmp_path):
-    check_alike({"a": (1, {"b": 2.0})}, {"a": [1, {"b": 2.0, "c": 3}], "d": 4}, tmp_path)
+def test_a_fingerprint_tells_functions_of_a_task_apart():
+    def own(loss, score):
+        return Objective("mine", loss, score)
+
+    def of(prepare=None, objective="classification"):
+        return fingerprint(Task("a", (X, Y), num_outputs=3, prepare=prepare, objective=objective))
+
+    one = own(lambda o, t: o.sum(), lambda o, t: 0.0)
+    same = own(lambda o, t: o.sum(), lambda o, t: 0.0)
+    assert of(objective=one) == of(objective=same)
+    found = [
+        of(),
+        of(lambda x: x),
+        of(lambda x: -3 * x),
+        of(objective=one),
+        of(objective=own(lambda o, t: o.mean(), lambda o, t: 0.0)),
+        of(objective=own(lambda o, t: o.sum(), lambda o, t: 1.0)),
+    ]
+    assert all(one not in found[:number] for number, one in enumerate(found))
+
+
+def test_what_turns_stored_samples_into_inputs_is_the_same_after_use():
+    prepare = Prepare(2.0, torch.tensor([2, 1, 0]), mean=(1.0,), deviation=(2.0,))
+    before = plain(prepare)
+    prepare(torch.ones(4, 3))
+    assert plain(prepare) == before
+    assert plain(Prepare(2.0, torch.tensor([2, 1, 0]), mean=(1.0,), deviation=(2.0,))) == before
+    others = [Prepare(2.0), Prepare(2.0, torch.tensor([2, 0, 1]), mean=(1.0,), deviation=(2.0,))]
+    assert before not in [plain(other) for other in others]
+
+
+def test_a_fingerprint_of_more_samples_than_a_float_can_count():
+    num = 2**24 + 4
+    inputs = torch.zeros(1, dtype=torch.uint8).expand(num, 1)
+    found = fingerprint(Task("a", (inputs, torch.zeros(num, dtype=torch.uint8))))
+    assert found["train"].startswith(f"{num} samples, ")
+
+
+def test_a_run_may_say_more_than_an_experiment(tmp_path):
+    check_alike({"a": (1, {"b": 2.0})}, {"a": [1, {"b": 2.0}], "recipe": "mine"}, tmp_path)
+
+
+def test_a_run_of_an_earlier_version_says_less_of_its_tasks(tmp_path):
+    now = {"tasks": [{"name": "a", "prepare": "f 12345678", "loss": None, "score": None}]}
+    check_alike(now, {"tasks": [{"name": "a"}]}, tmp_path)
+    with pytest.raises(RunError, match=r"its tasks\.0\.prepare is None, not 'f 12345678'"):
+        check_alike(now, {"tasks": [{"name": "a", "prepare": None}]}, tmp_path)
+
+
+def test_a_run_of_an_earlier_version_has_objects_by_name(tmp_path):
+    check_alike({"augment": plain(Scale(1))}, {"augment": f"{__name__}.Scale"}, tmp_path)
+    with pytest.raises(RunError, match="holds another experiment: its augment is"):
+        check_alike({"augment": plain(Scale(1))}, {"augment": f"{__name__}.Sc"}, tmp_path)
+    with pytest.raises(RunError, match="holds another experiment: its augment is"):
+        check_alike({"augment": plain(Scale(1))}, {"augment": plain(Scale(2))}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +102,8 @@ def test_an_experiment_is_like_itself_and_may_know_less(tmp_path):
         ({"a": [1, {"b": 1}]}, {"a": [1, {"b": None}]}, "its a.1.b is None, not 1"),
         ({"a": [1]}, {"a": [1, 2]}, r"its a is \[1, 2\], not \[1\]"),
         ({"a": 1}, {}, "its a is None, not 1"),
+        ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, "its a.c is 2, not None"),
+        ({"a": [{}]}, {"a": [{"c": 2}]}, "its a.0.c is 2, not None"),
         ({"a": {"b": 1}}, {"a": 3}, "its a is 3, not {'b': 1}"),
         ({"a": 1}, [], "is"),
     ],
@@ -68,6 +126,95 @@ def made(gain):
         return layer.weight * gain
 
     return scale
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def halved(self, x):
+        return x * self.factor / 2
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+@dataclass(frozen=True)
+class Shifted:
+    by: float
+    seen: list = field(default_factory=list, compare=False)
+
+    def __call__(self, x):
+        return x + self.by
+
+
+def test_objects_go_by_what_they_hold():
+    makers = [
+        Scale,
+        Slotted,
+        Shifted,
+        lambda value: Scale(torch.tensor([value])),
+        lambda value: Scale(np.array([value])),
+        lambda value: Scale({"a": [Scale(value)]}),
+        lambda value: Scale(value).halved,
+        lambda value: {"a": value}.get,
+        lambda value: torch.nn.Sequential(torch.nn.Dropout(value), torch.nn.Linear(2, 2)),
+        lambda value: partial(Scale(value).halved, 3),
+    ]
+    found = []
+    for make in makers:
+        for value in (0.25, 0.5):
+            torch.manual_seed(0)
+            one = plain(make(value))
+            torch.manual_seed(0)
+            assert plain(make(value)) == one
+            found.append(str(one))
+    torch.manual_seed(1)
+    found.append(str(plain(makers[-2](0.25))))
+    assert len(set(found)) == len(found)
+
+
+def test_what_an_object_does_counts_too():
+    def made(double):
+        class Same:
+            def __call__(self, x):
+                return x * 2 if double else x
+
+        class Other:
+            def __call__(self, x):
+                return x * 3
+
+        Other.__qualname__ = Same.__qualname__
+        return Same(), Other()
+
+    found = [plain(each) for double in (True, False) for each in made(double)]
+    assert len(set(found)) == 3
+
+
+def test_a_function_may_refer_to_itself():
+    def made(num):
+        def again(x, n=num):
+            return other(x, n - 1) if n else x
+
+        def other(x, n):
+            return again(x, n)
+
+        return again
+
+    assert plain(made(2)) == plain(made(2)) != plain(made(3))
+    ring = Scale(1)
+    ring.ring = [ring, ring.halved]
+    assert plain(ring) != plain(Scale(1))
 
 
 def test_a_function_goes_by_the_same_in_every_process():

@@ -46,6 +46,16 @@ def test_members_are_told_apart_by_as_little_as_needed(tmp_path):
     ]
 
 
+def test_orders_that_the_seed_draws_are_no_other_setting(tmp_path):
+    runs = [write_run(tmp_path / f"run{seed}", seed=seed) for seed in (0, 1)]
+    for run in runs:
+        config = json.loads((run / "config.json").read_text())
+        for task in config["tasks"]:
+            task["prepare"] = f"clnp.labelled.Prepare {run.name}"
+        (run / "config.json").write_text(json.dumps(config))
+    assert labels(*runs) == ["seed 0", "seed 1"]
+
+
 def test_a_run_named_twice_counts_once(tmp_path):
     run = write_run(tmp_path / "run")
     assert len(read_collection([run, f"{run}/", tmp_path / "run/../run"]).runs) == 1

@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -91,9 +91,9 @@ class Experiment:
             "head": self.head,
             "classifier": self.classifier,
             "seed": self.seed,
-            "learner": plain(asdict(self.config)),
+            "learner": plain(self.config),
             "method": self.method,
-            "baseline": None if self.baseline is None else plain(asdict(self.baseline)),
+            "baseline": None if self.baseline is None else plain(self.baseline),
         }
 
     @property

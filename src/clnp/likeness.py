@@ -4,30 +4,47 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from .certificate import digest_of
 from .errors import RunError
-from .objective import objective_named
+from .objective import OBJECTIVES, objective_named
 from .runs import to_json
 from .task import Task
 
 LIBRARIES = ("clnp.", "torch.", "torchvision.")
 """Whose functions go by their names alone."""
+LATER = ("prepare", "loss", "score")
+"""What runs of an earlier version do not say of a task; there it is not compared."""
 
 
 def fingerprint(task: Task) -> dict[str, Any]:
     """What a task is, in a few words: enough to tell another one of the same name."""
+    objective = objective_named(task.objective)
+    own = objective not in OBJECTIVES.values()
     return {
         "name": task.name,
         "num_outputs": task.num_outputs,
-        "objective": objective_named(task.objective).name,
+        "objective": objective.name,
+        "loss": plain(objective.loss) if own else None,
+        "score": plain(objective.score) if own else None,
+        "prepare": plain(task.prepare),
         "train": _fingerprint(task.train),
         "validation": _fingerprint(task.validation),
         "test": _fingerprint(task.test),
@@ -41,9 +58,15 @@ def _fingerprint(data: Any) -> str | None:
     if not isinstance(data, tuple | list):
         return f"{len(data)} samples"
     inputs, targets = data
-    places = torch.linspace(0, max(len(inputs) - 1, 0), min(len(inputs), 64)).long()
-    digest = digest_of(torch.cat([_bytes(inputs[places]), _bytes(targets)]))
+    digest = digest_of(torch.cat([_bytes(inputs[_places(len(inputs))]), _bytes(targets)]))
     return f"{len(inputs)} samples, {digest[:16]}"
+
+
+def _places(num_samples: int) -> Tensor:
+    """At most 64 places from the first to the last of so many samples."""
+    places = torch.linspace(0, max(num_samples - 1, 0), min(num_samples, 64)).long()
+    # The numbers are of 32 bits, which may round the last one up.
+    return places.clamp(max=max(num_samples - 1, 0))
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -51,43 +74,112 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> None:
-    """Raise a `RunError` that names the first difference between two experiments."""
-    difference = _difference(json.loads(to_json(now)), before, "")
+    """Raise a `RunError` that names the first difference between two experiments.
+
+    A run may say more than an experiment does: what its recipe is called, where its data is.
+    """
+    here = json.loads(to_json(now))
+    there = {name: before[name] for name in here if name in before} if before else before
+    difference = _difference(here, there, "")
     if difference is not None:
         key, here, there = difference
         raise RunError(f"{path} holds another experiment: its {key} is {there!r}, not {here!r}")
 
 
 def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:
-    """Where two nested values differ first, and both values there; more in `before` is fine."""
+    """Where two nested values differ first, and both values there; what is missing is None."""
     if isinstance(now, dict) and isinstance(before, dict):
-        pairs = [(f"{key}.{name}".lstrip("."), now[name], before.get(name)) for name in now]
+        names = list(dict.fromkeys([*now, *before]))
+        if re.fullmatch(r"tasks\.\d+", key):
+            names = [name for name in names if name in before or name not in LATER]
+        pairs = [(f"{key}.{name}".lstrip("."), now.get(name), before.get(name)) for name in names]
     elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
         pairs = [(f"{key}.{i}", a, b) for i, (a, b) in enumerate(zip(now, before, strict=True))]
     else:
-        return None if now == before else (key, now, before)
+        return None if _same(now, before) else (key, now, before)
     found = (_difference(here, there, name) for name, here, there in pairs)
     return next((each for each in found if each is not None), None)
 
 
+def _same(now: Any, before: Any) -> bool:
+    """Whether both are equal, or an earlier version wrote but the name of what is now."""
+    if isinstance(now, str) and isinstance(before, str) and "." in before:
+        return now == before or re.fullmatch(f"{re.escape(before)} [0-9a-f]{{8}}", now) is not None
+    return bool(now == before)
+
+
 def plain(value: Any) -> Any:
-    """Data as it comes back from JSON; functions go by their names, and by what they do."""
+    """Data as it comes back from JSON.
+
+    Functions and callable objects go by their names, and by what they do and hold.
+    """
+    return _plain(value, {})
+
+
+def _plain(value: Any, known: dict[int, str]) -> Any:
+    """The value as plain data; `known` has what objects are, by their ids, and three dots for one
+    that is being looked at: a function may refer to itself.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if id(value) in known:
+        return known[id(value)]
+    known[id(value)] = "..."
+    found = _looked_at(value, lambda part: _plain(part, known))
+    if isinstance(found, str):
+        known[id(value)] = found
+    else:
+        del known[id(value)]
+    return found
+
+
+def _looked_at(value: Any, plain: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     if isinstance(value, functools.partial):
-        return plain({"partial": value.func, "args": value.args, "keywords": value.keywords})
+        parts = {"partial": value.func, "args": value.args, "keywords": value.keywords}
+        return {name: plain(part) for name, part in parts.items()}
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} {digest_of(value)[:16]}"
+    if isinstance(value, ndarray) and not value.dtype.hasobject:
+        return f"{value.shape} {_short(f'{value.dtype} {value.tobytes().hex()}')}"
+    if is_dataclass(value) and not isinstance(value, type) and not callable(value):
+        return plain(_attributes(value))
     name = getattr(value, "__qualname__", type(value).__qualname__)
     named = f"{getattr(value, '__module__', type(value).__module__)}.{name}"
-    if not isinstance(value, FunctionType) or named.startswith(LIBRARIES):
+    if isinstance(value, type) or not callable(value):
+        return named
+    if isinstance(value, MethodType | BuiltinMethodType | MethodWrapperType):
+        owner = value.__self__
+        if owner is None or isinstance(owner, type | ModuleType):
+            return named if not isinstance(value, MethodType) else plain(value.__func__)
+        own = plain(value.__func__) if isinstance(value, MethodType) else named
+        return f"{own} {_short(json.dumps([plain(owner), plain(_attributes(owner))]))}"
+    if type(value).__module__ == "builtins" and not isinstance(value, FunctionType):
+        return named
+    if not isinstance(value, FunctionType):
+        does = [plain(getattr(type(value), each, None)) for each in ("__call__", "forward")]
+        return f"{named} {_short(json.dumps([does, plain(_attributes(value))]))}"
+    if named.startswith(LIBRARIES):
         return named
     inside = inspect.getclosurevars(value).nonlocals
     given = [value.__defaults__ or (), value.__kwdefaults__ or {}, inside]
-    text = f"{_code(value.__code__)} {json.dumps(plain(given))}"
-    return f"{named} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{named} {_short(f'{_code(value.__code__)} {json.dumps(plain(given))}')}"
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object holds, but for what does not count when dataclasses are compared."""
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return {**held, **getattr(value, "__dict__", {})}
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _code(code: CodeType) -> str:

@@ -12,7 +12,7 @@ from ..runs import CONFIG, EVENTS, command, expanded
 from ..series import SERIES, read_series, run_of
 from .history import RunHistory, TaskHistory, name_of, read_run
 from .labels import clean
-from .values import flat, sequence
+from .values import flat, mappings, sequence
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _labels(members: Sequence[Member]) -> list[str]:
         lambda m: m.runs[0].recipe,
         lambda m: f"{m.runs[0].recipe}, {m.runs[0].method}",
     ]
-    settings = [_settings(member.runs[0]) for member in members]
+    settings = [settings_of(member.runs[0]) for member in members]
     if all(each == settings[0] for each in settings):
         kinds.append(lambda m: f"seed {m.runs[0].seed}")
     kinds += [lambda m: m.label, lambda m: name_of(m.runs[0].path.parent) + "/" + m.label]
@@ -196,8 +196,17 @@ def _labels(members: Sequence[Member]) -> list[str]:
     return [clean(member.runs[0].path) for member in members]
 
 
-def _settings(run: RunHistory) -> dict[str, Any]:
-    return {k: v for k, v in flat(run.config).items() if k not in ("seed", "data")}
+def settings_of(run: RunHistory) -> dict[str, Any]:
+    """The config of a run by dotted keys, but for what another seed or machine changes by itself.
+
+    Where the seed draws an order of the inputs, `prepare` of a task is another.
+    """
+    tasks = [
+        {key: value for key, value in task.items() if key != "prepare"}
+        for task in mappings(run.config.get("tasks"))
+    ]
+    config = {**run.config, "tasks": tasks} if tasks else run.config
+    return {k: v for k, v in flat(config).items() if k not in ("seed", "data")}
 
 
 def _title(members: Sequence[Member]) -> str:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from . import markup
-from .collection import Collection, Member
+from .collection import Collection, Member, settings_of
 from .headline import duration
 from .history import RunHistory
 from .labels import clean
@@ -58,12 +58,12 @@ def _runs(collection: Collection) -> Table:
 
 def _differences(collection: Collection) -> Table:
     """The keys of the configs in which members differ, but for the seed."""
-    configs = [flat(member.runs[0].config) for member in collection.members]
+    configs = [settings_of(member.runs[0]) for member in collection.members]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     rows: list[tuple[Cell, ...]] = []
     for key in keys:
         values = [_plain(config[key])[:200] if key in config else None for config in configs]
-        if key not in ("seed", "data") and len(set(values)) > 1:
+        if len(set(values)) > 1:
             rows.append((key, *values))
     return Table(("key", *(clean(m.label) for m in collection.members)), tuple(rows))
 
