@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clnp import cli
+from clnp.experiment import Course
 from clnp.runs import CHECKPOINT, EVENTS, RESULT, read_events, read_json
 from clnp.version import __version__
 
@@ -399,12 +400,12 @@ def test_a_result_that_was_edited_is_found(run, capsys):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("scores", -1, 0), 1.0, "task 'digits 0-1': by result.json, its scores after later .*"),
+        (("scores", -1, 0), 1.0, "task 'digits 0-1': by .*, its score after 'digits 2-3' is 1.0.*"),
         (("capacity", "usages", 0, "free"), 999, "result.json is not .*: its capacity differs"),
         (("seed",), 8, "result.json is not what the network says: its seed differs"),
         (("tasks", 0, "new", "fc1"), 99, "task 'digits 0-1': .*: its new neurons of fc1 differ"),
         (("tasks",), [], r"result.json has tasks \[\], the network .*"),
-        (("tasks", 0, "unchanged"), False, "task 'digits 0-1': by result.json, its scores .*"),
+        (("tasks", 0, "unchanged"), False, "task 'digits 0-1': by result.json, its outputs .*"),
         (("forecast", "need", "fc1"), 99, "result.json is not .*: its forecast differs"),
         (("forecast", "more"), 1, "result.json is not .*: its forecast differs"),
     ],
@@ -426,6 +427,63 @@ def test_a_result_of_an_earlier_version_with_less_of_a_forecast_is_verified(run,
     (run / RESULT).write_text(json.dumps(result))
     assert cli.main(["verify", str(run)]) == 0
     assert cli.main(["inspect", str(run)]) == 0
+
+
+OTHER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
+"""What makes a CPU round differently."""
+
+
+def test_a_run_that_goes_on_on_another_machine_is_verified(folder, capsys, monkeypatch):
+    tell = Course._tell
+
+    def stop(course, event):
+        tell(course, event)
+        if event["event"] == "begin" and event["number"] == 2:
+            course.stop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "_tell", stop)
+        wide = ["--set", "network.widths=[200, 200]"]
+        assert cli.main(["run", "small.toml", "--out", "run", "--quiet", *wide]) == 130
+    there = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", **OTHER}
+    for verb in ("resume", "verify"):
+        program = [sys.executable, "-m", "clnp", verb, "run"]
+        done = subprocess.run(program, env=there, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert "as recorded, to the last bit" in done.stdout
+    assert cli.main(["verify", "run"]) == 0
+    result = read_json(folder / "run", RESULT, {})
+    first = result["tasks"][0]
+    assert [record["unchanged"] for record in result["tasks"]] == [True, True]
+    assert [*first["elsewhere"]] == [result["tasks"][1]["arithmetic"]]
+    capsys.readouterr()
+    # What rounding does not explain is still found.
+    result["scores"][1][0] -= 9.0
+    (folder / "run" / RESULT).write_text(json.dumps(result))
+    fails(
+        capsys, 1, "task 'digits 0-1': by .*, its score after 'digits 2-3' is .*", "verify", "run"
+    )
+    result["scores"][1][0] += 9.0
+    result["tasks"][0]["outputs"] = "0" * 64
+    (folder / "run" / RESULT).write_text(json.dumps(result))
+    fails(capsys, 1, "task 'digits 0-1': .*; its outputs differ in some bits", "verify", "run")
+
+
+def test_a_run_of_an_earlier_version_that_moved_is_verified_by_its_certificates(run, capsys):
+    sessions = read_json(run, "environment.json", [])
+    result = read_json(run, RESULT, {})
+    for record in result["tasks"]:
+        del record["arithmetic"]
+    (run / RESULT).write_text(json.dumps(result))
+    assert cli.main(["verify", str(run)]) == 0
+    assert "to the last bit" in capsys.readouterr().out
+    result["tasks"][0]["unchanged"] = False
+    (run / RESULT).write_text(json.dumps(result))
+    fails(capsys, 1, "task 'digits 0-1': by result.json, its outputs .*", "verify", run)
+    moved = [{**sessions[0], "cpu": "another"}, *sessions]
+    (run / "environment.json").write_text(json.dumps(moved))
+    assert cli.main(["verify", str(run)]) == 0
+    assert "(another machine or device)" in capsys.readouterr().out
 
 
 def test_a_recipe_that_was_edited_is_found(run, capsys):

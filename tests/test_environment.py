@@ -13,7 +13,7 @@ import torch
 
 import clnp
 from clnp import environment
-from clnp.environment import describe, same_arithmetic
+from clnp.environment import arithmetic, describe, same_arithmetic
 
 CPU = torch.device("cpu")
 
@@ -125,6 +125,8 @@ ALIKE = {
     "platform": "Linux x86_64",
     "cpu": "Fast",
     "num_threads": 2,
+    "instructions": "AVX2",
+    "variables": None,
     "device": "cuda:0",
     "gpu": "Faster",
     "cuda": "13.0",
@@ -136,6 +138,25 @@ def test_other_hardware_or_another_torch_may_round_differently(key):
     assert same_arithmetic(ALIKE, dict(ALIKE))
     assert not same_arithmetic(ALIKE, {**ALIKE, key: "other"})
     assert not same_arithmetic({}, ALIKE)
+    assert arithmetic(ALIKE) == arithmetic(dict(reversed(ALIKE.items())))
+    assert arithmetic(ALIKE) != arithmetic({**ALIKE, key: "other"})
+
+
+def test_an_earlier_version_did_not_write_down_the_instructions():
+    old = {key: value for key, value in ALIKE.items() if key not in ("instructions", "variables")}
+    assert same_arithmetic(old, ALIKE)
+    assert same_arithmetic(ALIKE, old)
+
+
+def test_variables_that_choose_instructions_are_told(monkeypatch):
+    for name in environment.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert describe(CPU)["variables"] is None
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    found = describe(CPU)
+    assert found["variables"] == "MKL_CBWR=COMPATIBLE"
+    monkeypatch.delenv("MKL_CBWR")
+    assert not same_arithmetic(found, describe(CPU))
 
 
 def test_what_rounds_nothing_may_differ():

@@ -9,8 +9,18 @@ from torch.nn import functional as F
 
 import clnp
 from clnp import Experiment, FineTuning, LearnerConfig, Objective, Task, Training
+from clnp.baselines.finetune import Finetune
+from clnp.baselines.packnet import PackNet
+from clnp.baselines.single import Single
 from clnp.config import TaskSettings
-from clnp.errors import ArgumentError, CheckpointError, DivergedError, RunError, StoppedError
+from clnp.errors import (
+    ArgumentError,
+    CheckpointError,
+    DivergedError,
+    ForgettingError,
+    RunError,
+    StoppedError,
+)
 from clnp.experiment import Course
 from clnp.objective import accuracy
 from clnp.runs import CHECKPOINT, CONFIG, RESULT, Run, read_events, read_json, to_json
@@ -311,6 +321,82 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_later(tmp_path):
     result = experiment().run(tmp_path / "run")
     assert without_timings(result) == without_timings(whole)
     assert read_events(tmp_path / "run")[3]["event"] == "resumed"
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Moves to another machine, which rounds differently, and back."""
+    describe, digest_of = clnp.experiment.describe, clnp.judgement.digest_of
+
+    def move(name):
+        monkeypatch.setattr(
+            "clnp.experiment.describe", lambda device: {**describe(device), "cpu": name}
+        )
+        monkeypatch.setattr(
+            "clnp.judgement.digest_of", lambda tensor: f"{name} {digest_of(tensor)}"
+        )
+
+    move("here")
+    return move
+
+
+def broken_off(made, path, event, number):
+    """Let the run break off at the event of that number."""
+    seen = []
+
+    def crash(told):
+        seen.append(told["event"])
+        if seen.count(event) == number:
+            raise Crash
+
+    with pytest.raises(Crash):
+        made.run(path, checkpoint_seconds=0, on_event=crash)
+
+
+@pytest.mark.parametrize("moment", [("begin", 2), ("epoch", 9), ("begin", 3), ("epoch", 15)])
+def test_a_run_that_goes_on_on_another_machine_has_forgotten_nothing(tmp_path, elsewhere, moment):
+    whole = experiment(*"abc").run(tmp_path / "whole")
+    broken_off(experiment(*"abc"), tmp_path / "run", *moment)
+    elsewhere("there")
+    broken_off(experiment(*"abc"), tmp_path / "run", "task", 1)
+    elsewhere("here")
+    result = experiment(*"abc").run(tmp_path / "run")
+    assert result["certificates"] == whole["certificates"]
+    assert result["scores"] == whole["scores"]
+    assert [record["unchanged"] for record in result["tasks"]] == [True] * 3
+    first = result["tasks"][0]
+    assert first["outputs"] == whole["tasks"][0]["outputs"]
+    assert "cpu here" in first["arithmetic"]
+
+
+def test_what_changes_on_another_machine_is_found(tmp_path, elsewhere):
+    broken_off(experiment(*"abc"), tmp_path / "run", "begin", 2)
+    elsewhere("there")
+
+    def damage(event):
+        if event["event"] == "task" and event["task"] == "b":
+            course.method.net.model.fc1.weight_frozen[0, 0] += 1
+
+    with Run.open(tmp_path / "run") as run:
+        course = Course(experiment(*"abc"), run, on_event=damage)
+        with pytest.raises(ForgettingError, match=r"task 'a' has changed: fc1\.weight"):
+            course.follow()
+    first = course._done[0]
+    assert first["unchanged"] is False
+    assert [*first["elsewhere"]] == [course._arithmetic]
+
+
+@pytest.mark.parametrize("baseline", [Single(), PackNet(), Finetune()])
+@pytest.mark.parametrize("moment", [("begin", 2), ("epoch", 9), ("begin", 3)])
+def test_a_baseline_goes_on_on_another_machine(tmp_path, elsewhere, baseline, moment):
+    made = replace(experiment(*"abc"), baseline=baseline)
+    whole = made.run(tmp_path / "whole")
+    broken_off(made, tmp_path / "run", *moment)
+    elsewhere("there")
+    result = made.run(tmp_path / "run")
+    assert result["scores"] == whole["scores"]
+    unchanged = [record["unchanged"] for record in result["tasks"]]
+    assert unchanged == [record["unchanged"] for record in whole["tasks"]]
 
 
 def test_a_task_that_cannot_be_learnt_leaves_the_others(tmp_path):

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,19 @@ import torch
 from .version import __version__
 
 PACKAGES = ("numpy", "safetensors")
+ARITHMETIC = ("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda")
+"""What rounding depends on."""
+INSTRUCTIONS = ("instructions", "variables")
+"""What it depends on as well, which earlier versions did not write down."""
+VARIABLES = (
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
+"""Variables of the environment by which libraries choose their instructions."""
 
 
 def describe(device: torch.device) -> dict[str, Any]:
@@ -28,6 +42,8 @@ def describe(device: torch.device) -> dict[str, Any]:
         **{name: metadata.version(name) for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "variables": _variables(),
         "num_cores": os.cpu_count(),
         "num_threads": torch.get_num_threads(),
         "device": str(device),
@@ -36,10 +52,22 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
-def same_arithmetic(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether both round alike: only then are equal bits to be expected of two evaluations."""
-    keys = ("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda")
-    return all(one.get(key) == other.get(key) for key in keys)
+    known = [key for key in INSTRUCTIONS if key in one and key in other]
+    return all(one.get(key) == other.get(key) for key in (*ARITHMETIC, *known))
+
+
+def arithmetic(environment: Mapping[str, Any]) -> str:
+    """What rounding depends on, in a line that is the same for all that round alike."""
+    keys = (*ARITHMETIC, *INSTRUCTIONS)
+    return ", ".join(f"{key} {environment.get(key)}" for key in keys)
+
+
+def _variables() -> str | None:
+    """What has been set of the variables that change the arithmetic."""
+    found = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    return " ".join(found) or None
 
 
 def _commit() -> str | None:

@@ -4,30 +4,28 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .baselines.dense_method import DenseMethod
 from .baselines.joint import Joint, JointMethod
 from .baselines.methods import BASELINES
-from .certificate import digest_of
 from .checkpoint import attached
 from .config import LearnerConfig
-from .environment import describe, peak_bytes
+from .environment import arithmetic, describe, peak_bytes
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
-from .fit import outputs_of
-from .generators import isolated, seed_all
+from .judgement import date_back, is_known, judge, note, note_elsewhere
 from .likeness import check_alike, fingerprint, plain
 from .method import Event, Method, Setting
 from .neural_pruning import NeuralPruning
-from .objective import objective_named
 from .runs import (
     CHECKPOINT,
     CONFIG,
+    ENVIRONMENT,
     FORMAT,
     RESULT,
     Run,
@@ -38,8 +36,7 @@ from .runs import (
     to_json,
     writing,
 )
-from .seeds import derive
-from .task import Task, load_test
+from .task import Task
 from .trackers.audience import Audience, tell_again
 from .trackers.tracker import Tracker
 
@@ -152,6 +149,7 @@ class Course:
         self._scores: list[list[float | None]] = []
         self._seconds: list[float] = []
         self._began, self._peak = 0.0, 0
+        self._arithmetic = ""
         self._full: str | None = None
         self._saved = time.monotonic()
         self._stopping = False
@@ -215,6 +213,32 @@ class Course:
             self._full, self._peak = state["full"], state["peak_bytes"]
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
+        self.method = self._method(state)
+        if self.method.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.method.device)
+        environment = describe(self.method.device)
+        self._arithmetic = arithmetic(environment)
+        date_back(self._done, read_json(run.path, ENVIRONMENT, []), environment)
+        run.add_environment(environment)
+        if self._audience:
+            # Before the clock of the run starts: connecting may take longer than a task.
+            self._audience.take_up(run.path, environment, state)
+        run.go_on_from(state)
+        if state is not None:
+            self._look_elsewhere(state)
+        if state is None:
+            self._tell({"event": "run", **self._described})
+            for task in experiment.tasks:
+                self.method.check(task)
+            return False
+        if state["progress"] is None:
+            return False
+        self._announce("resumed", experiment.tasks[len(self._done)])
+        return True
+
+    def _method(self, state: Mapping[str, Any] | None) -> Method:
+        """What learns, from the start or from a checkpoint with this state."""
+        experiment = self.experiment
         setting = Setting(
             experiment.model,
             experiment.example_input,
@@ -227,28 +251,10 @@ class Course:
             on_progress=self._progressed,
         )
         if experiment.baseline is None:
-            self.method = NeuralPruning(setting, path, state)
-        elif isinstance(experiment.baseline, Joint):
-            self.method = JointMethod(experiment.baseline, setting, state)
-        else:
-            self.method = DenseMethod(experiment.baseline, setting, state)
-        if self.method.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.method.device)
-        environment = describe(self.method.device)
-        run.add_environment(environment)
-        if self._audience:
-            # Before the clock of the run starts: connecting may take longer than a task.
-            self._audience.take_up(run.path, environment, state)
-        run.go_on_from(state)
-        if state is None:
-            self._tell({"event": "run", **self._described})
-            for task in experiment.tasks:
-                self.method.check(task)
-            return False
-        if state["progress"] is None:
-            return False
-        self._announce("resumed", experiment.tasks[len(self._done)])
-        return True
+            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
+        if isinstance(experiment.baseline, Joint):
+            return JointMethod(experiment.baseline, setting, state)
+        return DenseMethod(experiment.baseline, setting, state)
 
     def _announce(self, event: str, task: Task) -> None:
         self._tell(
@@ -302,18 +308,34 @@ class Course:
     def _finished(self) -> bool:
         return self._full is not None or len(self._done) == len(self.experiment.tasks)
 
+    def _outcome(self, method: Method, task: Task) -> tuple[float, str] | None:
+        """The score of a task and the SHA-256 of its outputs, if it is learnt and has test data."""
+        if not method.answers(task.name):
+            return None
+        config, seed = self.experiment.config, self.experiment.seed
+        return judge(method.predict, task, config, seed=seed, device=method.device)
+
+    def _look_elsewhere(self, state: Mapping[str, Any]) -> None:
+        """Note the outputs of ended tasks that are not known in the present arithmetic."""
+        here = self._arithmetic
+        pairs = zip(self.experiment.tasks, self._done, strict=False)
+        unknown = [(t, r) for t, r in pairs if r["outputs"] is not None and not is_known(r, here)]
+        if unknown:
+            # A baseline may lose what it is learning when it answers for another task.
+            method = self._method(state)
+            for task, record in unknown:
+                found = self._outcome(method, task)
+                assert found is not None
+                note_elsewhere(record, here, found[1])
+
     def _judge(self, tasks: Sequence[Task]) -> None:
         """Run the test data of every task learnt so far: its score, and whether a bit differs."""
         row: list[float | None] = []
         for task, record in zip(tasks, self._done, strict=True):
-            judged = None
-            if self.method.answers(task.name):
-                judged = judge(self.method.predict, task, self.experiment, self.method.device)
+            judged = self._outcome(self.method, task)
             score, digest = judged if judged is not None else (None, None)
             row.append(score)
-            if record.get("outputs") is None:
-                record["outputs"] = digest
-            record["unchanged"] = None if digest is None else digest == record["outputs"]
+            note(record, self._arithmetic, digest)
             if record["test_score"] is None:
                 record["test_score"] = score  # Learnt only now, with all others.
         self._scores.append(row)
@@ -350,22 +372,3 @@ class Course:
                 "peak_bytes": max(self._peak, peak_bytes(self.method.device)),
             },
         }
-
-
-def judge(
-    predict: Callable[[Tensor, str], Any],
-    task: Task,
-    experiment: Experiment,
-    device: torch.device,
-) -> tuple[float, str] | None:
-    """The score of a task on its test data and the SHA-256 of its outputs, if it has any."""
-    config = experiment.config
-    with isolated(device):
-        # As the learner does: test data that draws random numbers is the same every time.
-        seed_all(derive(experiment.seed, "test", task.name))
-        batches = load_test(task, device, resident=config.resident, num_workers=config.num_workers)
-        if batches is None:
-            return None
-        seed_all(derive(experiment.seed, "test", task.name))
-        outputs, targets = outputs_of(lambda inputs: predict(inputs, task.name), batches)
-    return float(objective_named(task.objective).score(outputs, targets)), digest_of(outputs)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ..environment import same_arithmetic
 from ..errors import RunError
 from ..outlook import Forecast
 from ..runs import (
@@ -156,7 +157,8 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     events = read_events(place)
     forecast, timings = mapping(result.get("forecast")), mapping(result.get("timings"))
     failures = [event.get("reason") for event in events if event.get("event") == "failed"]
-    tasks = _read_tasks(config, result, events)
+    sessions = mappings(read_json(place, ENVIRONMENT, []))
+    tasks = _read_tasks(config, result, events, sessions)
     sizes = counts(mapping(result.get("capacity")).get("sizes"))
     stored = counts(result.get("stored_bytes"))
     full = result.get("full")
@@ -182,7 +184,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         seconds=number(timings.get("seconds")),
         peak_bytes=number(timings.get("peak_bytes")),
         config=config,
-        sessions=mappings(read_json(place, ENVIRONMENT, [])),
+        sessions=sessions,
         text=_recipe_text(place),
         num_events=len(events),
         num_damaged=num_lines - len(events),
@@ -227,7 +229,10 @@ def _square(result: Mapping[str, Any], *, num_tasks: int) -> tuple[tuple[float |
 
 
 def _read_tasks(
-    config: Mapping[str, Any], result: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+    config: Mapping[str, Any],
+    result: Mapping[str, Any],
+    events: Sequence[Mapping[str, Any]],
+    sessions: Sequence[Mapping[str, Any]],
 ) -> tuple[TaskHistory, ...]:
     """The tasks that were learnt, as the result has them, and after them the one in training."""
     told: dict[str, list[Mapping[str, Any]]] = {}
@@ -255,7 +260,7 @@ def _read_tasks(
                 classification=objective == "classification",
                 test_score=number(record.get("test_score")),
                 now=number(last[place]) if place < len(last) else None,
-                unchanged=flag(record.get("unchanged")),
+                unchanged=_unchanged(record, sessions),
                 new=new,
                 reused=reused,
                 candidates=candidates,
@@ -266,6 +271,17 @@ def _read_tasks(
             )
         )
     return tuple(found)
+
+
+def _unchanged(record: Mapping[str, Any], sessions: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether the outputs of the task are what they were.
+
+    Earlier versions held bits against those of machines that round differently: that says nothing.
+    """
+    found = flag(record.get("unchanged"))
+    if found is False and "arithmetic" not in record:
+        return False if all(same_arithmetic(sessions[0], each) for each in sessions) else None
+    return found
 
 
 def _usage(

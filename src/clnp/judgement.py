@@ -1,0 +1,82 @@
+"""The test data of a task that has ended: its score, and whether a bit of its outputs differs.
+
+Bits can be compared only where numbers are rounded alike. So the record of a task has the SHA-256
+of its `outputs` when it ended and the `arithmetic` they come of; where a run went on in another
+arithmetic, `elsewhere` has what they were there before anything was learnt.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .certificate import digest_of
+from .config import LearnerConfig
+from .environment import arithmetic, same_arithmetic
+from .fit import outputs_of
+from .generators import isolated, seed_all
+from .objective import objective_named
+from .seeds import derive
+from .task import Task, load_test
+
+Record = dict[str, Any]
+
+
+def judge(
+    predict: Callable[[Tensor, str], Any],
+    task: Task,
+    config: LearnerConfig,
+    *,
+    seed: int,
+    device: torch.device,
+) -> tuple[float, str] | None:
+    """The score of a task on its test data and the SHA-256 of its outputs, if it has any."""
+    with isolated(device):
+        # As the learner does: test data that draws random numbers is the same every time.
+        seed_all(derive(seed, "test", task.name))
+        batches = load_test(task, device, resident=config.resident, num_workers=config.num_workers)
+        if batches is None:
+            return None
+        seed_all(derive(seed, "test", task.name))
+        outputs, targets = outputs_of(lambda inputs: predict(inputs, task.name), batches)
+    return float(objective_named(task.objective).score(outputs, targets)), digest_of(outputs)
+
+
+def expected(record: Mapping[str, Any], here: str) -> str | None:
+    """The SHA-256 that the outputs of the task must have in this arithmetic; None: not known."""
+    own = record["arithmetic"] == here
+    found: str | None = record["outputs"] if own else record.get("elsewhere", {}).get(here)
+    return found
+
+
+def is_known(record: Mapping[str, Any], here: str) -> bool:
+    """Whether the outputs of the task have been seen in this arithmetic."""
+    return here in (record["arithmetic"], *record.get("elsewhere", {}))
+
+
+def note_elsewhere(record: Record, here: str, digest: str) -> None:
+    """Note what the outputs are in another arithmetic; one that had changed before stays so."""
+    now = None if record["unchanged"] is False else digest
+    record["elsewhere"] = {**record.get("elsewhere", {}), here: now}
+
+
+def note(record: Record, here: str, digest: str | None) -> None:
+    """Note the outputs of a task that has just ended, or whether they are still what they were."""
+    if record.get("outputs") is None and (digest is not None or "arithmetic" not in record):
+        record["outputs"], record["arithmetic"] = digest, here
+    record["unchanged"] = None if digest is None else digest == expected(record, here)
+
+
+def date_back(
+    records: Sequence[Record], sessions: Sequence[Mapping[str, Any]], now: Mapping[str, Any]
+) -> None:
+    """Give records of an earlier version their arithmetic; None where sessions had different ones.
+
+    What such a record says of its outputs means nothing then.
+    """
+    first: Mapping[str, Any] = sessions[0] if sessions else {}
+    alike = bool(sessions) and all(same_arithmetic(first, each) for each in sessions)
+    found = arithmetic(now if alike and same_arithmetic(first, now) else first)
+    for record in records:
+        record.setdefault("arithmetic", found if alike else None)
