@@ -123,6 +123,40 @@ def test_a_run_goes_on_from_any_event(tmp_path, moment):
     assert without_timings(broken) == without_timings(whole)
 
 
+@pytest.mark.parametrize("moment", [0, 1, 2, 3, 5, 7, 10, 14, 15, 16, 17, 18, 21, 24, 28, 32, 37])
+def test_candidates_that_are_trained_together_go_on_from_any_event(tmp_path, moment):
+    """Every event is there once, also if one of them diverged or stopped before the others."""
+    training = Training(epochs=6, batch_size=32, patience=2)
+    options = {
+        "alphas": (1e-3, 5e-3),
+        "lrs": (0.02, 1e25),
+        "candidates_at_once": 3,
+        "training": training,
+    }
+    whole = experiment(**options).run(tmp_path / "whole")
+    seen = []
+
+    def crash(event):
+        seen.append(event)
+        if len(seen) > moment:
+            raise Crash
+
+    with pytest.raises(Crash):
+        experiment(**options).run(tmp_path / "broken", checkpoint_seconds=0, on_event=crash)
+    broken = experiment(**options).run(tmp_path / "broken")
+    assert without_timings(broken) == without_timings(whole)
+    assert told(tmp_path / "broken") == told(tmp_path / "whole")
+
+
+def told(path):
+    """What happened, without when and how long; that a run was resumed is no part of it."""
+    return [
+        {key: value for key, value in event.items() if key not in ("at", "seconds")}
+        for event in read_events(path)
+        if event["event"] != "resumed"
+    ]
+
+
 def test_a_run_is_finished_when_all_has_been_told(tmp_path):
     """Killed before its last event, it comes to the same events; after it, to no second one."""
 

@@ -96,29 +96,31 @@ def test_a_run_that_breaks_off_comes_to_the_same():
     class Stop(BaseException):
         pass
 
-    whole = learnt(config(3))[0]
+    whole, whole_events, _ = learnt(config(3))
     net, saved, seen = network(), {}, []
 
     def stop(progress):
         seen.append(len(progress.trained))
-        # In the middle of the second wave, in which there is one candidate.
         if len(seen) == int(saved["at"]):
             saved["progress"] = progress.to_state()
             saved["open"] = net.open_task and net.open_state()
             raise Stop
 
-    for at in (4, 14, 18):
+    # Among three candidates, after them, and in the second wave, in which there is one.
+    for at in (1, 2, 4, 5, 6, 9):
         net, seen[:] = network(), []
         saved["at"] = at
+        events = []
         with pytest.raises(Stop):
-            Learner(net, config(3), on_progress=stop).learn(task("a"))
+            Learner(net, config(3), on_event=events.append, on_progress=stop).learn(task("a"))
         resumed = network()
         if saved["open"]:
             resumed.begin_task("a", 3)
             resumed.set_open_state(saved["open"])
-        learner = Learner(resumed, config(3))
+        learner = Learner(resumed, config(3), on_event=events.append)
         learner.learn(task("a"), Progress.from_state(saved["progress"]))
         learner.learn(task("b", seed=1))
+        assert epochs(events) == epochs(whole_events)
         assert resumed.certificates["b"].digest == whole.certificates["b"].digest
 
 

@@ -73,6 +73,7 @@ def test_a_task_that_has_not_begun_has_come_nowhere():
         "trained": [],
         "pruned": [],
         "fit": None,
+        "group": [],
         "winner": None,
         "plan": None,
         "round": 0,

@@ -47,13 +47,18 @@ class Lane:
 
 
 def run_together(
-    fits: Sequence[Fit], lanes: Sequence[Lane], on_epoch: Callable[[int, Epoch], None]
-) -> list[DivergedError | None]:
-    """Train all of them to the end, each in its lane; the errors of those that diverged.
+    fits: Sequence[Fit],
+    lanes: Sequence[Lane],
+    errors: list[DivergedError | None],
+    *,
+    on_epoch: Callable[[int, Epoch], None],
+    on_round: Callable[[], None] = lambda: None,
+) -> None:
+    """Train all of them to the end, each in its lane; `errors` gets those of fits that diverge.
 
-    `on_epoch` is told of the number of the fit and of its epoch.
+    `on_epoch` is told of the number of the fit and of its epoch, `on_round` when no fit is inside
+    of one.
     """
-    errors: list[DivergedError | None] = [None] * len(fits)
     while running := [
         place for place, fit in enumerate(fits) if errors[place] is None and not fit.finished
     ]:
@@ -68,9 +73,9 @@ def run_together(
                 errors[place] = error
             else:
                 on_epoch(place, epoch)
+        on_round()
     for place, fit in enumerate(fits):
         if errors[place] is None:
             with lanes[place].entered():
                 fit.settle()
         lanes[place].leave()
-    return errors

@@ -173,11 +173,14 @@ class Learner:
         while (first := len(progress.trained)) < len(trainings):
             # One that was alone when it broke off goes on alone.
             num = 1 if progress.resumed is not None else self.config.candidates_at_once
-            for candidate in self._trained(data, progress, trainings[first : first + num]):
-                number = len(progress.trained)
+            done = self._trained(data, progress, trainings[first : first + num])
+            for number, candidate in enumerate(done, first):
                 progress.trained.append(candidate)
                 told = {key: value for key, value in vars(candidate).items() if key != "state"}
-                self._tell(progress, "candidate", name, candidate=number, **told)
+                self.on_event({"event": "candidate", "task": name, "candidate": number, **told})
+            self.on_progress(
+                progress
+            )  # A part of those that were trained together cannot be saved.
         if all(candidate.score is None for candidate in progress.trained):
             reasons = "; ".join(
                 f"alpha {c.alpha}, lr {c.lr:g}: {c.diverged}" for c in progress.trained
@@ -189,10 +192,9 @@ class Learner:
     ) -> list[Candidate]:
         """The next candidates of the grid: one in the network itself, or several in copies."""
         first, name = len(progress.trained), data.task.name
-        seeds = [
-            derive(self.seed, "candidate", name, dict(a) if isinstance(a, Mapping) else a, lr)
-            for a, lr in ((training.alpha, training.lr) for training in trainings)
-        ]
+        alphas = [dict(t.alpha) if isinstance(t.alpha, Mapping) else t.alpha for t in trainings]
+        pairs = zip(alphas, trainings, strict=True)
+        seeds = [derive(self.seed, "candidate", name, alpha, t.lr) for alpha, t in pairs]
         if len(trainings) == 1:
             if progress.resumed is None:
                 self._open(self.net, data, seeds[0])
@@ -209,16 +211,18 @@ class Learner:
 
         def tell(place: int, epoch: Epoch) -> None:
             where = {"candidate": first + place, "num_epochs": trainings[place].epochs}
-            self._tell(progress, "epoch", name, **where, **vars(epoch))
+            self.on_event({"event": "epoch", "task": name, **where, **vars(epoch)})
 
         return train_at_once(
             self.net,
             data,
             trainings,
+            progress,
             seeds=seeds,
             begin=lambda net, seed: self._open(net, data, seed),
             score=self._score(data),
             on_epoch=tell,
+            on_round=lambda: self.on_progress(progress),
         )
 
     def _fit(

@@ -1,10 +1,12 @@
 """How far a task has come, so that it can be gone on with after a crash."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import DivergedError
 from .fit import Fit
+from .net import ContinualNet
 from .openstate import OpenState
 from .pruning import PruningPlan
 from .training import Alpha
@@ -32,18 +34,40 @@ class Choice:
 
 
 @dataclass
+class Group:
+    """Candidates that are trained at the same time, each in a copy of the network.
+
+    `errors` has what made one of them diverge.
+    """
+
+    nets: list[ContinualNet] = field(default_factory=list)
+    fits: list[Fit] = field(default_factory=list)
+    errors: list[DivergedError | None] = field(default_factory=list)
+
+    def to_state(self) -> list[dict[str, Any]]:
+        """Plain data and tensors of each candidate, to go on from between two epochs."""
+        return [
+            {"open": net.open_state().to_state(), "fit": fit.state(), "error": error and str(error)}
+            for net, fit, error in zip(self.nets, self.fits, self.errors, strict=True)
+        ]
+
+
+@dataclass
 class Progress:
     """How far a task has come: enough, with the network, to go on after a crash.
 
     `trained` are the candidates that are done, `fit` is the one in training, and `resumed` the
-    state of one that was in training when the run broke off; `pruned` are those for which there is
-    a plan. Once the winner is pruned there is a `plan`, and both belong to fine-tuning round number
-    `round`, before which the open task was `before_round`; a round that `left_margin` was the last.
+    state of one that was in training when the run broke off; so are `group` and `resumed_group` of
+    several that are trained at the same time. `pruned` are those for which there is a plan. Once
+    the winner is pruned there is a `plan`, and both belong to fine-tuning round number `round`,
+    before which the open task was `before_round`; a round that `left_margin` was the last.
     """
 
     trained: list[Candidate] = field(default_factory=list)
     fit: Fit | None = None
     resumed: Mapping[str, Any] | None = None
+    group: Group | None = None
+    resumed_group: Sequence[Mapping[str, Any]] = field(default_factory=list)
     pruned: list[Choice] = field(default_factory=list)
     winner: int | None = None
     plan: PruningPlan | None = None
@@ -57,6 +81,7 @@ class Progress:
         return {
             "trained": [{**vars(c), "state": c.state and c.state.to_state()} for c in self.trained],
             "fit": fit,
+            "group": list(self.resumed_group) if self.group is None else self.group.to_state(),
             "pruned": [{**vars(c), "plan": c.plan.to_json()} for c in self.pruned],
             "winner": self.winner,
             "plan": self.plan and self.plan.to_json(),
@@ -75,6 +100,7 @@ class Progress:
         return Progress(
             trained=[Candidate(**{**c, "state": restored(c["state"])}) for c in state["trained"]],
             resumed=state["fit"],
+            resumed_group=state.get("group", []),  # Earlier versions began a group again.
             pruned=[
                 Choice(**{**c, "plan": PruningPlan.from_json(c["plan"])}) for c in state["pruned"]
             ],
