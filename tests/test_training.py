@@ -166,6 +166,42 @@ def test_the_optimizer_follows_the_schedule():
     assert seen == pytest.approx([1.0, 0.1, 0.01])
 
 
+def grouped(parameters, lr):
+    """SGD with a rate for each of its groups: one is a hundredth, one is nothing, one a tensor."""
+    groups = [
+        {"params": parameters[:1], "lr": lr / 128},
+        {"params": parameters[1:2], "lr": 0.0},
+        {"params": parameters[2:3], "lr": torch.tensor(lr / 4)},
+        {"params": parameters[3:]},
+    ]
+    return torch.optim.SGD(groups, lr=lr)
+
+
+def test_groups_keep_their_share_of_the_learning_rate():
+    training = Training(
+        epochs=4, lr=0.5, batch_size=32, optimizer=grouped, schedule="milestones", milestones=(2,)
+    )
+    net = opened()
+    before = weights(net)
+    fit = Fit(net, data(), training, seed=0)
+    fit.begin_epoch()
+    rates = [float(group["lr"]) for group in fit.optimizer.param_groups]
+    assert rates == [0.5 / 128, 0, 0.125, 0.5]
+    fit.end_epoch()
+    moved = [not torch.equal(before[name], now) for name, now in weights(net).items()]
+    assert moved == [True, False, *[True] * (len(moved) - 2)]
+    # The same after it has been taken up again, when the optimizer holds the rates of a step.
+    again = opened()
+    again.set_open_state(net.open_state())
+    resumed = Fit(again, data(), training, seed=0)
+    resumed.restore(fit.state())
+    fit.run()
+    resumed.run()
+    assert same(weights(again), weights(net))
+    rates = [float(group["lr"]) for group in resumed.optimizer.param_groups]
+    assert rates == pytest.approx([0.05 / 128, 0, 0.0125, 0.05])
+
+
 def test_images_may_have_their_channels_last_in_training():
     x, y = torch.randn(44, 3, 8, 8), torch.arange(44) % 4
     seen, trained = [], []

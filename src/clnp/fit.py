@@ -23,7 +23,7 @@ from .openstate import OpenState
 from .seeds import derive
 from .task import TaskData
 from .trainable import StepRule, Trainable
-from .training import Alpha, Training, can_be_captured, make_optimizer
+from .training import Alpha, Training, can_be_captured, make_optimizer, rate_shares
 
 EVALUATION_BATCH = 1024
 
@@ -64,6 +64,7 @@ class Fit:
         self.device = data.train.device
         captured = can_be_captured(training, data.train)
         self.optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
+        self._shares = rate_shares(self.optimizer, training)
         rule.set_up(self.optimizer)
         size = training.batch_size
         self._captured = CapturedStep(self._step_at, size, self.device) if captured else None
@@ -147,11 +148,11 @@ class Fit:
         """Do what is not captured: set the learning rate, and what the rule sets."""
         self.rule.before_step(over)
         lr = self.training.lr_at(number + over)
-        for group in self.optimizer.param_groups:
+        for group, share in zip(self.optimizer.param_groups, self._shares, strict=True):
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
+                group["lr"].fill_(lr * share)
             else:
-                group["lr"] = lr
+                group["lr"] = lr * share
 
     def _step_at(self, places: Tensor) -> None:
         self._step(*self.data.train.at(places))

@@ -153,6 +153,17 @@ def make_optimizer(
     return made
 
 
+def rate_shares(optimizer: torch.optim.Optimizer, training: Training) -> list[float]:
+    """What each group of a new optimizer has of the learning rate.
+
+    The function of a user may give groups rates of their own, which follow the schedule too.
+    """
+    groups = optimizer.param_groups
+    if isinstance(training.optimizer, str):
+        return [1.0] * len(groups)
+    return [float(group["lr"]) / training.lr for group in groups]
+
+
 def check_optimizer(training: Training, device: torch.device) -> None:
     """Raise an `ArgumentError` unless the optimizer can be made, and takes a step."""
     weight = nn.Parameter(torch.zeros(2, 2, device=device))
