@@ -166,6 +166,39 @@ def test_the_optimizer_follows_the_schedule():
     assert seen == pytest.approx([1.0, 0.1, 0.01])
 
 
+NAMES = ["Adam", "AdamW", "SGD", "RMSprop", "NAdam", "Adamax", "RAdam", "Adadelta", "ASGD", "Rprop"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_captured_on_a_gpu_goes_on_on_a_cpu(name):
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    training = Training(epochs=2, batch_size=32, optimizer=name, optimizer_options=options)
+    net = opened()
+    fit = Fit(net, data(), training, seed=0)
+    fit.begin_epoch()
+    fit.end_epoch()
+    state, start = copy.deepcopy(fit.state()), net.open_state()
+    for group in state["optimizer"]["param_groups"]:
+        # As an optimizer has them whose steps are captured.
+        group.update({key: True for key in ("capturable", "fused") if key in group})
+        group["lr"] = torch.tensor(group["lr"])
+    net = opened()
+    net.set_open_state(start)
+    resumed = Fit(net, data(), training, seed=0)
+    made = [dict(group) for group in resumed.optimizer.param_groups]
+    resumed.restore(state)
+    for group, own in zip(resumed.optimizer.param_groups, made, strict=True):
+        assert type(group["lr"]) is float
+        assert [group.get(k) for k in KEYS] == [own.get(k) for k in KEYS]
+    resumed.run()
+    fit.run()
+    expected = weights(fit.net)
+    assert same(weights(net), expected)
+
+
+KEYS = ("capturable", "fused", "foreach")
+
+
 def grouped(parameters, lr):
     """SGD with a rate for each of its groups: one is a hundredth, one is nothing, one a tensor."""
     groups = [

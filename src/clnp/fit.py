@@ -23,7 +23,14 @@ from .openstate import OpenState
 from .seeds import derive
 from .task import TaskData
 from .trainable import StepRule, Trainable
-from .training import Alpha, Training, can_be_captured, make_optimizer, rate_shares
+from .training import (
+    Alpha,
+    Training,
+    can_be_captured,
+    load_optimizer,
+    make_optimizer,
+    rate_shares,
+)
 
 EVALUATION_BATCH = 1024
 
@@ -201,10 +208,7 @@ class Fit:
         self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
         self.best_epoch = state["best_epoch"]
         self.best = None if state["best"] is None else OpenState.from_state(state["best"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"] = group["lr"].to(self.device, copy=True)
+        load_optimizer(self.optimizer, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
 
 

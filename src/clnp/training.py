@@ -164,6 +164,20 @@ def rate_shares(optimizer: torch.optim.Optimizer, training: Training) -> list[fl
     return [float(group["lr"]) / training.lr for group in groups]
 
 
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Put the state of another optimizer of the kind into this one, which may be on other hardware.
+
+    How its steps are carried out stays as it was made: a CPU cannot be `capturable`.
+    """
+    groups = []
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        kept = {name: own[name] for name in ("capturable", "fused", "foreach") if name in own}
+        is_tensor = isinstance(own["lr"], Tensor)
+        lr = torch.full_like(own["lr"], saved["lr"]) if is_tensor else float(saved["lr"])
+        groups.append({**saved, **kept, "lr": lr})
+    optimizer.load_state_dict({**state, "param_groups": groups})
+
+
 def check_optimizer(training: Training, device: torch.device) -> None:
     """Raise an `ArgumentError` unless the optimizer can be made, and takes a step."""
     weight = nn.Parameter(torch.zeros(2, 2, device=device))
