@@ -360,6 +360,37 @@ def test_data_that_draws_random_numbers_goes_on_as_if_nothing_had_happened(stop_
     assert learnt(2, saved["progress"], resumed) == whole
 
 
+def from_torch(layer):
+    if isinstance(layer, nn.Linear):
+        nn.init.normal_(layer.weight, std=0.3)
+
+
+def from_numpy(layer):
+    if isinstance(layer, nn.Linear):
+        drawn = np.random.randn(*layer.weight.shape) * 0.3  # noqa: NPY002
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(drawn))
+
+
+def from_random(layer):
+    if isinstance(layer, nn.Linear):
+        with torch.no_grad():
+            layer.weight.copy_(torch.empty_like(layer.weight).fill_(random.random()))
+
+
+@pytest.mark.parametrize("function", [from_torch, from_numpy, from_random])
+def test_weights_begin_by_the_seed_of_their_candidate_whatever_draws_them(function):
+    found = []
+    for alphas in ((5e-3,), (1e-3, 5e-3)):
+        events = []
+        options = config(alphas=alphas, training={"initialisation": function, "epochs": 2})
+        Learner(network(), options, on_event=events.append).learn(task())
+        last = len(alphas) - 1
+        epochs = [e for e in events if e["event"] == "epoch" and e["candidate"] == last]
+        found.append([epoch["penalised_loss"] for epoch in epochs])
+    assert found[0] == found[1]
+
+
 def test_a_task_can_be_checked_without_learning_it():
     net = network("single")
     learner = Learner(net, config())

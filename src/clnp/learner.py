@@ -130,7 +130,7 @@ class Learner:
         )
 
     def _open(self, net: ContinualNet, data: TaskData, seed: int) -> None:
-        torch.manual_seed(derive(seed, "init"))
+        seed_all(derive(seed, "init"))
         chosen = self.config.training.initialisation
         net.begin_task(data.task.name, data.num_outputs, initial=initialisation(chosen))
 
