@@ -367,7 +367,7 @@ def from_torch(layer):
 
 def from_numpy(layer):
     if isinstance(layer, nn.Linear):
-        drawn = np.random.randn(*layer.weight.shape) * 0.3  # noqa: NPY002
+        drawn = np.random.randn(*layer.weight.shape) * 0.3
         with torch.no_grad():
             layer.weight.copy_(torch.from_numpy(drawn))
 
