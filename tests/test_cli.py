@@ -486,6 +486,59 @@ def test_a_run_of_an_earlier_version_that_moved_is_verified_by_its_certificates(
     assert "(another machine or device)" in capsys.readouterr().out
 
 
+def test_tasks_can_be_added_to_a_run(run, folder, capsys):
+    """`run` is in the folder, and has two of three tasks."""
+    more = ["run", "small.toml", "--quiet", "--json", "--set", "stream.num_tasks=3", "--out"]
+    assert cli.main([*more, "run"]) == 0
+    added = json.loads(capsys.readouterr().out)
+    assert cli.main([*more, "whole"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert added["finished"] is True
+    assert len(added["tasks"]) == 3
+    assert {**added, "timings": 0} == {**whole, "timings": 0}
+    for name in ("recipe.toml", "config.json"):
+        assert (run / name).read_text() == (folder / "whole" / name).read_text()
+    assert cli.main(["resume", "run"]) == 0
+    assert "is finished; nothing is left to do" in capsys.readouterr().out
+    assert cli.main(["verify", "run"]) == 0
+    assert "verified: all that 3 tasks read" in capsys.readouterr().out
+    more.remove("--json")
+    fails(capsys, 2, r"run holds a run; go on with it, clnp resume run, or .*", *more, "run")
+
+
+def test_a_run_is_resumed_with_the_tasks_that_were_added(run, folder, capsys, monkeypatch):
+    tell = Course._tell
+
+    def stop(course, event):
+        tell(course, event)
+        if event["event"] == "epoch":
+            course.stop()
+
+    more = ["run", "small.toml", "--quiet", "--set", "stream.num_tasks=3", "--out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "_tell", stop)
+        assert cli.main([*more, "run"]) == 130
+    assert cli.main(["resume", "run", "--quiet"]) == 0
+    assert cli.main([*more, "whole"]) == 0
+    results = [read_json(folder / name, RESULT, {}) for name in ("run", "whole")]
+    assert {**results[0], "timings": 0} == {**results[1], "timings": 0}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("stream.order=[4, 5, 0, 1, 2, 3, 6, 7, 8, 9]", "its task 1 is 'digits 0-1', not .*4-5'"),
+        ("stream.num_train=20", "its task 1, 'digits 0-1', has train '.*', not '.*'"),
+        ("seed=9", "its seed is 0, not 9"),
+    ],
+)
+def test_tasks_are_not_added_to_another_experiment(run, folder, capsys, setting, message):
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    more = ["run", "small.toml", "--set", "stream.num_tasks=3", "--out", "run", "--set", setting]
+    fails(capsys, 2, f"run holds another experiment: {message}", *more)
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+
+
 def test_a_recipe_that_was_edited_is_found(run, capsys):
     text = (run / "recipe.toml").read_text()
     (run / "recipe.toml").write_text(text.replace("margin = 2.0", "margin = 9.0"))

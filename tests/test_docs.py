@@ -85,7 +85,7 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names = run_blocks(ROOT / "docs/quickstart.md", {})
-    assert names["net"].tasks == ("low", "high")
+    assert names["net"].tasks == ("low", "high", "even")
     assert min(names["result"]["scores"][-1]) > 80
     wine = datasets.find("wine", "data")
     assert (len(wine.train[0]), wine.num_classes, wine.shape) == (140, 3, (13,))

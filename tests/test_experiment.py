@@ -10,6 +10,8 @@ from torch.nn import functional as F
 import clnp
 from clnp import Experiment, FineTuning, LearnerConfig, Objective, Task, Training
 from clnp.baselines.finetune import Finetune
+from clnp.baselines.joint import Joint
+from clnp.baselines.methods import BASELINES
 from clnp.baselines.packnet import PackNet
 from clnp.baselines.single import Single
 from clnp.config import TaskSettings
@@ -123,7 +125,7 @@ def test_a_run_goes_on_from_any_event(tmp_path, moment):
     assert without_timings(broken) == without_timings(whole)
 
 
-@pytest.mark.parametrize("moment", [0, 1, 2, 3, 5, 7, 10, 14, 15, 16, 17, 18, 21, 24, 28, 32, 37])
+@pytest.mark.parametrize("moment", [1, 2, 3, 5, 10, 14, 15, 17, 21, 28, 37])
 def test_candidates_that_are_trained_together_go_on_from_any_event(tmp_path, moment):
     """Every event is there once, also if one of them diverged or stopped before the others."""
     training = Training(epochs=6, batch_size=32, patience=2)
@@ -190,14 +192,16 @@ def test_another_experiment_does_not_go_on_with_a_run(tmp_path):
     experiment().run(tmp_path / "run")
     with pytest.raises(RunError, match=r"run holds another experiment: its seed is 0, not 1"):
         experiment(seed=1).run(tmp_path / "run")
-    with pytest.raises(RunError, match="holds another experiment: its tasks is"):
-        experiment(*"abc").run(tmp_path / "run")
+    with pytest.raises(RunError, match=r"another experiment: its task 2 is 'b', not 'c'$"):
+        experiment(*"acb").run(tmp_path / "run")
+    with pytest.raises(RunError, match=r"run has a task that is not given: 'b'$"):
+        experiment("a").run(tmp_path / "run")
     with pytest.raises(RunError, match=r"experiment: its learner\.margin is 3\.0, not 1\.0"):
         experiment(margin=1.0).run(tmp_path / "run")
     other = experiment()
     x, y = other.tasks[1].train
     tasks = [other.tasks[0], replace(other.tasks[1], train=(x + 1, y))]
-    with pytest.raises(RunError, match=r"experiment: its tasks\.1\.train is '140 samples, "):
+    with pytest.raises(RunError, match=r"experiment: its task 2, 'b', has train '140 samples, "):
         replace(other, tasks=tasks).run(tmp_path / "run")
 
 
@@ -228,10 +232,10 @@ def test_another_way_to_prepare_or_to_judge_a_task_is_another_experiment(tmp_pat
 
     changed(prepare=lambda x: 2 * x).run(tmp_path / "prepared")
     changed(prepare=lambda x: 2 * x).run(tmp_path / "prepared")
-    with pytest.raises(RunError, match=r"its tasks\.0\.prepare is '.*<lambda> \w{8}', not '"):
+    with pytest.raises(RunError, match=r"its task 1, 'a', has prepare '.*<lambda> \w{8}', not '"):
         changed(prepare=lambda x: 3 * x).run(tmp_path / "prepared")
     changed(objective=objective(1.0), num_outputs=3).run(tmp_path / "judged")
-    with pytest.raises(RunError, match=r"its tasks\.0\.loss is '.*<lambda> \w{8}', not '"):
+    with pytest.raises(RunError, match=r"its task 1, 'a', has loss '.*<lambda> \w{8}', not '"):
         changed(objective=objective(2.0), num_outputs=3).run(tmp_path / "judged")
 
 
@@ -355,6 +359,98 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_later(tmp_path):
     result = experiment().run(tmp_path / "run")
     assert without_timings(result) == without_timings(whole)
     assert read_events(tmp_path / "run")[3]["event"] == "resumed"
+
+
+GROWN = {"alphas": (1e-3, 5e-3), "search_on": "first", "fine_tuning": FineTuning(2, 1e-3)}
+
+
+def without_counts(events):
+    """The events without the first, and without how many tasks there are to come."""
+    unlike = ("num_tasks", "epochs_of_run")
+    return [{k: v for k, v in event.items() if k not in unlike} for event in events[1:]]
+
+
+@pytest.mark.parametrize("head", ["multi", "single"])
+def test_tasks_can_be_added_to_a_finished_run(tmp_path, head):
+    whole = experiment(*"abcd", head=head, width=60, **GROWN).run(tmp_path / "whole")
+    for names in ("ab", "abc", "abcd"):
+        result = experiment(*names, head=head, width=60, **GROWN).run(tmp_path / "run")
+        assert result["finished"] is True
+        assert result["num_tasks"] == len(names)
+    assert without_timings(result) == without_timings(whole)
+    assert without_timings(read_json(tmp_path / "run", RESULT, {})) == without_timings(whole)
+    assert read_json(tmp_path / "run", CONFIG, {}) == read_json(tmp_path / "whole", CONFIG, {})
+    found = [without_counts(told(tmp_path / name)) for name in ("run", "whole")]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (("begin", 1), ("epoch", 3)),
+        (("epoch", 4), ("epoch", 1)),
+        (("task", 1), ("begin", 1)),
+        (("epoch", 17), ("evaluation", 1)),
+        (("finished", 1), ("round", 1)),
+    ],
+)
+def test_tasks_can_be_added_to_a_run_that_broke_off(tmp_path, first, then):
+    whole = experiment(*"abc", **GROWN).run(tmp_path / "whole")
+    broken_off(experiment(*"ab", **GROWN), tmp_path / "run", *first)
+    broken_off(experiment(*"abc", **GROWN), tmp_path / "run", *then)
+    with pytest.raises(RunError, match=r"run has a task that is not given: 'c'$"):
+        experiment(*"ab", **GROWN).run(tmp_path / "run")
+    result = experiment(*"abc", **GROWN).run(tmp_path / "run")
+    assert without_timings(result) == without_timings(whole)
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+@pytest.mark.parametrize("file", [RESULT, CONFIG])
+def test_a_run_that_is_killed_while_tasks_are_added_goes_on(tmp_path, monkeypatch, names, file):
+    whole = experiment(*names).run(tmp_path / "whole")
+    experiment(*"ab").run(tmp_path / "run")
+    replace_file = clnp.runs.replace_file
+
+    def crash(path, data):
+        if path.name == file:
+            raise Crash
+        replace_file(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("clnp.runs.replace_file", crash)
+        with pytest.raises(Crash):
+            experiment(*"abc").run(tmp_path / "run")
+    result = experiment(*names).run(tmp_path / "run")
+    assert without_timings(result) == without_timings(whole)
+
+
+def test_a_task_that_does_not_fit_is_not_added(tmp_path):
+    first = experiment(*"ab").run(tmp_path / "run")
+    made = experiment(*"abc")
+    x, y = made.tasks[2].train
+    bad = replace(made, tasks=[*made.tasks[:2], replace(made.tasks[2], train=(x / 0, y))])
+    with pytest.raises(ArgumentError, match="task 'c', training data: an input is NaN"):
+        bad.run(tmp_path / "run")
+    assert experiment(*"ab").run(tmp_path / "run") == first
+    with pytest.raises(RunError, match=r"its learner\.margin is 3\.0, not 1\.0"):
+        experiment(*"abc", margin=1.0).run(tmp_path / "run")
+    assert experiment(*"ab").run(tmp_path / "run") == first
+
+
+@pytest.mark.parametrize("settings", [each for each in BASELINES if each is not Joint])
+def test_tasks_can_be_added_to_a_run_of_a_baseline(tmp_path, settings):
+    made = [replace(experiment(*names), baseline=settings()) for names in ("ab", "abc")]
+    whole = made[1].run(tmp_path / "whole")
+    made[0].run(tmp_path / "run")
+    assert without_timings(made[1].run(tmp_path / "run")) == without_timings(whole)
+
+
+def test_tasks_cannot_be_added_to_joint_training(tmp_path):
+    made = [replace(experiment(*names), baseline=Joint()) for names in ("ab", "abc")]
+    first = made[0].run(tmp_path / "run")
+    with pytest.raises(RunError, match="run: joint training learns all tasks at the same time"):
+        made[1].run(tmp_path / "run")
+    assert made[0].run(tmp_path / "run") == first
 
 
 @pytest.fixture

@@ -80,10 +80,38 @@ def test_a_run_may_say_more_than_an_experiment(tmp_path):
     check_alike({"a": (1, {"b": 2.0})}, {"a": [1, {"b": 2.0}], "recipe": "mine"}, tmp_path)
 
 
+def named(*names):
+    return {"tasks": [{"name": name, "train": "1 sample"} for name in names], "seed": 1}
+
+
+def test_tasks_may_be_added_at_the_end(tmp_path):
+    assert check_alike(named("a", "b"), named("a", "b"), tmp_path) == 0
+    assert check_alike(named("a", "b", "c"), named("a"), tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        (named("a", "x", "c", "d"), "holds another experiment: its task 2 is 'b', not 'x'"),
+        (named("a", "x"), "holds another experiment: its task 2 is 'b', not 'x'"),
+        (named("a", "b"), "has a task that is not given: 'c'"),
+        ({**named("a"), "seed": 2}, "holds another experiment: its seed is 1, not 2"),
+        (
+            {**named(), "tasks": [{"name": "a", "train": "2 samples"}]},
+            "holds another experiment: its task 1, 'a', has train '1 sample', not '2 samples'",
+        ),
+    ],
+)
+def test_the_first_task_that_differs_is_told_in_a_line(tmp_path, now, message):
+    with pytest.raises(RunError) as caught:
+        check_alike(now, named("a", "b", "c"), tmp_path)
+    assert str(caught.value) == f"{tmp_path} {message}"
+
+
 def test_a_run_of_an_earlier_version_says_less_of_its_tasks(tmp_path):
     now = {"tasks": [{"name": "a", "prepare": "f 12345678", "loss": None, "score": None}]}
     check_alike(now, {"tasks": [{"name": "a"}]}, tmp_path)
-    with pytest.raises(RunError, match=r"its tasks\.0\.prepare is None, not 'f 12345678'"):
+    with pytest.raises(RunError, match=r"its task 1, 'a', has prepare None, not 'f "):
         check_alike(now, {"tasks": [{"name": "a", "prepare": None}]}, tmp_path)
 
 

@@ -13,6 +13,7 @@ from clnp.errors import RunError
 from clnp.runs import (
     CONFIG,
     EVENTS,
+    RESULT,
     Run,
     command,
     expanded,
@@ -38,6 +39,17 @@ def test_a_new_run_holds_its_files(tmp_path):
     with Run.create(tmp_path / "deep" / "run", FILES) as run:
         assert read_config(run.path)["tasks"] == []
         assert (run.path / "recipe.toml").read_text() == "seed = 0"
+
+
+def test_a_finished_run_can_be_described_anew(tmp_path):
+    with Run.create(tmp_path / "run", FILES) as run:
+        run.reopen({CONFIG: '{"format": 1, "tasks": [1]}'})
+        assert not (run.path / RESULT).exists()
+        run.write(RESULT, {"finished": True, "tasks": [1]})
+        run.reopen({"recipe.toml": "seed = 1", CONFIG: '{"format": 1, "tasks": [2]}'})
+        assert read_json(run.path, RESULT, {}) == {"finished": False, "tasks": [1]}
+        assert read_config(run.path)["tasks"] == [2]
+        assert (run.path / "recipe.toml").read_text() == "seed = 1"
 
 
 def test_an_empty_directory_can_become_a_run(tmp_path):

@@ -85,11 +85,23 @@ def begin(
         yield experiment, run
 
 
-def carry_out(experiment: Experiment, run: Run, place: Circumstances, console: Silence) -> Answer:
-    """Follow the course of an experiment; a signal makes it save and stop."""
+def carry_out(
+    experiment: Experiment,
+    run: Run,
+    place: Circumstances,
+    console: Silence,
+    *,
+    loaded: LoadedRecipe | None = None,
+) -> Answer:
+    """Follow the course of an experiment; a signal makes it save and stop.
+
+    Where it adds tasks to the run, the recipe that is given becomes the run's.
+    """
     trackers = trackers_named(place.trackers, quiet=type(console) is Silence)
     audience = Audience(trackers, lambda text: warn(text, console))
-    course = Course(experiment, run, place.checkpoint_seconds, console.show, audience=audience)
+    recipe = None if loaded is None else to_toml(loaded.recipe, header=HEADER)
+    seconds, show = place.checkpoint_seconds, console.show
+    course = Course(experiment, run, seconds, show, audience=audience, recipe=recipe)
     try:
         with stopping(course, console):
             result = course.follow()

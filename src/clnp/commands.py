@@ -27,7 +27,7 @@ from .console import Lines, Silence
 from .devices import find_device, use_threads
 from .errors import ClnpError, RunError, StoppedError, unknown_name
 from .jobs import STOPPED, Job, num_threads, side_by_side
-from .recipe import recipe_of
+from .recipe import LoadedRecipe, recipe_of
 from .runs import (
     CONFIG,
     FORMAT,
@@ -40,6 +40,7 @@ from .runs import (
     read_config,
     read_json,
     reading,
+    taken,
     to_json,
     writing,
 )
@@ -174,6 +175,8 @@ def start(
             option = "--search-once" if search_once else "--jobs"
             raise RunError(f"{option} is for a series: name the number of seeds, --seeds 5")
         path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-seed{first}")
+        if (path / CONFIG).is_file():
+            return _add_tasks(loaded, path, place, console)
         with begin(loaded, path, device, place.data, console) as (experiment, run):
             return carry_out(experiment, run, place, console)
     path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-{num_seeds}seeds")
@@ -186,6 +189,19 @@ def start(
     }
     _begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
     return _go_on(path, source, place, num_jobs=num_jobs, console=console)
+
+
+def _add_tasks(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence) -> Answer:
+    """Go on with a run by a recipe that is its own with more tasks; any other is refused."""
+    config, before = read_config(path), last_environment(path)
+    device = find_device(place.device or before.get("device"))
+    use_threads(device, before)
+    data = place.data or config.get("data")
+    experiment = experiment_of(loaded, device, data, on_download=console.download)
+    if len(experiment.tasks) <= len(config["tasks"]):
+        raise RunError(taken(path))
+    with Run.open(path) as run:
+        return carry_out(experiment, run, place, console, loaded=loaded)
 
 
 def _begin_series(path: Path, series: dict[str, Any], text: str) -> None:

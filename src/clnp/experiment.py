@@ -27,6 +27,7 @@ from .runs import (
     CONFIG,
     ENVIRONMENT,
     FORMAT,
+    RECIPE,
     RESULT,
     Run,
     command,
@@ -108,16 +109,18 @@ class Experiment:
     ) -> dict[str, Any]:
         """Learn all tasks in a run directory, from where it broke off if there is a run already.
 
-        What comes back is also in `result.json`. Trackers, `clnp.TensorBoard()` for example, are
-        told of the whole run, also if it is finished.
+        A run that has the first of these tasks, finished or not, goes on with the others. What
+        comes back is also in `result.json`. Trackers, `clnp.TensorBoard()` for example, are told of
+        the whole run, also if it is finished.
         """
         path = expanded(directory)
         going_on = (path / CONFIG).is_file()
         if going_on and (result := read_json(path, RESULT, {})).get("finished"):
-            check_alike(self.to_json(), read_config(path), path)
-            if trackers:
-                tell_again(path, trackers)
-            return dict(result)
+            config = read_config(path)
+            if not check_alike(self.to_json(), config, path):
+                if trackers:
+                    tell_again(path, trackers)
+                return dict(result)
         new = {CONFIG: to_json(self.to_json(), indent=1)}
         with Run.open(path) if going_on else Run.create(path, new) as run:
             audience = Audience(trackers)
@@ -127,8 +130,9 @@ class Experiment:
 class Course:
     """An experiment on its way through the tasks.
 
-    Call `stop` from a signal handler: the run then saves where it is after the current epoch, and
-    `follow` raises a `StoppedError`.
+    A run that has but the first of them goes on with the others; `recipe` is then the text of the
+    one that has them all, where the run is made from a recipe. Call `stop` from a signal handler:
+    the run then saves where it is after the current epoch, and `follow` raises a `StoppedError`.
     """
 
     def __init__(
@@ -139,8 +143,10 @@ class Course:
         on_event: Callable[[Event], None] = lambda event: None,
         *,
         audience: Audience | None = None,
+        recipe: str | None = None,
     ) -> None:
         self.experiment, self.run, self.on_event = experiment, run, on_event
+        self._recipe = recipe
         self._audience = Audience(()) if audience is None else audience
         self.checkpoint_seconds = checkpoint_seconds
         self._described = json.loads(to_json(experiment.to_json()))
@@ -202,7 +208,8 @@ class Course:
     def _take_up(self) -> bool:
         """Put everything to where the last checkpoint left it; whether that is inside a task."""
         experiment, run = self.experiment, self.run
-        check_alike(self._described, read_config(run.path), run.path)
+        config = read_config(run.path)
+        num_added = check_alike(self._described, config, run.path)
         state = None
         path = run.path / CHECKPOINT
         if path.exists():
@@ -213,6 +220,8 @@ class Course:
             self._full, self._peak = state["full"], state["peak_bytes"]
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
+        if num_added:
+            self._add_tasks(config, num_added)
         self.method = self._method(state)
         if self.method.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.method.device)
@@ -235,6 +244,19 @@ class Course:
             return False
         self._announce("resumed", experiment.tasks[len(self._done)])
         return True
+
+    def _add_tasks(self, config: Mapping[str, Any], num_added: int) -> None:
+        """Let the run have the tasks at the end too, if it can and they fit."""
+        if isinstance(self.experiment.baseline, Joint):
+            raise RunError(
+                f"{self.run.path}: joint training learns all tasks at the same time, so that none "
+                "can be added; begin a new run"
+            )
+        fresh = self._method(None)  # The network of the run may be inside a task.
+        for task in self.experiment.tasks[-num_added:]:
+            fresh.check(task)
+        recipe = {} if self._recipe is None else {RECIPE: self._recipe}
+        self.run.reopen({**recipe, CONFIG: to_json({**config, **self._described}, indent=1)})
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:
         """What learns, from the start or from a checkpoint with this state."""

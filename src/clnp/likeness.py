@@ -73,17 +73,45 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> None:
-    """Raise a `RunError` that names the first difference between two experiments.
+def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> int:
+    """How many tasks an experiment adds to those of a run, which come first.
 
-    A run may say more than an experiment does: what its recipe is called, where its data is.
+    A `RunError` names the first difference if there is any other. A run may say more than an
+    experiment does: what its recipe is called, where its data is.
     """
     here = json.loads(to_json(now))
     there = {name: before[name] for name in here if name in before} if before else before
-    difference = _difference(here, there, "")
-    if difference is not None:
-        key, here, there = difference
-        raise RunError(f"{path} holds another experiment: its {key} is {there!r}, not {here!r}")
+    given, known = _tasks(here), _tasks(there)
+    num = min(len(given), len(known))
+    if len(given) != len(known):
+        # Which task is another says more than that there are more or fewer.
+        here, there = {**here, "tasks": given[:num]}, {**there, "tasks": known[:num]}
+    found = _difference(here, there, "")
+    if found is not None:
+        raise RunError(f"{path} holds another experiment: its {_told(*found, known)}")
+    if len(given) < len(known):
+        raise RunError(f"{path} has a task that is not given: {_name(known[num])!r}")
+    return len(given) - len(known)
+
+
+def _tasks(experiment: Any) -> list[Any]:
+    tasks = experiment.get("tasks") if isinstance(experiment, Mapping) else None
+    return tasks if isinstance(tasks, list) else []
+
+
+def _name(task: Any) -> Any:
+    return task.get("name") if isinstance(task, Mapping) else task
+
+
+def _told(key: str, now: Any, before: Any, tasks: list[Any]) -> str:
+    """What differs, in words; that of a task with its number and name."""
+    found = re.fullmatch(r"tasks\.(\d+)(?:\.(.*))?", key)
+    if found is None:
+        return f"{key} is {before!r}, not {now!r}"
+    number = int(found[1])
+    if found[2] == "name":
+        return f"task {number + 1} is {before!r}, not {now!r}"
+    return f"task {number + 1}, {_name(tasks[number])!r}, has {found[2]} {before!r}, not {now!r}"
 
 
 def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:

@@ -63,10 +63,7 @@ class Run:
             run = Run._locked(place)
             if (place / CONFIG).exists():
                 run.close()
-                raise RunError(
-                    f"{place} holds a run; go on with it, {command('resume', place)}, or give "
-                    "another directory"
-                )
+                raise RunError(taken(place))
             # A process that was killed before the config was there may have left these.
             left_over = (LOCK, RECIPE)
             if any(f.name not in left_over and TEMPORARY not in f.name for f in place.iterdir()):
@@ -154,9 +151,28 @@ class Run:
         with writing(self.path):
             replace_file(self.path / name, (to_json(value, indent=1) + "\n").encode())
 
+    def reopen(self, files: Mapping[str, str]) -> None:
+        """Let a run that may be finished be described by these files, written in their order.
+
+        Killed in between, it is one that is not finished and can be gone on with as before.
+        """
+        result = read_json(self.path, RESULT, {})
+        if result.get("finished"):
+            self.write(RESULT, {**result, "finished": False})
+        with writing(self.path):
+            for name, text in files.items():
+                replace_file(self.path / name, text.encode())
+
     def add_environment(self, environment: Mapping[str, Any]) -> None:
         """Note on what the run has been started or gone on with."""
         self.write(ENVIRONMENT, [*read_json(self.path, ENVIRONMENT, []), environment])
+
+
+def taken(path: Path) -> str:
+    """What to say to a run in a directory that holds one."""
+    return (
+        f"{path} holds a run; go on with it, {command('resume', path)}, or give another directory"
+    )
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
