@@ -17,6 +17,7 @@ from .assembly import experiment_of
 from .console import Silence
 from .errors import StoppedError
 from .experiment import Course, Experiment
+from .jobs import stop_signals
 from .recipe import LoadedRecipe
 from .runs import CONFIG, RECIPE, Run, command, expanded, to_json
 from .schema import to_toml
@@ -78,8 +79,7 @@ def begin(
 ) -> Iterator[tuple[Experiment, Run]]:
     """A new run of a recipe, in its directory."""
     experiment = experiment_of(loaded, device, data, on_download=console.download)
-    where = absolute(data or os.environ.get("CLNP_DATA"))
-    config = {**experiment.to_json(), "recipe": loaded.name, "data": where}
+    config = {**experiment.to_json(), "recipe": loaded.name, "data": data_of(data)}
     files = {CONFIG: to_json(config, indent=1), RECIPE: to_toml(loaded.recipe, header=HEADER)}
     with Run.create(path, files) as run:
         yield experiment, run
@@ -144,12 +144,10 @@ def stopping(course: Course, console: Silence) -> Iterator[None]:
         course.stop()
         console.say("stopping after this epoch; once more to stop at once")
 
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
     # What is ignored stays so: nohup ignores SIGHUP.
     before = {
         each: signal.getsignal(each)
-        for each in signals
+        for each in stop_signals()
         if signal.getsignal(each) is not signal.SIG_IGN
     }
     for each in before:
@@ -161,11 +159,7 @@ def stopping(course: Course, console: Silence) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def data_of(place: Circumstances) -> str | None:
+def data_of(given: str | None) -> str | None:
     """Where data is looked for, such that it is found from any directory."""
-    return absolute(place.data or os.environ.get("CLNP_DATA"))
-
-
-def absolute(data: str | None) -> str | None:
-    """The directory, such that it is found from any other."""
+    data = given or os.environ.get("CLNP_DATA")
     return None if data is None else str(expanded(data).absolute())

@@ -94,7 +94,7 @@ def compare(
         "source": source.absolute().to_json(),
         "seeds": list(range(loaded.recipe.seed, loaded.recipe.seed + num_seeds)),
         "search_once": search_once,
-        "data": data_of(place),
+        "data": data_of(place.data),
         # Methods may be added to a comparison later.
         "methods": list(dict.fromkeys([*before.get("methods", []), *methods])),
     }
@@ -185,7 +185,7 @@ def start(
         "recipe": short,
         "seeds": list(range(first, first + num_seeds)),
         "search_once": search_once,
-        "data": data_of(place),
+        "data": data_of(place.data),
     }
     _begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
     return _go_on(path, source, place, num_jobs=num_jobs, console=console)

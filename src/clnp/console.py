@@ -213,7 +213,9 @@ def described(event: Event, plan: Mapping[str, Any]) -> str | None:
             f"{event['seconds']:.3g} s"
         )
     if kind == "candidate":
-        what = f"  {_candidate(event, plan)}, alpha {_alpha(event)}, lr {event['lr']:g}: "
+        what = (
+            f"  {_candidate(event, plan)}, alpha {alpha_told(event['alpha'])}, lr {event['lr']:g}: "
+        )
         if event["diverged"]:
             return f"{what}diverged and is dropped: {event['diverged']}"
         epochs = "1 epoch" if event["num_epochs"] == 1 else f"{event['num_epochs']} epochs"
@@ -241,8 +243,8 @@ def described(event: Event, plan: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _alpha(event: Event) -> str:
-    alpha = event["alpha"]
+def alpha_told(alpha: float | Mapping[str, float]) -> str:
+    """The strength of the penalty, or those of all layers."""
     if isinstance(alpha, Mapping):
         return ", ".join(f"{layer} {value:g}" for layer, value in alpha.items())
     return f"{alpha:g}"

@@ -54,7 +54,7 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
                 os.kill(process.pid, number)
 
     # What is ignored stays so: nohup ignores SIGHUP.
-    handlers = {number: signal.getsignal(number) for number in _numbers()}
+    handlers = {number: signal.getsignal(number) for number in stop_signals()}
     before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
     for number in before:
         signal.signal(number, hand_on)
@@ -83,7 +83,7 @@ def get_ready() -> None:
     multiprocessing.resource_tracker.ensure_running()  # It would undo what is blocked now.
     # A terminal signals all processes at once. What is blocked here stays so in the new one, which
     # ends when this one does.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _numbers())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     try:
         multiprocessing.forkserver.ensure_running()
     finally:
@@ -98,18 +98,18 @@ def _context() -> SpawnContext | ForkServerContext:
     return context
 
 
-def _numbers() -> list[signal.Signals]:
+def stop_signals() -> list[signal.Signals]:
     """The signals to stop that there are here."""
     return [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
 
 
 def _work(job: Job, environment: dict[str, str]) -> None:
     """What the process of a job does."""
-    for number in _numbers():
+    for number in stop_signals():
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _leave)  # Until there is something to save before.
     if isinstance(_context(), ForkServerContext):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _numbers())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals())
         # It has the environment of when the one that it is forked from was started.
         os.environ.clear()
         os.environ.update(environment)

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from .compare import read_comparison, rows, texts
+from .console import alpha_told
 from .glyphs import Screen, plain, screen_of
 from .metrics import backward_transfer, forgetting
 from .outlook import Forecast
@@ -24,7 +25,7 @@ from .runs import (
     reading,
 )
 from .series import aggregate, described as series_text, finished_results, read_series
-from .summary import alpha_told, everything, floats, status, verdict
+from .summary import everything, floats, status, verdict
 
 MOST_CHOICES = 2
 """Winners of the grid that are spelt out."""

@@ -144,7 +144,7 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     for assignment in assignments:
         document = document.set(assignment)
     build(Recipe, document)  # Each mistake is told once, before a method inherits it.
-    for method in NAMES:
+    for method in (name for name in NAMES if name != OURS):
         # What a method does not say of its training is as in the learner's.
         document = document.inherited(("methods", method, "training"), ("learner", "training"))
     return LoadedRecipe(short, build(Recipe, document), document)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .console import described
+from .console import alpha_told, described
 from .ledger import aligned
 from .metrics import forgetting
 from .outlook import Forecast
@@ -201,13 +201,6 @@ def thresholds(result: Mapping[str, Any]) -> str:
             ]
         )
     return aligned(rows)
-
-
-def alpha_told(alpha: float | Mapping[str, float]) -> str:
-    """The strength of the penalty, or those of all layers."""
-    if isinstance(alpha, Mapping):
-        return ", ".join(f"{layer} {value:g}" for layer, value in alpha.items())
-    return f"{alpha:g}"
 
 
 def _plainly(value: Any) -> str:
