@@ -68,6 +68,7 @@ def test_a_task_that_is_learnt_later_has_the_arithmetic_of_then():
     [
         ([A, A], A, arithmetic(A)),
         ([OLD], A, arithmetic(A)),
+        ([OLD], None, arithmetic(OLD)),
         ([A, A], B, arithmetic(A)),
         ([A, B], B, None),
         ([], A, None),

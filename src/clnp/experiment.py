@@ -227,7 +227,7 @@ class Course:
             torch.cuda.reset_peak_memory_stats(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
-        date_back(self._done, read_json(run.path, ENVIRONMENT, []), environment)
+        date_back(self._done, read_json(run.path, ENVIRONMENT, []))
         run.add_environment(environment)
         if self._audience:
             # Before the clock of the run starts: connecting may take longer than a task.

@@ -69,14 +69,17 @@ def note(record: Record, here: str, digest: str | None) -> None:
 
 
 def date_back(
-    records: Sequence[Record], sessions: Sequence[Mapping[str, Any]], now: Mapping[str, Any]
+    records: Sequence[Record],
+    sessions: Sequence[Mapping[str, Any]],
+    now: Mapping[str, Any] | None = None,
 ) -> None:
     """Give records of an earlier version their arithmetic; None where sessions had different ones.
 
-    What such a record says of its outputs means nothing then.
+    What such a record says of its outputs means nothing then. That of `now` is taken for theirs if
+    nothing speaks against it: less was written down of sessions then.
     """
     first: Mapping[str, Any] = sessions[0] if sessions else {}
     alike = bool(sessions) and all(same_arithmetic(first, each) for each in sessions)
-    found = arithmetic(now if alike and same_arithmetic(first, now) else first)
+    found = arithmetic(first if now is None or not same_arithmetic(first, now) else now)
     for record in records:
         record.setdefault("arithmetic", found if alike else None)
