@@ -178,9 +178,8 @@ class Learner:
                 progress.trained.append(candidate)
                 told = {key: value for key, value in vars(candidate).items() if key != "state"}
                 self.on_event({"event": "candidate", "task": name, "candidate": number, **told})
-            self.on_progress(
-                progress
-            )  # A part of those that were trained together cannot be saved.
+            # Not before: a part of those that were trained together cannot be saved.
+            self.on_progress(progress)
         if all(candidate.score is None for candidate in progress.trained):
             reasons = "; ".join(
                 f"alpha {c.alpha}, lr {c.lr:g}: {c.diverged}" for c in progress.trained

@@ -172,8 +172,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     groups = []
     for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         kept = {name: own[name] for name in ("capturable", "fused", "foreach") if name in own}
-        is_tensor = isinstance(own["lr"], Tensor)
-        lr = torch.full_like(own["lr"], saved["lr"]) if is_tensor else float(saved["lr"])
+        lr: Any = float(saved["lr"])
+        if isinstance(own["lr"], Tensor):
+            lr = torch.full_like(own["lr"], lr)
         groups.append({**saved, **kept, "lr": lr})
     optimizer.load_state_dict({**state, "param_groups": groups})
 
