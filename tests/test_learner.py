@@ -231,6 +231,24 @@ def test_a_lone_sample_in_the_last_batch_does_no_harm_to_batchnorm():
     assert net.ledger.claimed()["0"] > 0
 
 
+def test_an_objective_that_gives_no_number_is_refused():
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+
+    def learn(loss, score):
+        own = Objective("own", loss, score)
+        Learner(network(), config()).learn(Task("a", (x, x[:, :3]), objective=own, num_outputs=3))
+
+    def square(outputs, targets):
+        return (outputs - targets).square()
+
+    with pytest.raises(ArgumentError, match=r"^the loss of the objective 'own' is of shape \[2, "):
+        learn(square, lambda outputs, targets: 1.0)
+    with pytest.raises(ArgumentError, match="^the loss of the objective 'own' is 0"):
+        learn(lambda outputs, targets: 0.0, lambda outputs, targets: 1.0)
+    with pytest.raises(ArgumentError, match="the score of the objective 'own' is None; it must be"):
+        learn(lambda o, t: square(o, t).mean(), lambda outputs, targets: None)
+
+
 def test_objectives_of_all_kinds():
     x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
     several = Task("labels", (x, (x[:, :3] > 0).float()), objective="multi-label")

@@ -237,19 +237,19 @@ def evaluate(
     As soon as `at_least` is out of reach, it is the score over the data so far, which is below.
     """
     if at_least is None or objective.highest is None:
-        return float(objective.score(*outputs_of(predict, batches)))
+        return objective.number(*outputs_of(predict, batches))
     total, num_seen, num_samples = 0.0, 0, len(batches)
     pairs = []
     with torch.no_grad(), evaluating(predict):
         for inputs, targets in _pieces(batches):
             pairs.append((predict(inputs), targets))
-            total += len(targets) * float(objective.score(*pairs[-1]))
+            total += len(targets) * objective.number(*pairs[-1])
             num_seen += len(targets)
             within_reach = total + (num_samples - num_seen) * objective.highest
             # What rounding may have taken away is far less than a sample.
             if within_reach < num_samples * at_least - 1e-6:
                 return total / num_seen
-    return float(objective.score(*joined(pairs)))
+    return objective.number(*joined(pairs))
 
 
 def _pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:

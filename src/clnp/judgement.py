@@ -40,7 +40,7 @@ def judge(
             return None
         seed_all(derive(seed, "test", task.name))
         outputs, targets = outputs_of(lambda inputs: predict(inputs, task.name), batches)
-    return float(objective_named(task.objective).score(outputs, targets)), digest_of(outputs)
+    return objective_named(task.objective).number(outputs, targets), digest_of(outputs)
 
 
 def expected(record: Mapping[str, Any], here: str) -> str | None:

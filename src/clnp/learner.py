@@ -157,12 +157,13 @@ class Learner:
         self.net.train(part == "training")
         try:
             with torch.no_grad():
-                data.objective.loss(self.net(inputs), targets)
+                loss = data.objective.loss(self.net(inputs), targets)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ArgumentError(
                 f"task {data.task.name!r}, {part} data: inputs of shape {tuple(inputs.shape)} and "
                 f"{inputs.dtype} do not fit the network: {error}"
             ) from error
+        data.objective.check_loss(loss)
 
     def _train_all(self, data: TaskData, progress: Progress) -> None:
         """Train every candidate that has not been (Alg. 1, lines 2 and 3)."""

@@ -25,6 +25,25 @@ class Objective:
     score: Callable[[Any, Tensor], float]
     highest: float | None = None
 
+    def check_loss(self, loss: object) -> None:
+        """Raise an `ArgumentError` unless it is a tensor of one number."""
+        if not isinstance(loss, Tensor) or loss.ndim:
+            shape = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+            raise ArgumentError(
+                f"the loss of the objective {self.name!r} is {shape}; it must be a tensor of one "
+                "number, such as the mean over the batch"
+            )
+
+    def number(self, outputs: Any, targets: Tensor) -> float:
+        """The score, as a number."""
+        score: object = self.score(outputs, targets)
+        try:
+            return float(score)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                f"the score of the objective {self.name!r} is {score!r}; it must be a number"
+            ) from None
+
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Percent of samples whose largest output is the target's."""
