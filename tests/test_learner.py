@@ -243,7 +243,7 @@ def test_an_objective_that_gives_no_number_is_refused():
 
     with pytest.raises(ArgumentError, match=r"^the loss of the objective 'own' is of shape \[2, "):
         learn(square, lambda outputs, targets: 1.0)
-    with pytest.raises(ArgumentError, match="^the loss of the objective 'own' is 0"):
+    with pytest.raises(ArgumentError, match=r"^the loss of the objective 'own' is 0"):
         learn(lambda outputs, targets: 0.0, lambda outputs, targets: 1.0)
     with pytest.raises(ArgumentError, match="the score of the objective 'own' is None; it must be"):
         learn(lambda o, t: square(o, t).mean(), lambda outputs, targets: None)
