@@ -86,8 +86,8 @@ def labelled(name: str, *, network: str = "mlp", num: int = 96, seed: int = 0) -
     return Task(name, (x, x.flatten(1)[:, :3].argmax(1)), num_outputs=3)
 
 
-def method_of(baseline, network: str, *, head: str, device: str) -> DenseMethod:
-    """The method with that network, outside of any run."""
+def method_of(baseline, network: str, *, head: str, device: str, state=None) -> DenseMethod:
+    """The method with that network, outside of any run; from a state if one is given."""
     torch.manual_seed(0)
     setting = Setting(
         NETWORKS[network][0]().to(device),
@@ -100,4 +100,4 @@ def method_of(baseline, network: str, *, head: str, device: str) -> DenseMethod:
         on_event=lambda event: None,
         on_progress=lambda: None,
     )
-    return DenseMethod(baseline, setting, None)
+    return DenseMethod(baseline, setting, state)

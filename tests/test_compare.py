@@ -85,13 +85,16 @@ def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
     written = texts(found)
     assert [line.split()[:3] for line in written["txt"].splitlines()] == [
         ["method", "tasks", "learnt"],
-        ["clnp", "1", "90.00"],
-        ["single", "2", "75.00"],
+        ["clnp", "1.0", "90.00"],
+        ["single", "2.0", "75.00"],
     ]
     assert written["md"].startswith("| method | tasks learnt | average |")
     ours, _ = csv.DictReader(written["csv"].splitlines())
     assert float(ours["tasks_mean"]) == 1
-    assert r"clnp & 1 & 90.00" in written["tex"]
+    assert r"clnp & 1.0 & 90.00" in written["tex"]
+    make(tmp_path, "clnp", seeds=(1,))
+    (tmp_path / "clnp" / "series.json").write_text(json.dumps({"seeds": [0, 1]}))
+    assert "1.5 ± 0.7" in texts(rows(tmp_path))["txt"]
 
 
 def test_a_network_that_was_full_from_the_start_has_no_average(tmp_path):
@@ -100,7 +103,9 @@ def test_a_network_that_was_full_from_the_start_has_no_average(tmp_path):
     (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
     ours, _ = found = rows(tmp_path)
     assert (ours["tasks"]["mean"], ours["average"], ours["forward_transfer"]) == (0, None, None)
-    assert texts(found)["md"].splitlines()[2].startswith("| clnp | 0 ± 0 | - | - | - | - | 2.00")
+    assert (
+        texts(found)["md"].splitlines()[2].startswith("| clnp | 0.0 ± 0.0 | - | - | - | - | 2.00")
+    )
 
 
 def test_methods_are_compared_from_the_command_line(folder, capsys):

@@ -1,6 +1,7 @@
 """Groups of whole models; and the problems that only a whole model shows."""
 
 import copy
+import functools
 import itertools
 import random
 
@@ -329,8 +330,27 @@ class Keeping(nn.Module):
 
 
 def test_what_forward_leaves_behind_is_refused():
-    found = "forward leaves a tensor in the attribute 'features', in copies of the model too"
+    found = "forward leaves a tensor of the pass in the attribute 'features'"
     assert_only_problem(Keeping(), torch.randn(3, 4), where="(model)", found=found)
+
+
+class WithGrid(nn.Module):
+    """Computes constants when it first needs them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(4, 5, 3), nn.Conv2d(5, 2, 1)
+
+    @functools.cached_property
+    def grid(self):
+        return torch.linspace(-1, 1, 8).expand(1, 1, 8, 8)
+
+    def forward(self, x):
+        return self.out(self.conv(torch.cat([x, self.grid.expand(len(x), -1, -1, -1)], 1)).relu())
+
+
+def test_constants_may_stay_behind():
+    assert discover(WithGrid(), IMAGES).groups == {"conv": 5}
 
 
 def test_given_classifier():

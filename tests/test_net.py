@@ -617,7 +617,7 @@ def test_a_small_last_batch_counts_for_its_samples_only_when_recalibrating(size)
 
 def test_a_lone_sample_does_not_count_when_recalibrating():
     net, x, seen = with_norm()
-    net.recalibrate([x[:1], x[1:], x[:1]])
+    net.recalibrate([x[:0], x[:1], x[1:], x[:1]])
     torch.testing.assert_close(net.model[1].running_mean_free, seen[1:].mean(0))
     before = net.model[1].running_mean_free.clone()
     with pytest.raises(ArgumentError, match="needs batches of more than one sample"):
@@ -992,6 +992,51 @@ def test_no_state_dict_changes_what_is_frozen():
     net.load_state_dict(allowed)
     assert torch.equal(net.model.fc1.weight_free, average["model.fc1.weight_free"])
     net.verify()
+
+
+def test_no_state_dict_changes_a_constant_or_converts_by_assigning():
+    net = make("shifted")
+    x = example("shifted")
+    outputs = learn(net, "a", x)
+    net.begin_task("b")
+    state = copied_state(net)
+    with pytest.raises(TaskError, match=r"model.mean is frozen, and .* Nothing was loaded"):
+        net.load_state_dict({**state, "model.mean": state["model.mean"] * 1.001})
+    double = {n: t.double() if t.is_floating_point() else t for n, t in state.items()}
+    with pytest.raises(
+        TaskError, match=r"ended tasks in torch.float32; in torch.float64 their out"
+    ):
+        net.load_state_dict(double, assign=True)
+    assert same_state(net.state_dict(), state)
+    net.load_state_dict(double)
+    assert torch.equal(net(x, task="a"), outputs)
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
+
+
+class Noise(nn.Module):
+    """Has a mode in a place of its own."""
+
+    @property
+    def training(self):
+        return self.__dict__.get("mode", True)
+
+    @training.setter
+    def training(self, mode):
+        self.__dict__["mode"] = mode
+
+    def forward(self, x):
+        return F.dropout(x, 0.5, self.training)
+
+
+def test_a_mode_that_is_a_property_is_followed():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), Noise(), nn.Linear(8, 3))
+    net = clnp.ContinualNet(model, X)
+    net.begin_task("a")
+    net.end_task({"0": range(4)})
+    net.begin_task("b")
+    net.train()
+    assert torch.equal(net(X, task="a"), net(X, task="a"))
+    assert net.model[2].training
 
 
 def test_a_network_is_converted_before_a_task_ends_and_not_after():

@@ -16,11 +16,12 @@ from networks import copied_state, example, same_state
 NAME = "bn1.running_mean"
 
 
+TRAINING = Training(epochs=2, lr=0.1, batch_size=16, optimizer="SGD")
+
+
 def learnt(settings):
     """The method after two tasks, the statistics of the first in the network, and an input."""
-    torch.manual_seed(0)
-    training = Training(epochs=2, lr=0.1, batch_size=16, optimizer="SGD")
-    made = method_of(settings(training=training), "conv", head="multi", device="cpu")
+    made = method_of(settings(training=TRAINING), "conv", head="multi", device="cpu")
     made.learn(labelled("a", network="conv"))
     of_a = made.net.model.state_dict()[NAME].clone()
     made.learn(labelled("b", network="conv", seed=1))
@@ -70,3 +71,18 @@ def test_a_task_begins_with_none_and_the_open_one_has_its_own():
     other = TaskStatistics(model)
     other.restore(kept.learnt, device="cpu")
     assert same_state(other.learnt[0], kept.learnt[0])
+
+
+@pytest.mark.parametrize("settings", [Finetune, EWC, HAT])
+def test_a_method_goes_on_from_the_state_of_an_earlier_version(settings):
+    made, _, x = learnt(settings)
+    state = made.state()
+    known = state.pop("statistics")
+    if settings is HAT:
+        state["strategy"]["statistics"] = known
+    other = method_of(settings(training=TRAINING), "conv", head="multi", device="cpu", state=state)
+    assert torch.equal(other.predict(x, "b"), made.predict(x, "b"))
+    if settings is not EWC:  # Whose tasks all had those of the last.
+        assert torch.equal(other.predict(x, "a"), made.predict(x, "a"))
+    other.learn(labelled("c", network="conv", seed=2))
+    assert len(other.statistics.learnt) == 3

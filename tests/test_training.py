@@ -13,7 +13,7 @@ from clnp.objective import CLASSIFICATION, REGRESSION
 from clnp.packing import pack, unpack
 from clnp.task import load
 from clnp.trainable import StepRule
-from clnp.training import make_optimizer
+from clnp.training import load_optimizer, make_optimizer
 from networks import ConvNet
 
 CPU = torch.device("cpu")
@@ -233,6 +233,18 @@ def test_groups_keep_their_share_of_the_learning_rate():
     assert same(weights(again), weights(net))
     rates = [float(group["lr"]) for group in resumed.optimizer.param_groups]
     assert rates == pytest.approx([0.05 / 128, 0, 0.0125, 0.05])
+
+
+def test_an_optimizer_that_has_no_rate_is_given_one():
+    def without_rate(parameters, lr):
+        optimizer = torch.optim.SGD(parameters, lr=lr)
+        optimizer.param_groups[0]["lr"] = None
+        return optimizer
+
+    fit = Fit(opened(), data(), Training(epochs=1, lr=0.25, optimizer=without_rate), seed=0)
+    load_optimizer(fit.optimizer, fit.optimizer.state_dict())
+    fit.begin_epoch()
+    assert fit.optimizer.param_groups[0]["lr"] == 0.25
 
 
 def test_images_may_have_their_channels_last_in_training():

@@ -76,7 +76,10 @@ class Stage:
 
     def check_conversion(self, like: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
         """Raise a `TaskError` if `fn` would change the dtype of what ended tasks read."""
-        here, there = like.dtype, fn(like.new_empty(0)).dtype
+        self.check_dtype(like.dtype, fn(like.new_empty(0)).dtype)
+
+    def check_dtype(self, here: torch.dtype, there: torch.dtype) -> None:
+        """Raise a `TaskError` if what ended tasks read in one dtype would be in another."""
         if self.sealed and here != there:
             raise TaskError(
                 f"the network has ended tasks in {here}; in {there} their outputs would change. "
@@ -160,7 +163,7 @@ class Staged(nn.Module):
         """What ended tasks read that this state dict would change, if loaded under `prefix`."""
         frozen = self._frozen() if self.stage.sealed else {}
         given = {name: state[prefix + name] for name in frozen if prefix + name in state}
-        return [prefix + name for name, tensor in given.items() if not _same(tensor, frozen[name])]
+        return [prefix + name for name, tensor in given.items() if not same(tensor, frozen[name])]
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
@@ -188,7 +191,7 @@ class Slot:
     dead: float = 0.0
 
 
-def _same(given: Any, own: Tensor) -> bool:
+def same(given: Any, own: Tensor) -> bool:
     """Whether `given` would leave the tensor `own` as it is."""
     if not isinstance(given, Tensor) or given.shape != own.shape:
         return False

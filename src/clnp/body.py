@@ -3,6 +3,7 @@
 `ContinualNet` decides what may happen; the body does it.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from .activity import Activity, inputs_of, measure
 from .axis import View, groups_of
-from .blocks import Pass, Stage, Tensors
+from .blocks import Pass, Stage, Tensors, same
 from .errors import ArgumentError
 from .graph import Graph
 from .heads import Head
@@ -158,6 +159,17 @@ class Body:
             tensors[name] = self.model.get_buffer(name)
         return tensors
 
+    def changed_by(self, state: Mapping[str, Any], prefix: str) -> list[str]:
+        """What ended tasks read that this state dict would change, if loaded under `prefix`."""
+        parts = (part.changed_by(state, f"{prefix}{p}.") for p, part in self.parts.items())
+        constants = [name for name in self.graph.constants if prefix + name in state]
+        changed = [
+            prefix + name
+            for name in constants
+            if self.stage.sealed and not same(state[prefix + name], self.model.get_buffer(name))
+        ]
+        return [*itertools.chain.from_iterable(parts), *changed]
+
     def narrow(self, index: int, before: Widths, after: Widths) -> dict[str, Tensors]:
         """The tensors of each layer for the ended task number `index`, dead stand-ins included."""
         view = self.view(before, after)
@@ -244,15 +256,12 @@ class Body:
         No other thread runs a task meanwhile: it would find, or bring back, the wrong modes.
         """
         with self.lock:
-            # Not by `module.training = False`, for which PyTorch takes several times as long.
-            training = [vars(module) for module in self.model.modules() if module.training]
-            for attributes in training:
-                attributes["training"] = False
+            training = [module for module in self.model.modules() if module.training]
+            _set_mode(training, False)
             try:
                 yield
             finally:
-                for attributes in training:
-                    attributes["training"] = True
+                _set_mode(training, True)
 
     def measure(self, batches: Iterable[Any], *, contribution: bool = False) -> Activity:
         """The mean activity, or contribution, of all neurons over the batches, in evaluation."""
@@ -359,6 +368,14 @@ def eagerly(function: Callable[[], Result]) -> Result:
     if torch.compiler.is_compiling():
         function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return function()
+
+
+def _set_mode(modules: Iterable[nn.Module], training: bool) -> None:
+    for module in modules:
+        if "training" in vars(module):  # PyTorch takes several times as long to set it.
+            vars(module)["training"] = training
+        else:
+            module.training = training
 
 
 def _check_batches(batches: object) -> None:

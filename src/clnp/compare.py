@@ -33,7 +33,7 @@ class Column:
     digits: int
 
 
-LEARNT = Column("tasks learnt", "tasks", 0)
+LEARNT = Column("tasks learnt", "tasks", 1)
 """Of which everything else is: shown where a network was full before the last task."""
 COLUMNS = (
     LEARNT,

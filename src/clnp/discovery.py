@@ -190,13 +190,14 @@ class _Search:
             classifier=self.classifier,
             groups=self.groups,
         )
-        buffers, held = self._buffer_versions(model), self._held(model)
+        buffers = self._buffer_versions(model)
         mode = "training" if training else "evaluation"
         when = f"in {mode} mode on a batch of {batch_size(inputs)}"
         remedy = "Give an example input that the model accepts in both modes"
         for outputs in self._watch(recorder, inputs, model=model, when=when, remedy=remedy):
             self.passes[training] = recorder
             self._check_outputs(recorder, outputs)
+            self._check_left(recorder, model)
             recorder.forget()
         self.problems.extend(recorder.problems)
         for name, version in self._buffer_versions(model).items():
@@ -207,11 +208,6 @@ class _Search:
                     "would read",
                     "Keep what changes out of the model, or compute it anew in every pass",
                 )
-        for path, name in sorted(self._held(model) - held):
-            found = f"forward leaves a tensor in the attribute {name!r}, in copies of the model too"
-            remedy = "Let forward return it; from the second task on, a pass has a part of it only"
-            if Problem(path or ROOT, found, remedy) not in self.problems:  # In the other mode.
-                self.add(path, found, remedy)
         return training in self.passes
 
     def _replay(self, inputs: Inputs, kept: Mapping[str, int], *, training: bool) -> None:
@@ -228,11 +224,6 @@ class _Search:
     def _plan(self, kept: Mapping[str, int], *, training: bool = False) -> Plan:
         rows, columns = (self._resolved(axes) for axes in self._axes(training=training))
         return Plan(self._sizes(), kept, rows=rows, columns=columns)
-
-    @staticmethod
-    def _held(model: nn.Module) -> set[tuple[str, str]]:
-        """The paths and names of plain attributes that hold tensors."""
-        return {(path, name) for path, part in model.named_modules() for name in held_tensors(part)}
 
     @property
     def _opaque(self) -> set[str]:
@@ -300,6 +291,18 @@ class _Search:
         remedy = "Change no tensor in place that a gradient needs"
         self._watch(observer, inputs, model=model, when=when, remedy=remedy, with_grad=True)
         self.problems.extend(observer.problems())
+
+    def _check_left(self, recorder: Recorder, model: nn.Module) -> None:
+        """Forward leaves nothing behind that depends on its input; constants may stay."""
+        for path, module in model.named_modules():
+            for name, tensors in held_tensors(module).items():
+                states = {recorder.state(tensor) for tensor in tensors}
+                found = f"forward leaves a tensor of the pass in the attribute {name!r}"
+                remedy = "Let forward return it; from the second task on, a pass has only a part"
+                problem = Problem(path or ROOT, found, remedy)
+                # The other mode may have told already.
+                if states - {Mark.CONSTANT, Mark.UNSEEN} and problem not in self.problems:
+                    self.problems.append(problem)
 
     def _check_outputs(self, recorder: Recorder, outputs: Any) -> None:
         states = [recorder.state(tensor) for tensor in tensors_in(outputs)]

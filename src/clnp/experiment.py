@@ -221,8 +221,11 @@ class Course:
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
         if num_added:
-            self._add_tasks(config, num_added)
+            self._check_added(num_added)
         self.method = self._method(state)
+        if num_added:
+            recipe = {} if self._recipe is None else {RECIPE: self._recipe}
+            run.reopen({**recipe, CONFIG: to_json({**config, **self._described}, indent=1)})
         if self.method.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.method.device)
         environment = describe(self.method.device)
@@ -245,8 +248,8 @@ class Course:
         self._announce("resumed", experiment.tasks[len(self._done)])
         return True
 
-    def _add_tasks(self, config: Mapping[str, Any], num_added: int) -> None:
-        """Let the run have the tasks at the end too, if it can and they fit."""
+    def _check_added(self, num_added: int) -> None:
+        """Raise an error unless the run can have that many tasks at the end too."""
         if isinstance(self.experiment.baseline, Joint):
             raise RunError(
                 f"{self.run.path}: joint training learns all tasks at the same time, so that none "
@@ -255,8 +258,6 @@ class Course:
         fresh = self._method(None)  # The network of the run may be inside a task.
         for task in self.experiment.tasks[-num_added:]:
             fresh.check(task)
-        recipe = {} if self._recipe is None else {RECIPE: self._recipe}
-        self.run.reopen({**recipe, CONFIG: to_json({**config, **self._described}, indent=1)})
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:
         """What learns, from the start or from a checkpoint with this state."""

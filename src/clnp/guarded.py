@@ -14,6 +14,7 @@ from .checkpoint import Record, identity
 from .errors import TaskError
 from .graph import Graph
 from .ledger import Ledger, OpenTask
+from .operations import tensors_in
 
 Net = TypeVar("Net", bound="GuardedNet")
 Given = ParamSpec("Given")
@@ -105,16 +106,21 @@ class GuardedNet(nn.Module):
         return super().state_dict(*args, **options)
 
     @in_turn
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         """Load a state dict of this network; one that cannot prove to be of it is refused."""
         if self.ledger.rows and "_extra_state" not in state_dict:
             raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
         if "_extra_state" in state_dict:
             self.set_extra_state(state_dict["_extra_state"])
-        for path, part in self._body.parts.items():
-            for name in part.changed_by(state_dict, f"model.{path}."):
-                raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
-        return super().load_state_dict(state_dict, *args, **options)
+        for name in self._body.changed_by(state_dict, "model."):
+            raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
+        if assign:
+            for tensor in tensors_in(dict(state_dict)):
+                if tensor.is_floating_point():
+                    self._body.stage.check_dtype(self._body.head.like.dtype, tensor.dtype)
+        return super().load_state_dict(state_dict, strict, assign)
 
     @in_turn
     def train(self, mode: bool = True) -> Self:

@@ -107,7 +107,7 @@ class PrefixLayer(Staged):
         momentum: float | None = self.momentum
         if self.num_averaged is not None:
             num_values = x.numel() // x.shape[1]
-            if num_values == 1:  # A lone value has no variance.
+            if num_values <= 1:  # A lone value has no variance.
                 return run(self, x, tensors)
             self.num_averaged += num_values
             momentum = num_values / self.num_averaged

@@ -161,7 +161,7 @@ def rate_shares(optimizer: torch.optim.Optimizer, training: Training) -> list[fl
     groups = optimizer.param_groups
     if isinstance(training.optimizer, str):
         return [1.0] * len(groups)
-    return [float(group["lr"]) / training.lr for group in groups]
+    return [1.0 if g["lr"] is None else float(g["lr"]) / training.lr for g in groups]
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     groups = []
     for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         kept = {name: own[name] for name in ("capturable", "fused", "foreach") if name in own}
-        lr: Any = float(saved["lr"])
+        lr: Any = saved["lr"] if saved["lr"] is None else float(saved["lr"])
         if isinstance(own["lr"], Tensor):
             lr = torch.full_like(own["lr"], lr)
         groups.append({**saved, **kept, "lr": lr})

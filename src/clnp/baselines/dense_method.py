@@ -37,7 +37,9 @@ class DenseMethod(WholeNetwork):
         self.statistics = TaskStatistics(self.net.model if self.strategy.own_statistics else None)
         if state is not None:
             self.net.restore(state["net"])
-            self.statistics.restore(state["statistics"], device=self.device)
+            # Those of an earlier version had those of the network, but for HAT's.
+            known = state["strategy"].get("statistics", [{}] * len(self.net.tasks))
+            self.statistics.restore(state.get("statistics", known), device=self.device)
             self.strategy.restore(state["strategy"])
             self.resumed = state["progress"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..compare import ALONE, COLUMNS, figures
+from ..compare import ALONE, COLUMNS, LEARNT, figures
 from ..metrics import average
 from ..series import plus_minus, spread
 from .collection import Collection, Member
@@ -114,7 +114,11 @@ def columns(collection: Collection) -> list[Column]:
             peak_bytes=run.peak_bytes,
         )[key]
 
-    found = [Column(each.title, each.digits, compared(each.key)) for each in COLUMNS]
+    alike = len({len(run.learnt) for run in runs}) == 1
+    found = [
+        Column(each.title, 0 if each is LEARNT and alike else each.digits, compared(each.key))
+        for each in COLUMNS
+    ]
     place = [column.title for column in found].index("stored, MB")
     found.insert(place, Column("free neurons, %", 1, free_share))
     return [c for c in found if any(c.value(run) is not None for run in runs)]
