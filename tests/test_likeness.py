@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -119,8 +120,66 @@ def test_a_run_of_an_earlier_version_has_objects_by_name(tmp_path):
     check_alike({"augment": plain(Scale(1))}, {"augment": f"{__name__}.Scale"}, tmp_path)
     with pytest.raises(RunError, match="holds another experiment: its augment is"):
         check_alike({"augment": plain(Scale(1))}, {"augment": f"{__name__}.Sc"}, tmp_path)
-    with pytest.raises(RunError, match="holds another experiment: its augment is"):
-        check_alike({"augment": plain(Scale(1))}, {"augment": plain(Scale(2))}, tmp_path)
+
+
+def test_an_object_that_holds_something_else_is_told_of_and_others_are_refused(tmp_path):
+    """It may have changed by being used, as a counter does; a dataclass has not."""
+
+    def check(now, before):
+        check_alike({"augment": plain(now)}, {"augment": plain(before)}, tmp_path)
+
+    def within(value):
+        return lambda x: Scale(1)(value(x))
+
+    pairs = [(Scale(1), Scale(2)), (Scale(1).halved, Scale(2).halved)]
+    pairs += [(partial(Scale(1), 3), partial(Scale(2), 3)), (within(Scale(1)), within(Scale(2)))]
+    for now, before in pairs:
+        with pytest.warns(UserWarning, match="holds something else than when the run was begun"):
+            check(now, before)
+    check(torch.nn.Dropout(0.5).eval(), torch.nn.Dropout(0.5))
+    others = [(Shifted(1.0), Shifted(2.0)), (Scale(1), Slotted(1)), (made(1), made(2))]
+    others += [(made(Namespace(a=1)), made(Namespace(a=2)))]
+    others += [(made(np.float32(1)), made(np.float32(2))), (made({1, 2}), made({1, 3}))]
+    others += [(made(b"a"), made(b"b")), (made(torch.float32), made(torch.float64))]
+    for now, before in others:
+        check(now, now)
+        with pytest.raises(RunError, match="holds another experiment: its augment is"):
+            check(now, before)
+
+
+def test_what_a_function_refers_to_need_not_be_there_yet():
+    def outer(fill):
+        def inner(x):
+            return later(x)
+
+        if fill:
+            later = abs
+        return inner
+
+    assert plain(outer(False)) != plain(outer(True))
+
+
+def test_slots_are_found_by_any_name():
+    class One:
+        __slots__ = "factor"
+
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __call__(self, x):
+            return x
+
+    class Private:
+        __slots__ = ("__factor",)
+
+        def __init__(self, factor):
+            self.__factor = factor
+
+        def __call__(self, x):
+            return x
+
+    for kind in (One, Private):
+        assert plain(kind(1)) == plain(kind(1)) != plain(kind(2))
 
 
 @pytest.mark.parametrize(

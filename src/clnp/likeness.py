@@ -2,25 +2,29 @@
 
 import functools
 import hashlib
-import inspect
 import json
 import re
+import warnings
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePath
 from types import (
     BuiltinMethodType,
+    CellType,
     CodeType,
     FunctionType,
     MethodType,
     MethodWrapperType,
     ModuleType,
+    SimpleNamespace,
 )
 from typing import Any
 
 import torch
-from numpy import ndarray
-from torch import Tensor
+from numpy import generic, ndarray
+from torch import Tensor, nn
 
 from .certificate import digest_of
 from .errors import RunError
@@ -30,6 +34,10 @@ from .task import Task
 
 LIBRARIES = ("clnp.", "torch.", "torchvision.")
 """Whose functions go by their names alone."""
+VALUES = (bytes, complex, generic, torch.dtype, torch.device, Enum, PurePath)
+"""What goes by how Python writes it."""
+HOLDING = re.compile(r", holding [0-9a-f]{8}")
+"""What follows the name of an object that holds something."""
 LATER = ("prepare", "loss", "score")
 """What runs of an earlier version do not say of a task; there it is not compared."""
 
@@ -130,10 +138,20 @@ def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:
 
 
 def _same(now: Any, before: Any) -> bool:
-    """Whether both are equal, or an earlier version wrote but the name of what is now."""
-    if isinstance(now, str) and isinstance(before, str) and "." in before:
-        return now == before or re.fullmatch(f"{re.escape(before)} [0-9a-f]{{8}}", now) is not None
-    return bool(now == before)
+    """Whether both are equal, or an earlier version wrote but the name of what is now.
+
+    What objects hold may be another thing: it may have changed by being used.
+    """
+    if not (isinstance(now, str) and isinstance(before, str) and "." in before):
+        return bool(now == before)
+    here, there = HOLDING.sub("", now), HOLDING.sub("", before)
+    if here == there and now != before and HOLDING.search(before):
+        name = here.split()[0]
+        warnings.warn(
+            f"{name} holds something else than when the run was begun; the run goes on with it",
+            stacklevel=2,
+        )
+    return here == there or re.fullmatch(f"{re.escape(there)} [0-9a-f]{{8}}", here) is not None
 
 
 def plain(value: Any) -> Any:
@@ -166,6 +184,12 @@ def _looked_at(value: Any, plain: Callable[[Any], Any]) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(plain(item)) for item in value)
+    if isinstance(value, Namespace | SimpleNamespace):
+        return plain(vars(value))
+    if isinstance(value, VALUES):
+        return repr(value)
     if isinstance(value, functools.partial):
         parts = {"partial": value.func, "args": value.args, "keywords": value.keywords}
         return {name: plain(part) for name, part in parts.items()}
@@ -184,26 +208,59 @@ def _looked_at(value: Any, plain: Callable[[Any], Any]) -> Any:
         if owner is None or isinstance(owner, type | ModuleType):
             return named if not isinstance(value, MethodType) else plain(value.__func__)
         own = plain(value.__func__) if isinstance(value, MethodType) else named
-        return f"{own} {_short(json.dumps([plain(owner), plain(_attributes(owner))]))}"
+        return _holding(own, [plain(owner), plain(_attributes(owner))])
     if type(value).__module__ == "builtins" and not isinstance(value, FunctionType):
         return named
     if not isinstance(value, FunctionType):
         does = [plain(getattr(type(value), each, None)) for each in ("__call__", "forward")]
-        return f"{named} {_short(json.dumps([does, plain(_attributes(value))]))}"
+        held = plain(_attributes(value))
+        if is_dataclass(value):  # Made to be compared by what they hold.
+            return f"{named} {_short(json.dumps([does, held]))}"
+        return _holding(f"{named} {_short(json.dumps(does))}", held)
     if named.startswith(LIBRARIES):
         return named
-    inside = inspect.getclosurevars(value).nonlocals
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    inside = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
     given = [value.__defaults__ or (), value.__kwdefaults__ or {}, inside]
-    return f"{named} {_short(f'{_code(value.__code__)} {json.dumps(plain(given))}')}"
+    text = json.dumps(plain(given))
+    code = f"{_code(value.__code__)} {HOLDING.sub('', text)}"
+    what, held = f"{named} {_short(code)}", HOLDING.findall(text)
+    return _holding(what, held) if held else what
+
+
+def _is_filled(cell: CellType) -> bool:
+    """Whether what a function refers to has been set."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _holding(named: str, held: Any) -> str:
+    """What something is called, and what it holds in short."""
+    return f"{HOLDING.sub('', named)}, holding {_short(json.dumps(held))}"
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """What an object holds, but for what does not count when dataclasses are compared."""
     if is_dataclass(value):
         return {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
-    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
     held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    return {**held, **getattr(value, "__dict__", {})}
+    held |= getattr(value, "__dict__", {})
+    if isinstance(value, nn.Module):
+        held.pop("training", None)
+    return held
+
+
+def _slots(cls: type) -> list[str]:
+    """The names of the class's slots, as they are found in its objects."""
+    slots = getattr(cls, "__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    private = [name.startswith("__") and not name.endswith("__") for name in names]
+    prefix = f"_{cls.__name__.lstrip('_')}"
+    return [f"{prefix}{n}" if p else n for n, p in zip(names, private, strict=True)]
 
 
 def _short(text: str) -> str:
