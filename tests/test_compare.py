@@ -97,6 +97,13 @@ def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
     assert "1.5 ± 0.7" in texts(rows(tmp_path))["txt"]
 
 
+def test_tasks_are_counted_where_some_were_added(tmp_path):
+    make(tmp_path, "single", seeds=(0,), scores=((90.0,),), num_tasks=1)
+    make(tmp_path, "clnp", seeds=(0,))
+    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
+    assert [row["tasks"]["mean"] for row in rows(tmp_path)] == [2, 1]
+
+
 def test_a_network_that_was_full_from_the_start_has_no_average(tmp_path):
     make(tmp_path, "clnp", scores=())
     make(tmp_path, "single")

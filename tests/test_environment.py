@@ -127,6 +127,8 @@ ALIKE = {
     "num_threads": 2,
     "instructions": "AVX2",
     "variables": None,
+    "matmul": "highest",
+    "cudnn": 91900,
     "device": "cuda:0",
     "gpu": "Faster",
     "cuda": "13.0",
@@ -143,7 +145,7 @@ def test_other_hardware_or_another_torch_may_round_differently(key):
 
 
 def test_an_earlier_version_did_not_write_down_the_instructions():
-    old = {key: value for key, value in ALIKE.items() if key not in ("instructions", "variables")}
+    old = {key: value for key, value in ALIKE.items() if key not in environment.INSTRUCTIONS}
     assert same_arithmetic(old, ALIKE)
     assert same_arithmetic(ALIKE, old)
 
@@ -157,6 +159,15 @@ def test_variables_that_choose_instructions_are_told(monkeypatch):
     assert found["variables"] == "MKL_CBWR=COMPATIBLE"
     monkeypatch.delenv("MKL_CBWR")
     assert not same_arithmetic(found, describe(CPU))
+
+
+def test_the_precision_of_products_is_told():
+    before, found = torch.get_float32_matmul_precision(), describe(CPU)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert not same_arithmetic(found, describe(CPU))
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_what_rounds_nothing_may_differ():

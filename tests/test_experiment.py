@@ -437,6 +437,27 @@ def test_a_task_that_does_not_fit_is_not_added(tmp_path):
     assert experiment(*"ab").run(tmp_path / "run") == first
 
 
+@pytest.mark.parametrize("baseline", [None, Finetune()])
+def test_tasks_are_not_added_to_a_run_of_another_network(tmp_path, baseline):
+    path = tmp_path / "run"
+    replace(experiment(*"ab"), baseline=baseline).run(path)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    with pytest.raises(CheckpointError, match="another model"):
+        replace(experiment(*"abc", width=20), baseline=baseline).run(path)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_a_task_that_is_added_may_have_settings_of_its_own(tmp_path):
+    own = {"c": TaskSettings(margin=9.0)}
+    whole = experiment(*"abc", tasks=own).run(tmp_path / "whole")
+    experiment(*"ab").run(tmp_path / "run")
+    added = experiment(*"abc", tasks=own).run(tmp_path / "run")
+    assert without_timings(added) == without_timings(whole)
+    other = experiment(*"abcd", tasks={**own, "a": TaskSettings(margin=9.0)})
+    with pytest.raises(RunError, match=r"its learner\.tasks\.a is None, not"):
+        other.run(tmp_path / "run")
+
+
 @pytest.mark.parametrize("settings", [each for each in BASELINES if each is not Joint])
 def test_tasks_can_be_added_to_a_run_of_a_baseline(tmp_path, settings):
     made = [replace(experiment(*names), baseline=settings()) for names in ("ab", "abc")]

@@ -51,6 +51,8 @@ def test_runs_of_different_lengths_share_their_first_tasks():
     assert (summary["num_tasks"], summary["num_tasks_in_all"]) == ([2, 1], 3)
     told = "deviation\nlearnt: 2, 1 of 3 tasks, the average is theirs\n\n"
     assert told in described(summary)
+    added = aggregate([result(0, [94.0], 1), result(1, [90.0, 80.0], 1)])
+    assert added["num_tasks_in_all"] == 2
     whole = aggregate([result(0, [90.0, 80.0], 1)])
     assert "num_tasks_in_all" not in whole
     assert "learnt" not in described(whole)

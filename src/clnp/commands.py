@@ -198,8 +198,9 @@ def _add_tasks(loaded: LoadedRecipe, path: Path, place: Circumstances, console: 
     use_threads(device, before)
     data = place.data or config.get("data")
     experiment = experiment_of(loaded, device, data, on_download=console.download)
-    if len(experiment.tasks) <= len(config["tasks"]):
-        raise RunError(taken(path))
+    with reading(path):
+        if len(experiment.tasks) <= len(config["tasks"]):
+            raise RunError(taken(path))
     with Run.open(path) as run:
         return carry_out(experiment, run, place, console, loaded=loaded)
 

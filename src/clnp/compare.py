@@ -34,7 +34,7 @@ class Column:
 
 
 LEARNT = Column("tasks learnt", "tasks", 1)
-"""Of which everything else is: shown where a network was full before the last task."""
+"""Of which everything else is: shown where not all runs have learnt all tasks."""
 COLUMNS = (
     LEARNT,
     Column("average", "average", 2),
@@ -68,7 +68,8 @@ def rows_of(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str
     many tasks were learnt is there if it is not all of them in every run.
     """
     everyone = [result for own in results.values() for result in own]
-    all_learnt = all(len(result["scores"]) == result["num_tasks"] for result in everyone)
+    most = max((result["num_tasks"] for result in everyone), default=0)
+    all_learnt = all(len(result["scores"]) == most for result in everyone)
     shown = [column for column in COLUMNS if column is not LEARNT or not all_learnt]
     alone = {r["seed"]: [row[-1] for row in r["scores"]] for r in results.get(ALONE, [])}
     found = []

@@ -17,7 +17,7 @@ from .version import __version__
 PACKAGES = ("numpy", "safetensors")
 ARITHMETIC = ("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda")
 """What rounding depends on."""
-INSTRUCTIONS = ("instructions", "variables")
+INSTRUCTIONS = ("instructions", "variables", "matmul", "cudnn")
 """What it depends on as well, which earlier versions did not write down."""
 VARIABLES = (
     "MKL_CBWR",
@@ -44,11 +44,13 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cpu": _cpu(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "variables": _variables(),
+        "matmul": torch.get_float32_matmul_precision(),
         "num_cores": os.cpu_count(),
         "num_threads": torch.get_num_threads(),
         "device": str(device),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "cuda": torch.version.cuda if device.type == "cuda" else None,
+        "cudnn": _cudnn() if device.type == "cuda" else None,
     }
 
 
@@ -62,6 +64,11 @@ def arithmetic(environment: Mapping[str, Any]) -> str:
     """What rounding depends on, in a line that is the same for all that round alike."""
     keys = (*ARITHMETIC, *INSTRUCTIONS)
     return ", ".join(f"{key} {environment.get(key)}" for key in keys)
+
+
+def _cudnn() -> int | None:
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version
 
 
 def _variables() -> str | None:

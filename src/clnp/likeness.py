@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from types import (
     BuiltinMethodType,
@@ -94,6 +95,8 @@ def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -
     if len(given) != len(known):
         # Which task is another says more than that there are more or fewer.
         here, there = {**here, "tasks": given[:num]}, {**there, "tasks": known[:num]}
+        names = [_name(task) for task in known]
+        here = {**here, "learner": _settings_of(here.get("learner"), names)}
     found = _difference(here, there, "")
     if found is not None:
         raise RunError(f"{path} holds another experiment: its {_told(*found, known)}")
@@ -105,6 +108,14 @@ def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -
 def _tasks(experiment: Any) -> list[Any]:
     tasks = experiment.get("tasks") if isinstance(experiment, Mapping) else None
     return tasks if isinstance(tasks, list) else []
+
+
+def _settings_of(learner: Any, names: list[Any]) -> Any:
+    """What the learner is told, without the settings of other tasks than these."""
+    if not isinstance(learner, dict) or not isinstance(learner.get("tasks"), dict):
+        return learner
+    used = [n for n in learner["tasks"] if any(t == n or fnmatchcase(str(t), n) for t in names)]
+    return {**learner, "tasks": {name: learner["tasks"][name] for name in used}}
 
 
 def _name(task: Any) -> Any:

@@ -61,7 +61,7 @@ def aggregate(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not results:
         raise RunError("no run of the series is finished yet")
     counts = [len(result["tasks"]) for result in results]
-    num_tasks, in_all = min(counts), results[0]["num_tasks"]
+    num_tasks, in_all = min(counts), max(result["num_tasks"] for result in results)
     last = [[float(score) for score in result["scores"][-1]] for result in results]
     tasks = [record["task"] for record in results[0]["tasks"][:num_tasks]]
     sizes = results[0]["capacity"]["sizes"]

@@ -14,7 +14,7 @@ from ..seeds import derive
 from ..task import Task
 from ..training import check_optimizer
 from .dense import DenseNet
-from .record import NO_NEURONS, outcome
+from .record import NO_NEURONS, of_this_model, outcome
 from .statistics import TaskStatistics
 from .strategy import Strategy
 from .whole import WholeNetwork, scores
@@ -36,7 +36,8 @@ class DenseMethod(WholeNetwork):
         self.strategy: Strategy = replace(settings, training=self.training).strategy(self.net)
         self.statistics = TaskStatistics(self.net.model if self.strategy.own_statistics else None)
         if state is not None:
-            self.net.restore(state["net"])
+            with of_this_model():
+                self.net.restore(state["net"])
             # Those of an earlier version had those of the network, but for HAT's.
             known = state["strategy"].get("statistics", [{}] * len(self.net.tasks))
             self.statistics.restore(state.get("statistics", known), device=self.device)

@@ -29,7 +29,7 @@ from ..task import Task
 from ..trainable import StepRule
 from ..training import Training, check_optimizer
 from .checks import COUNT_FROM_1, check_numbers
-from .record import NO_NEURONS, outcome
+from .record import NO_NEURONS, of_this_model, outcome
 from .whole import WholeNetwork, scores
 
 
@@ -208,7 +208,8 @@ class JointMethod(WholeNetwork):
         if state is not None:
             self.finished = state["finished"]
             self.resumed = state["progress"]
-            self.net.model.load_state_dict(state["net"])
+            with of_this_model():
+                self.net.model.load_state_dict(state["net"])
 
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the training cannot be done."""

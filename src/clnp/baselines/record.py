@@ -1,10 +1,13 @@
 """What the runs of all baselines write in the same way."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from .. import checkpoint
+from ..errors import CheckpointError
 from ..graph import Graph
 from ..ledger import Ledger
 from ..objective import objective_named
@@ -43,6 +46,15 @@ def outcome(
         "new": {},
         "reused": {},
     }
+
+
+@contextmanager
+def of_this_model() -> Iterator[None]:
+    """Tell of tensors that cannot be loaded into the model."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise CheckpointError(f"the run was begun with another model: {error}") from error
 
 
 def save_state(path: str | PathLike[str], graph: Graph, head: str, attached: Any) -> None:
