@@ -301,7 +301,8 @@ class _Search:
                 remedy = "Let forward return it; from the second task on, a pass has only a part"
                 problem = Problem(path or ROOT, found, remedy)
                 # The other mode may have told already.
-                if states - {Mark.CONSTANT, Mark.UNSEEN} and problem not in self.problems:
+                other = states - {Mark.CONSTANT, Mark.UNSEEN, Mark.UNKNOWN}
+                if other and problem not in self.problems:
                     self.problems.append(problem)
 
     def _check_outputs(self, recorder: Recorder, outputs: Any) -> None:
