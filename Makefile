@@ -9,6 +9,9 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 RUN := $(VENV)/bin/python
 
+# Tests start many processes, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test lint types format docs bench clean
