@@ -107,10 +107,8 @@ class Crash(BaseException):
     """What a power cut looks like from inside."""
 
 
-@pytest.mark.parametrize("moment", [0, 1, 3, 9, 10, 11, 16, 22, 23, 24, 25])
-def test_a_run_goes_on_from_any_event(tmp_path, moment):
-    options = {"alphas": (1e-3, 5e-3), "search_on": "first", "fine_tuning": FineTuning(2, 1e-3)}
-    whole = experiment(**options).run(tmp_path / "whole")
+def break_off(experiment, path, moment):
+    """Let the run crash when it tells of the event after so many others."""
     seen = []
 
     def crash(event):
@@ -119,7 +117,14 @@ def test_a_run_goes_on_from_any_event(tmp_path, moment):
             raise Crash
 
     with pytest.raises(Crash):
-        experiment(**options).run(tmp_path / "broken", checkpoint_seconds=0, on_event=crash)
+        experiment.run(path, checkpoint_seconds=0, on_event=crash)
+
+
+@pytest.mark.parametrize("moment", [0, 1, 3, 9, 10, 11, 16, 22, 23, 24, 25])
+def test_a_run_goes_on_from_any_event(tmp_path, moment):
+    options = {"alphas": (1e-3, 5e-3), "search_on": "first", "fine_tuning": FineTuning(2, 1e-3)}
+    whole = experiment(**options).run(tmp_path / "whole")
+    break_off(experiment(**options), tmp_path / "broken", moment)
     assert experiment(**options).run(tmp_path / "broken") != {}
     broken = read_json(tmp_path / "broken", RESULT, {})
     assert without_timings(broken) == without_timings(whole)
@@ -136,15 +141,7 @@ def test_candidates_that_are_trained_together_go_on_from_any_event(tmp_path, mom
         "training": training,
     }
     whole = experiment(**options).run(tmp_path / "whole")
-    seen = []
-
-    def crash(event):
-        seen.append(event)
-        if len(seen) > moment:
-            raise Crash
-
-    with pytest.raises(Crash):
-        experiment(**options).run(tmp_path / "broken", checkpoint_seconds=0, on_event=crash)
+    break_off(experiment(**options), tmp_path / "broken", moment)
     broken = experiment(**options).run(tmp_path / "broken")
     assert without_timings(broken) == without_timings(whole)
     assert told(tmp_path / "broken") == told(tmp_path / "whole")

@@ -1009,6 +1009,8 @@ def test_no_state_dict_changes_a_constant_or_converts_by_assigning():
         net.load_state_dict(double, assign=True)
     assert same_state(net.state_dict(), state)
     net.load_state_dict(double)
+    net.model.register_buffer("wide", torch.ones(2, dtype=torch.float64))
+    net.load_state_dict(net.state_dict(), assign=True)
     assert torch.equal(net(x, task="a"), outputs)
     assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
 

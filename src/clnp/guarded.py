@@ -14,7 +14,6 @@ from .checkpoint import Record, identity
 from .errors import TaskError
 from .graph import Graph
 from .ledger import Ledger, OpenTask
-from .operations import tensors_in
 
 Net = TypeVar("Net", bound="GuardedNet")
 Given = ParamSpec("Given")
@@ -117,9 +116,9 @@ class GuardedNet(nn.Module):
         for name in self._body.changed_by(state_dict, "model."):
             raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
         if assign:
-            for tensor in tensors_in(dict(state_dict)):
-                if tensor.is_floating_point():
-                    self._body.stage.check_dtype(self._body.head.like.dtype, tensor.dtype)
+            for name, tensor in self.state_dict().items():
+                given = state_dict.get(name, tensor)
+                self._body.stage.check_dtype(tensor.dtype, given.dtype)
         return super().load_state_dict(state_dict, strict, assign)
 
     @in_turn
