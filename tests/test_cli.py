@@ -421,14 +421,6 @@ def test_a_figure_that_was_edited_is_found(run, capsys, path, value, message):
     fails(capsys, 1, message, "verify", run)
 
 
-def test_a_result_of_an_earlier_version_with_less_of_a_forecast_is_verified(run, capsys):
-    result = read_json(run, RESULT, {})
-    result["forecast"] = {key: result["forecast"][key] for key in ("num_tasks", "bottleneck")}
-    (run / RESULT).write_text(json.dumps(result))
-    assert cli.main(["verify", str(run)]) == 0
-    assert cli.main(["inspect", str(run)]) == 0
-
-
 OTHER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 """What makes a CPU round differently."""
 
@@ -467,23 +459,6 @@ def test_a_run_that_goes_on_on_another_machine_is_verified(folder, capsys, monke
     result["tasks"][0]["outputs"] = "0" * 64
     (folder / "run" / RESULT).write_text(json.dumps(result))
     fails(capsys, 1, "task 'digits 0-1': .*; its outputs differ in some bits", "verify", "run")
-
-
-def test_a_run_of_an_earlier_version_that_moved_is_verified_by_its_certificates(run, capsys):
-    sessions = read_json(run, "environment.json", [])
-    result = read_json(run, RESULT, {})
-    for record in result["tasks"]:
-        del record["arithmetic"]
-    (run / RESULT).write_text(json.dumps(result))
-    assert cli.main(["verify", str(run)]) == 0
-    assert "to the last bit" in capsys.readouterr().out
-    result["tasks"][0]["unchanged"] = False
-    (run / RESULT).write_text(json.dumps(result))
-    fails(capsys, 1, "task 'digits 0-1': by result.json, its outputs .*", "verify", run)
-    moved = [{**sessions[0], "cpu": "another"}, *sessions]
-    (run / "environment.json").write_text(json.dumps(moved))
-    assert cli.main(["verify", str(run)]) == 0
-    assert "(another machine or device)" in capsys.readouterr().out
 
 
 def test_tasks_can_be_added_to_a_run(run, folder, capsys):

@@ -2,13 +2,9 @@ import pytest
 import torch
 
 from clnp import LearnerConfig, Task
-from clnp.environment import ARITHMETIC, arithmetic
-from clnp.judgement import date_back, expected, is_known, judge, note, note_elsewhere
+from clnp.judgement import expected, is_known, judge, note, note_elsewhere
 
 CPU = torch.device("cpu")
-A = {**dict.fromkeys(ARITHMETIC, "a"), "instructions": "AVX2", "variables": None}
-B = {**A, "cpu": "b"}
-OLD = {key: A[key] for key in ARITHMETIC}
 
 
 def test_a_task_is_judged_by_its_test_data():
@@ -61,20 +57,3 @@ def test_a_task_that_is_learnt_later_has_the_arithmetic_of_then():
     assert record["arithmetic"] == "a"
     note(record, "b", "1")
     assert record == {"outputs": "1", "arithmetic": "b", "unchanged": True}
-
-
-@pytest.mark.parametrize(
-    ("sessions", "now", "found"),
-    [
-        ([A, A], A, arithmetic(A)),
-        ([OLD], A, arithmetic(A)),
-        ([OLD], None, arithmetic(OLD)),
-        ([A, A], B, arithmetic(A)),
-        ([A, B], B, None),
-        ([], A, None),
-    ],
-)
-def test_records_of_an_earlier_version_get_an_arithmetic_if_it_can_be_told(sessions, now, found):
-    records = [{}, {"arithmetic": "own"}]
-    date_back(records, sessions, now)
-    assert records == [{"arithmetic": found}, {"arithmetic": "own"}]

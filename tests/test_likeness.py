@@ -109,19 +109,6 @@ def test_the_first_task_that_differs_is_told_in_a_line(tmp_path, now, message):
     assert str(caught.value) == f"{tmp_path} {message}"
 
 
-def test_a_run_of_an_earlier_version_says_less_of_its_tasks(tmp_path):
-    now = {"tasks": [{"name": "a", "prepare": "f 12345678", "loss": None, "score": None}]}
-    check_alike(now, {"tasks": [{"name": "a"}]}, tmp_path)
-    with pytest.raises(RunError, match=r"its task 1, 'a', has prepare None, not 'f "):
-        check_alike(now, {"tasks": [{"name": "a", "prepare": None}]}, tmp_path)
-
-
-def test_a_run_of_an_earlier_version_has_objects_by_name(tmp_path):
-    check_alike({"augment": plain(Scale(1))}, {"augment": f"{__name__}.Scale"}, tmp_path)
-    with pytest.raises(RunError, match="holds another experiment: its augment is"):
-        check_alike({"augment": plain(Scale(1))}, {"augment": f"{__name__}.Sc"}, tmp_path)
-
-
 def test_an_object_that_holds_something_else_is_told_of_and_others_are_refused(tmp_path):
     """It may have changed by being used, as a counter does; a dataclass has not."""
 

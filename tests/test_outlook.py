@@ -224,15 +224,16 @@ def test_exactly_so_many_tasks_fit(claims, spare):
 
 
 @pytest.mark.parametrize(
-    ("outlook", "text"),
+    ("num_tasks", "bottleneck", "text"),
     [
-        (Forecast(None, None), "no limit in sight: the last tasks claimed no new neuron"),
-        (Forecast(0, "fc2"), "no further task like the last would fit; fc2 is all but full"),
-        (Forecast(1, "fc2"), "about 1 more task like the last would fit; fc2 fills up first"),
-        (Forecast(7, "fc1"), "about 7 more tasks like the last would fit; fc1 fills up first"),
+        (None, None, "no limit in sight: the last tasks claimed no new neuron"),
+        (0, "fc2", "no further task like the last would fit; fc2 is all but full"),
+        (1, "fc2", "about 1 more task like the last would fit; fc2 fills up first"),
+        (7, "fc1", "about 7 more tasks like the last would fit; fc1 fills up first"),
     ],
 )
-def test_a_forecast_of_an_earlier_version_is_a_sentence(outlook, text):
+def test_a_forecast_is_a_sentence(num_tasks, bottleneck, text):
+    outlook = Forecast(num_tasks, bottleneck, like=["a"])
     assert outlook.headline == str(outlook) == text
 
 

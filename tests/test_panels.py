@@ -98,10 +98,8 @@ def test_a_bar_for_each_layer():
     assert [bar.count(mark) for mark in "█▓▒·"] == pytest.approx([len(bar) / 4] * 4, abs=1)
 
 
-def test_a_layer_that_sets_no_limit_and_a_forecast_of_an_earlier_version():
+def test_a_layer_that_sets_no_limit():
     result = made_up(1, {"fc1": 100}, claim=0)
-    assert layers(result, screen=Screen())[1].split()[6] == "-"
-    result["forecast"] = {"num_tasks": None, "bottleneck": None}
     assert layers(result, screen=Screen())[1].split()[6] == "-"
 
 

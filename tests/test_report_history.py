@@ -30,22 +30,6 @@ def test_a_run_is_read_task_by_task(run):
     assert "7 more tasks" in history.outlook
 
 
-def test_bits_of_machines_that_round_differently_say_nothing(run):
-    def unchanged(*cpus):
-        write(run, "environment.json", [{"cpu": cpu} for cpu in cpus])
-        return read_run(run).tasks[0].unchanged
-
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    result["tasks"][0]["unchanged"] = False
-    write(run, "result.json", result)
-    assert unchanged("a", "a") is False
-    assert unchanged() is False
-    assert unchanged("a", "b") is None
-    result["tasks"][0]["arithmetic"] = "a"
-    write(run, "result.json", result)
-    assert unchanged("a", "b") is False
-
-
 def test_candidates_have_their_epochs_and_their_pruning(run):
     task = read_run(run).tasks[0]
     assert [c.name for c in task.candidates] == ["alpha 0.0001, lr 0.01", "alpha 0.001, lr 0.01"]

@@ -56,7 +56,7 @@ def result(**others):
             "usages": [dict(zip(keys, usage, strict=True)) for usage in usages],
             "free": {"fc1": 84, "fc2": 17},
         },
-        "forecast": {"num_tasks": 10, "bottleneck": "fc1"},
+        "forecast": {"num_tasks": 10, "bottleneck": "fc1", "like": ["a"]},
         "timings": {"seconds": 12.345, "tasks": [6.0, 6.0]},
         **others,
     }
@@ -108,7 +108,7 @@ def test_a_summary_says_why_no_task_fits_any_more():
 
 
 def test_a_summary_says_that_there_is_no_limit():
-    text = summary(result(forecast={"num_tasks": None, "bottleneck": None}))
+    text = summary(result(forecast={"num_tasks": None, "bottleneck": None, "like": ["a"]}))
     assert text.endswith("Room: no limit in sight: the last tasks claimed no new neuron.")
 
 

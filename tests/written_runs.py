@@ -85,7 +85,7 @@ def write_run(
             [90.0 + j - lost * (k - j) for j in range(1, k + 1)] for k in range(1, num_learnt + 1)
         ],
         "capacity": {"sizes": own, "usages": usages, "free": {}},
-        "forecast": {"num_tasks": 7, "bottleneck": next(iter(own), None)},
+        "forecast": {"num_tasks": 7, "bottleneck": next(iter(own), None), "like": ["a"]},
         "certificates": {task: f"{k:064x}" for k, task in enumerate(tasks[:num_learnt])}
         if own
         else {},

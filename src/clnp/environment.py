@@ -15,10 +15,11 @@ import torch
 from .version import __version__
 
 PACKAGES = ("numpy", "safetensors")
-ARITHMETIC = ("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda")
+ARITHMETIC = (
+    *("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda"),
+    *("instructions", "variables", "matmul", "cudnn"),
+)
 """What rounding depends on."""
-INSTRUCTIONS = ("instructions", "variables", "matmul", "cudnn")
-"""What it depends on as well, which earlier versions did not write down."""
 VARIABLES = (
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
@@ -54,16 +55,12 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
-def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether both round alike: only then are equal bits to be expected of two evaluations."""
-    known = [key for key in INSTRUCTIONS if key in one and key in other]
-    return all(one.get(key) == other.get(key) for key in (*ARITHMETIC, *known))
-
-
 def arithmetic(environment: Mapping[str, Any]) -> str:
-    """What rounding depends on, in a line that is the same for all that round alike."""
-    keys = (*ARITHMETIC, *INSTRUCTIONS)
-    return ", ".join(f"{key} {environment.get(key)}" for key in keys)
+    """What rounding depends on, in a line that is the same for all that round alike.
+
+    Only where it is the same are equal bits to be expected of two evaluations.
+    """
+    return ", ".join(f"{key} {environment.get(key)}" for key in ARITHMETIC)
 
 
 def _cudnn() -> int | None:

@@ -18,14 +18,13 @@ from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import arithmetic, describe, peak_bytes
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
-from .judgement import date_back, is_known, judge, note, note_elsewhere
+from .judgement import is_known, judge, note, note_elsewhere
 from .likeness import check_alike, fingerprint, plain
 from .method import Event, Method, Setting
 from .neural_pruning import NeuralPruning
 from .runs import (
     CHECKPOINT,
     CONFIG,
-    ENVIRONMENT,
     FORMAT,
     RECIPE,
     RESULT,
@@ -230,7 +229,6 @@ class Course:
             torch.cuda.reset_peak_memory_stats(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
-        date_back(self._done, read_json(run.path, ENVIRONMENT, []))
         run.add_environment(environment)
         if self._audience:
             # Before the clock of the run starts: connecting may take longer than a task.

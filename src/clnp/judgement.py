@@ -5,7 +5,7 @@ of its `outputs` when it ended and the `arithmetic` they come of; where a run we
 arithmetic, `elsewhere` has what they were there before anything was learnt.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from .certificate import digest_of
 from .config import LearnerConfig
-from .environment import arithmetic, same_arithmetic
 from .fit import outputs_of
 from .generators import isolated, seed_all
 from .objective import objective_named
@@ -66,20 +65,3 @@ def note(record: Record, here: str, digest: str | None) -> None:
     if record.get("outputs") is None and (digest is not None or "arithmetic" not in record):
         record["outputs"], record["arithmetic"] = digest, here
     record["unchanged"] = None if digest is None else digest == expected(record, here)
-
-
-def date_back(
-    records: Sequence[Record],
-    sessions: Sequence[Mapping[str, Any]],
-    now: Mapping[str, Any] | None = None,
-) -> None:
-    """Give records of an earlier version their arithmetic; None where sessions had different ones.
-
-    What such a record says of its outputs means nothing then. That of `now` is taken for theirs if
-    nothing speaks against it: less was written down of sessions then.
-    """
-    first: Mapping[str, Any] = sessions[0] if sessions else {}
-    alike = bool(sessions) and all(same_arithmetic(first, each) for each in sessions)
-    found = arithmetic(first if now is None or not same_arithmetic(first, now) else now)
-    for record in records:
-        record.setdefault("arithmetic", found if alike else None)

@@ -39,8 +39,6 @@ VALUES = (bytes, complex, generic, torch.dtype, torch.device, Enum, PurePath)
 """What goes by how Python writes it."""
 HOLDING = re.compile(r", holding [0-9a-f]{8}")
 """What follows the name of an object that holds something."""
-LATER = ("prepare", "loss", "score")
-"""What runs of an earlier version do not say of a task; there it is not compared."""
 
 
 def fingerprint(task: Task) -> dict[str, Any]:
@@ -137,8 +135,6 @@ def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:
     """Where two nested values differ first, and both values there; what is missing is None."""
     if isinstance(now, dict) and isinstance(before, dict):
         names = list(dict.fromkeys([*now, *before]))
-        if re.fullmatch(r"tasks\.\d+", key):
-            names = [name for name in names if name in before or name not in LATER]
         pairs = [(f"{key}.{name}".lstrip("."), now.get(name), before.get(name)) for name in names]
     elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
         pairs = [(f"{key}.{i}", a, b) for i, (a, b) in enumerate(zip(now, before, strict=True))]
@@ -149,11 +145,8 @@ def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:
 
 
 def _same(now: Any, before: Any) -> bool:
-    """Whether both are equal, or an earlier version wrote but the name of what is now.
-
-    What objects hold may be another thing: it may have changed by being used.
-    """
-    if not (isinstance(now, str) and isinstance(before, str) and "." in before):
+    """Whether both are equal; what objects hold may be another thing, changed by being used."""
+    if not (isinstance(now, str) and isinstance(before, str)):
         return bool(now == before)
     here, there = HOLDING.sub("", now), HOLDING.sub("", before)
     if here == there and now != before and HOLDING.search(before):
@@ -162,7 +155,7 @@ def _same(now: Any, before: Any) -> bool:
             f"{name} holds something else than when the run was begun; the run goes on with it",
             stacklevel=2,
         )
-    return here == there or re.fullmatch(f"{re.escape(there)} [0-9a-f]{{8}}", here) is not None
+    return here == there
 
 
 def plain(value: Any) -> Any:

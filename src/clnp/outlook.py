@@ -26,19 +26,18 @@ class Forecast:
     """How many more tasks like the last ones fit, and the group that is full first.
 
     `num_tasks` is None where the last tasks claimed nothing, so that nothing sets a limit. `like`
-    are the tasks that the next ones are taken to be like; None in the files of earlier versions,
-    which know nothing of what follows it. Of each group g, `free[g]` neurons are free, a task needs
-    `need[g]` on average, and that is room for `room[g]` tasks, None where it needs none.
-    `one_more` has the neurons to append to each group for one more task, and `to_next` those for
-    `next_num_tasks`, where `next_bottleneck`, which has not been widened, fills up. `head_groups`
-    are those of which a single head needs new neurons.
+    are the tasks that the next ones are taken to be like. Of each group g, `free[g]` neurons are
+    free, a task needs `need[g]` on average, and that is room for `room[g]` tasks, None where it
+    needs none. `one_more` has the neurons to append to each group for one more task, and `to_next`
+    those for `next_num_tasks`, where `next_bottleneck`, which has not been widened, fills up.
+    `head_groups` are those of which a single head needs new neurons.
     """
 
     num_tasks: int | None
     bottleneck: str | None
     head: str | None = None
     head_groups: Sequence[str] = ()
-    like: Sequence[str] | None = None
+    like: Sequence[str] = ()
     free: Mapping[str, int] = field(default_factory=dict)
     need: Mapping[str, float] = field(default_factory=dict)
     room: Mapping[str, float | None] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class Forecast:
     @property
     def headline(self) -> str:
         """How many more tasks fit, and what fills up first."""
-        if self.like is not None and not self.like:
+        if not self.like:
             return "nothing is known of what a task needs before the first has ended"
         if self.num_tasks is None:
             if self.free and len(self.full) == len(self.free):

@@ -14,14 +14,13 @@ from .devices import find_device, use_threads
 from .environment import arithmetic, describe
 from .errors import ForgettingError, RunError
 from .experiment import Experiment
-from .judgement import Record, date_back, expected, judge
+from .judgement import Record, expected, judge
 from .likeness import check_alike
 from .net import ContinualNet
 from .neural_pruning import figures
 from .recipe import recipe_of
 from .runs import (
     CHECKPOINT,
-    ENVIRONMENT,
     RESULT,
     expanded,
     last_environment,
@@ -77,17 +76,14 @@ def verify(path: str, *, device: str | None, data: str | None) -> Answer:
     with reading(place):
         # What no ended task reads may be damaged too.
         check_alike(described, attached(checkpoint)["experiment"], checkpoint)
-        now = describe(chosen)
-        records = [dict(record) for record in result["tasks"]]
-        date_back(records, read_json(place, ENVIRONMENT, []), now)
-        _check_figures(net, experiment, {**result, "tasks": records})
-    here = arithmetic(now)
+        _check_figures(net, experiment, result)
+    here = arithmetic(describe(chosen))
     judged, exact = {}, True
 
     def predict(inputs: Tensor, name: str) -> Any:
         return net(inputs, task=name)
 
-    for task, record in zip(experiment.tasks, records, strict=False):
+    for task, record in zip(experiment.tasks, result["tasks"], strict=False):
         found = judge(predict, task, experiment.config, seed=experiment.seed, device=chosen)
         if found is not None:
             judged[task.name] = found[0]
@@ -107,8 +103,6 @@ def _check_figures(net: ContinualNet, experiment: Experiment, result: dict[str, 
     """Raise a `ForgettingError` unless the result says what follows from the network."""
     names = [record["task"] for record in result["tasks"]]
     now = figures(net)
-    # An earlier version knew less of what is to come.
-    now["forecast"] = {key: now["forecast"].get(key) for key in result["forecast"]}
     for task, digest in result["certificates"].items():
         if now["certificates"].get(task) != digest:
             raise ForgettingError(

@@ -38,9 +38,7 @@ class DenseMethod(WholeNetwork):
         if state is not None:
             with of_this_model():
                 self.net.restore(state["net"])
-            # Those of an earlier version had those of the network, but for HAT's.
-            known = state["strategy"].get("statistics", [{}] * len(self.net.tasks))
-            self.statistics.restore(state.get("statistics", known), device=self.device)
+            self.statistics.restore(state["statistics"], device=self.device)
             self.strategy.restore(state["strategy"])
             self.resumed = state["progress"]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..environment import same_arithmetic
 from ..errors import RunError
 from ..outlook import Forecast
 from ..runs import (
@@ -158,7 +157,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     forecast, timings = mapping(result.get("forecast")), mapping(result.get("timings"))
     failures = [event.get("reason") for event in events if event.get("event") == "failed"]
     sessions = mappings(read_json(place, ENVIRONMENT, []))
-    tasks = _read_tasks(config, result, events, sessions)
+    tasks = _read_tasks(config, result, events)
     sizes = counts(mapping(result.get("capacity")).get("sizes"))
     stored = counts(result.get("stored_bytes"))
     full = result.get("full")
@@ -232,7 +231,6 @@ def _read_tasks(
     config: Mapping[str, Any],
     result: Mapping[str, Any],
     events: Sequence[Mapping[str, Any]],
-    sessions: Sequence[Mapping[str, Any]],
 ) -> tuple[TaskHistory, ...]:
     """The tasks that were learnt, as the result has them, and after them the one in training."""
     told: dict[str, list[Mapping[str, Any]]] = {}
@@ -260,7 +258,7 @@ def _read_tasks(
                 classification=objective == "classification",
                 test_score=number(record.get("test_score")),
                 now=number(last[place]) if place < len(last) else None,
-                unchanged=_unchanged(record, sessions),
+                unchanged=flag(record.get("unchanged")),
                 new=new,
                 reused=reused,
                 candidates=candidates,
@@ -271,17 +269,6 @@ def _read_tasks(
             )
         )
     return tuple(found)
-
-
-def _unchanged(record: Mapping[str, Any], sessions: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether the outputs of the task are what they were.
-
-    Earlier versions held bits against those of machines that round differently: that says nothing.
-    """
-    found = flag(record.get("unchanged"))
-    if found is False and "arithmetic" not in record:
-        return False if all(same_arithmetic(sessions[0], each) for each in sessions) else None
-    return found
 
 
 def _usage(
