@@ -7,8 +7,8 @@ mean square of d log p(y | x) / d theta, for inputs x of the task and labels y d
 network itself predicts. Only sums over tasks are stored: the gradient of the penalty is
 lambda (A theta - B) with A = sum F_k and B = sum F_k theta*_k.
 
-Statistics of BatchNorm, which springs cannot hold and the authors' networks do not have, are kept
-for each task.
+Springs hold no statistics of BatchNorm, which the authors' networks do not have: they are those of
+the last task. Those of the weights as they were would fit them worse (docs/baselines.md).
 """
 
 from dataclasses import dataclass
@@ -51,8 +51,6 @@ class EWC:
 
 class EWCStrategy(Strategy):
     """The springs: how stiff each is, summed over tasks, and stiffness times place."""
-
-    own_statistics = True
 
     def __init__(self, settings: EWC, net: DenseNet) -> None:
         self.settings, self.net = settings, net

@@ -15,7 +15,7 @@ task, as theirs is for CIFAR; with `keep_optimizer` its averages go on, as their
 MNIST.
 
 With `training.patience`, omega covers all steps, also those after the weights that are kept.
-Statistics of BatchNorm, which the authors' networks do not have, are kept for each task.
+Statistics of BatchNorm, which the authors' networks do not have, are those of the last task.
 """
 
 import copy
@@ -60,8 +60,6 @@ class SIStrategy(Strategy):
 
     And what the optimizer knew of it at the end of the last task, if that is kept.
     """
-
-    own_statistics = True
 
     def __init__(self, settings: SI, net: DenseNet) -> None:
         self.settings, self.net = settings, net
