@@ -18,8 +18,9 @@ from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import arithmetic, describe, peak_bytes
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
+from .identity import plain
 from .judgement import is_known, judge, note, note_elsewhere
-from .likeness import check_alike, fingerprint, plain
+from .likeness import check_alike, fingerprint
 from .method import Event, Method, Setting
 from .neural_pruning import NeuralPruning
 from .runs import (
