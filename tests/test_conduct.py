@@ -160,3 +160,43 @@ def test_forward_that_fails_with_gradients():
 
     problem = only_problem(net(run))
     assert "fails in training mode with gradients, with RuntimeError" in problem.found
+
+
+class Mean:
+    """Remembers something, as an object that is no module may."""
+
+    def __init__(self):
+        self.value = torch.zeros(())
+
+
+REMEMBERED = {
+    "step": (lambda: 0, lambda was, h: was + 1, lambda was: 1 + was / 10),
+    "array": (lambda: np.zeros(1), lambda was, x: was + x.mean().item(), lambda was: was.item()),
+    "object": (Mean, lambda was, x: vars(was).update(value=x.mean()) or was, lambda was: was.value),
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_training_leaves_behind_has_no_part_in_evaluation(name, is_read):
+    begin, update, read = REMEMBERED[name]
+
+    def run(m, x):
+        h = m.second(m.first(x))
+        if m.training:
+            m.remembered = update(m.remembered, x)
+        return m.fc(h * read(m.remembered) if is_read else h)
+
+    model = net(run)
+    model.remembered = begin()
+    if not is_read:
+        assert discover(model, VECTORS).groups == {"first": 8, "second": 8}
+        return
+    problem = only_problem(model)
+    assert problem.found.startswith("after a pass in training mode the same input has other")
+
+
+def test_statistics_of_batch_norm_may_stay_behind():
+    model = net(lambda m, x: m.fc(m.bn(m.second(m.first(x)))))
+    model.bn = nn.BatchNorm1d(8)
+    assert discover(model, VECTORS).groups == {"first": 8, "second": 8}

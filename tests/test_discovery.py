@@ -263,15 +263,18 @@ def test_random_control_flow_in_training_mode():
     assert discover(Assembled(run, **layers), VECTORS).groups == {"first": 12}
 
 
-def test_constants_are_the_buffers_that_forward_reads():
-    def run(m, x):
-        return m.fc(m.first((x - m.inner.mean) / m.scale))
+def test_constants_are_the_buffers_outside_of_layers():
+    """Those too that the example does not lead to."""
 
-    model = Assembled(run, first=nn.Linear(12, 6), inner=nn.Module(), fc=nn.Linear(6, 2))
+    def run(m, x):
+        return m.fc(m.bn(m.first((x - m.inner.mean) / m.scale)))
+
+    layers = {"first": nn.Linear(12, 6), "bn": nn.BatchNorm1d(6), "fc": nn.Linear(6, 2)}
+    model = Assembled(run, inner=nn.Module(), **layers)
     model.inner.register_buffer("mean", torch.zeros(12))
-    model.inner.register_buffer("unused", torch.zeros(12))
+    model.inner.register_buffer("elsewhere", torch.zeros(12))
     model.register_buffer("scale", torch.ones(()))
-    assert discover(model, VECTORS).constants == ("inner.mean", "scale")
+    assert discover(model, VECTORS).constants == ("scale", "inner.mean", "inner.elsewhere")
 
 
 def test_frozen_parameters_and_half_precision():

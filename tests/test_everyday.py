@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
 import clnp
+from assembled import Assembled
+from clnp.errors import ForgettingError, TaskError
 from networks import HEADS, example, first, half, learn, make, train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -331,12 +333,15 @@ def test_another_memory_format_keeps_the_bits_of_ended_tasks():
     model = nn.Sequential(
         nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU()
     )
+    # Of sizes by which formats cannot be told: kernels of 1 x 1, one input of each filter.
+    model.extend([nn.Conv2d(64, 64, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, groups=64)])
     model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5)])
     net = clnp.ContinualNet(model, x)
     net.begin_task("a")
     net(x).sum().backward()
-    net.end_task({"0": range(40), "3": range(48)})
+    net.end_task({"0": range(40), "3": range(48), "5": range(37)})
     before = {task: net(x, task=task) for task in net.tasks}
+    together = net.predict_all(x)["a"]
     for change in (
         lambda: net.to(memory_format=torch.channels_last),
         lambda: net.model.to(memory_format=torch.channels_last),
@@ -345,6 +350,8 @@ def test_another_memory_format_keeps_the_bits_of_ended_tasks():
     ):
         change()
         assert all(torch.equal(net(x, task=task), y) for task, y in before.items())
+        assert torch.equal(net.predict_all(x)["a"], together)
+        assert torch.equal(net.subnetwork("a")(x), before["a"])
     net(x).sum().backward()
     net.end_task()
     assert all(tensor.is_contiguous() for tensor in net.buffers())
@@ -440,3 +447,113 @@ def test_gradients_after_inference_mode():
         assert given.grad.abs().sum() > 0
     train(net, x)
     assert torch.equal(net(x, task="a"), ended)
+
+
+class OwnTrain(nn.Module):
+    """Does something of its own when its mode changes; its normalisation stays as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.bn, self.fc = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.rate = 0.0
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.bn.eval()
+        self.rate = 0.5 if mode else 0.0
+
+    def forward(self, x):
+        h = self.bn(self.first(x))
+        return self.fc(nn.functional.dropout(h, self.rate) if self.rate else h)
+
+
+def test_a_model_may_do_something_of_its_own_when_its_mode_changes():
+    torch.manual_seed(0)
+    x = torch.randn(16, 6)
+    net = clnp.ContinualNet(OwnTrain(), x)
+    net.begin_task("a")
+    net.eval()
+    open_before = net(x)
+    net.train()
+    assert not torch.equal(net(x), open_before)
+    activity = net.measure_activity([x])
+    assert activity["first"].equal(net.measure_activity([x])["first"])
+    assert (net.model.rate, net.model.training, net.model.bn.training) == (0.5, True, False)
+    net.end_task({"first": range(4)})
+    net.eval()
+    before = net(x, task="a")
+    net.train()
+    assert torch.equal(net(x, task="a"), before)
+    assert (net.model.rate, net.model.training, net.model.bn.training) == (0.5, True, False)
+    assert torch.equal(net.subnetwork("a")(x), before)
+
+
+def test_forward_may_take_device_and_dtype_from_the_first_parameter():
+    def run(m, x):
+        first = next(m.parameters())
+        return m.fc(torch.relu(m.first(x.to(first.device, first.dtype))))
+
+    x = torch.randn(4, 6, dtype=torch.float64)
+    model = Assembled(run, first=nn.Linear(6, 8), fc=nn.Linear(8, 3))
+    for head in ("multi", "single"):
+        net = clnp.ContinualNet(model, x, head=head)
+        net.begin_task("a")
+        net.end_task({"first": range(4)})
+        before = net(x, task="a")
+        assert torch.equal(net.predict_all(x)["a"], before)
+        assert list(net.parameters()) == []
+        assert dict(net.named_parameters()) == {}
+        net.begin_task("b")
+        assert torch.equal(net(x, task="a"), before)
+        assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+def test_layers_may_be_called_by_keyword_and_by_forward():
+    def run(m, x):
+        h = torch.relu(m.first(input=x))
+        return m.fc(input=torch.relu(m.second.forward(m.bn(input=h))))
+
+    def plainly(m, x):
+        return m.fc(torch.relu(m.second(m.bn(torch.relu(m.first(x))))))
+
+    torch.manual_seed(0)
+    layers = {"first": nn.Linear(6, 8), "bn": nn.BatchNorm1d(8)}
+    layers |= {"second": nn.Linear(8, 7), "fc": nn.Linear(7, 3)}
+    x = torch.randn(32, 6)
+    found = []
+    for forward in (run, plainly):
+        model = Assembled(forward, **layers)
+        net = clnp.ContinualNet(model, x)
+        net.begin_task("a", initial=model)
+        activity = net.measure_activity(x.split(8))
+        net.end_task(net.plan_pruning(activity, thresholds=0.05), recalibrate=x.split(8))
+        found.append((activity["first"], activity["second"], net(x, task="a")))
+    assert (found[0][0] > 0).any()
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_constant_cannot_be_changed_through_a_wrapper_nor_if_the_example_does_not_read_it():
+    def run(m, x):
+        return m.fc(torch.relu(m.first(x)) * (m.high if x.sum() > 0 else m.low))
+
+    model = Assembled(run, first=nn.Linear(6, 8), fc=nn.Linear(8, 3))
+    model.register_buffer("high", torch.tensor(2.0))
+    model.register_buffer("low", torch.tensor(3.0))
+    x = torch.rand(4, 6)
+    net = clnp.ContinualNet(model, x)
+    net.begin_task("a")
+    net.end_task()
+    before = net(-x, task="a")
+    for name in ("high", "low"):
+        state = net.state_dict()
+        state[f"model.{name}"] = state[f"model.{name}"] + 1
+        with pytest.raises(TaskError, match=rf"model\.{name} is frozen"):
+            net.load_state_dict(state)
+        wrapper = nn.ModuleDict({"net": net})
+        with pytest.raises(RuntimeError, match=rf"net\.model\.{name} is frozen"):
+            wrapper.load_state_dict({f"net.{key}": tensor for key, tensor in state.items()})
+        net.verify()
+    assert torch.equal(net(-x, task="a"), before)
+    net.model.low += 1
+    with pytest.raises(ForgettingError, match="low is no longer"):
+        net.verify()

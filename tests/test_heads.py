@@ -34,10 +34,16 @@ def end(head: Head, stage: Stage, *, index: int) -> None:
     head.close(tensors, index=index)
 
 
-def test_a_new_head_has_no_parameters_and_keeps_its_class():
+def trained(head):
+    return [name for name, parameter in head.named_parameters() if parameter.requires_grad]
+
+
+def test_a_new_head_trains_nothing_and_keeps_its_class():
     head, _ = make_head(shared=False)
     assert isinstance(head, nn.Linear)
-    assert list(head.parameters()) == []
+    assert [name for name, _ in head.named_parameters()] == ["like"]
+    assert not head.like.requires_grad
+    assert head.like.numel() == 0
     assert head.num_outputs == 4
     assert head.weight.shape == (0, 1)
     assert head.bias.shape == (0,)
@@ -119,7 +125,7 @@ def test_a_head_without_bias_has_none(shared):
     head, stage = make_head(shared=shared, bias=False)
     begin(head, stage, free=2)
     assert head.bias is None
-    assert [name for name, _ in head.named_parameters()] == ["weight_free"]
+    assert trained(head) == ["weight_free"]
     end(head, stage, index=0)
     assert list(head.frozen(0)) == ["weight"]
 
@@ -157,7 +163,7 @@ def test_a_full_multi_head_trains_what_it_reads_of_earlier_tasks():
     begin(head, stage, free=6)
     end(head, stage, index=0)
     begin(head, stage, free=0)
-    assert [name for name, _ in head.named_parameters()] == ["weight_reuse", "bias_free"]
+    assert trained(head) == ["weight_reuse", "bias_free"]
     x = torch.randn(5, 6)
     stage.running, stage.with_grad = Pass.FROZEN, True
     head(x)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import clnp
 import clnp.net
+from assembled import Assembled
 from clnp.blocks import Pass
 from clnp.errors import (
     ArgumentError,
@@ -1525,3 +1526,61 @@ def test_the_unpruned_score_is_that_of_a_plan_that_keeps_everything():
         net.unpruned_score(lambda predict: math.nan * predict(x).sum())
     with pytest.raises(PruningError, match="score did not call predict, which is the network with"):
         net.unpruned_score(lambda predict: float(net(x).sum()))
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_pruning_that_breaks_off_leaves_the_task_as_it_was(name, monkeypatch):
+    net, x = make(name), example(name)
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    before, outputs = net.open_state(), net.eval()(x)
+    parts = list(net._body.parts.values())
+    for part in parts:
+        with monkeypatch.context() as patch:
+            patch.setattr(part, "restrict", lambda keep: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                net.prune(half(net))
+        assert torch.equal(net(x), outputs)
+        assert net.open_state().free == before.free
+    net.end_task(half(net))
+
+
+def test_a_copy_of_an_open_task_goes_back_into_the_same_network_only():
+    net, x = make("mlp"), example("mlp")
+    net.begin_task("b")
+    copy = net.open_state()
+    net.abandon_task()
+    learn(net, "a", x)
+    net.begin_task("b")
+    with pytest.raises(TaskError, match="was taken before another task ended"):
+        net.set_open_state(copy)
+
+
+def test_a_network_that_is_loaded_in_inference_mode_can_be_trained(tmp_path):
+    net, x = make("mlp"), example("mlp")
+    before = learn(net, "a", x)
+    net.begin_task("b")
+    net.save(tmp_path / "net")
+    with torch.inference_mode():
+        loaded = clnp.ContinualNet.load(tmp_path / "net", mlp())
+    train(loaded, x)
+    assert torch.equal(loaded(x, task="a"), before)
+
+
+def test_constants_that_are_not_saved_are_converted_when_a_network_is_loaded(tmp_path):
+    def made():
+        torch.manual_seed(0)
+        model = Assembled(
+            lambda m, x: m.fc(m.first(x) * m.scale), first=nn.Linear(6, 5), fc=nn.Linear(5, 2)
+        )
+        model.register_buffer("scale", torch.tensor(1 / 3), persistent=False)
+        return model
+
+    x = torch.randn(3, 6, dtype=torch.float64)
+    net = clnp.ContinualNet(made(), x.float()).double()
+    net.begin_task("a")
+    net.end_task()
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", made())
+    assert torch.equal(loaded(x, task="a"), net(x, task="a"))

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 import clnp
+from assembled import Assembled
 from clnp.errors import TaskError
 from networks import (
     HEADS,
@@ -107,18 +108,26 @@ def test_a_subnetwork_can_be_trained_and_shares_nothing_with_the_network():
     net.verify()
 
 
-def test_a_subnetwork_of_a_subclassed_layer_is_of_the_plain_class():
+def test_a_subnetwork_has_the_classes_of_the_layers_and_what_users_gave_them():
     class Special(nn.Linear):
         pass
 
+    def run(m, x):
+        for layer in (m.first, m.second):
+            x = torch.tanh(layer(x)) if isinstance(layer, Special) else layer(x) * layer.gain
+        return m.fc(x)
+
     torch.manual_seed(0)
-    model = nn.Sequential(Special(6, 5), nn.ReLU(), nn.Linear(5, 4))
+    layers = {"first": Special(6, 5), "second": nn.Linear(5, 5), "fc": nn.Linear(5, 4)}
+    layers["second"].gain = 0.5
     x = example("mlp")
-    net = clnp.ContinualNet(model, x)
-    assert isinstance(net.model[0], Special)
+    net = clnp.ContinualNet(Assembled(run, **layers), x)
+    assert isinstance(net.model.first, Special)
     before = learn(net, "a", x)
     plain = net.subnetwork("a")
-    assert type(plain[0]) is nn.Linear
+    assert type(plain.first) is Special
+    assert type(plain.second) is nn.Linear
+    assert vars(plain.second).keys() == vars(layers["second"]).keys()
     assert torch.equal(plain(x), before)
 
 

@@ -5,8 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+import clnp
+from clnp.errors import GraphError
 from clnp.surgery import (
     SUPPORTED,
+    give_back,
     in_front_of,
     is_depthwise,
     is_mixing,
@@ -135,6 +138,7 @@ def test_a_layer_in_front_is_an_instance_of_both_and_keeps_the_settings():
     assert isinstance(made, Loud)
     assert isinstance(made, Scaled)
     assert type(made).__name__ == "LoudScaled"
+    assert give_back(made) == []
     assert (made.in_features, made.out_features, made.scale) == (2, 3, 5.0)
     assert torch.equal(made(torch.ones(2)), -torch.ones(2))
     assert list(made.parameters()) == []
@@ -163,3 +167,27 @@ def test_the_combined_class_is_made_once_and_can_be_copied_and_pickled():
     for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert type(other) is type(one)
         assert other.in_features == 2
+
+
+class Opening(nn.Linear):
+    def open(self):
+        return 1
+
+
+@pytest.mark.parametrize("name", ["stage", "kernel", "free", "num_outputs", "like", "shared"])
+@pytest.mark.parametrize("place", [0, 2])
+def test_attributes_that_would_be_hidden_are_refused(name, place):
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    model[place].mine = {"a": 1}
+    assert clnp.ContinualNet(model, torch.randn(2, 6)).model[place].mine == {"a": 1}
+    if (name, place) in [("num_outputs", 0), ("like", 0), ("shared", 0), ("free", 2)]:
+        return  # Only the other has such a thing.
+    setattr(model[place], name, 1)
+    with pytest.raises(GraphError, match=f"{place}: has an attribute '{name}'"):
+        clnp.ContinualNet(model, torch.randn(2, 6))
+
+
+def test_methods_of_a_class_that_would_be_hidden_are_refused():
+    model = nn.Sequential(Opening(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    with pytest.raises(GraphError, match="0: has an attribute 'open'"):
+        clnp.ContinualNet(model, torch.randn(2, 6))

@@ -249,3 +249,12 @@ def test_what_is_supported():
     assert len(validation.layers) == 9
     without_weights = nn.ModuleList([nn.ReLU(), nn.Dropout(), nn.InstanceNorm1d(4), nn.Softmax(1)])
     assert validate(without_weights).layers == ()
+
+
+def test_modules_in_a_plain_list_are_told_of_unless_they_are_registered_too():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    model.blocks, model.functions = list(model), {"relu": nn.ReLU()}
+    assert validate(model).problems == ()
+    model.backbone = {"first": nn.Linear(8, 8)}
+    [problem] = validate(model).problems
+    assert problem.found.startswith("Sequential holds modules with weights in 'backbone', a plain")

@@ -23,6 +23,9 @@ from .blocks import Pass, Stage, neuron_dim
 from .errors import ArgumentError, DivergedError
 from .graph import Site
 
+OnInput = Callable[[Any, Tensor], None]
+"""Is shown a layer and what it is about to read."""
+
 
 class Activity(Mapping[str, Tensor]):
     """`activity[group]`: mean |activation| of each of the group's free neurons, in float64.
@@ -94,10 +97,9 @@ class _Meter:
         self.sums: dict[tuple[Pass, int], Tensor] = {}
         self.num_places: dict[Pass, int] = {Pass.FROZEN: 0, Pass.FREE: 0}
 
-    def __call__(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
-        x, stage = args[0], self.stage
-        if stage.running in (Pass.PLAIN, Pass.PORTION):
-            return  # Batches may be made with the help of ended tasks.
+    def read(self, x: Tensor) -> None:
+        """Add up what the layer is about to read."""
+        layer, stage = self.layer, self.stage
         if stage.running is Pass.FROZEN and getattr(layer, "shared", False):
             return  # A single head does not read the neurons of earlier tasks.
         if x.ndim < 2 + len(self.layer.kernel):
@@ -164,22 +166,23 @@ def measure(
     readers: Iterable[Any],
     stage: Stage,
     *,
-    run: Callable[[Any], object],
+    run: Callable[[Any, OnInput], object],
     batches: Iterable[Any],
     contribution: bool = False,
 ) -> Activity:
-    """The mean activity of the neurons that `readers` read, while `run` goes through `batches`.
+    """The mean activity of the neurons that `readers` read, or, if asked for, their contribution.
 
-    Or, if it is asked for, their contribution.
+    `run` runs a batch and shows what each layer reads.
     """
     meters = [_Meter(layer.site, layer, stage) for layer in readers]
-    hooks = [meter.layer.register_forward_pre_hook(meter) for meter in meters]
-    try:
-        for batch in batches:
-            run(batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    meter_at = {meter.site.path: meter for meter in meters}
+
+    def on_input(layer: Any, x: Tensor) -> None:
+        if layer.site.path in meter_at:
+            meter_at[layer.site.path].read(x)
+
+    for batch in batches:
+        run(batch, on_input)
     if not any(meter.num_places[Pass.FREE] for meter in meters):
         raise ArgumentError("no sample was given: mean activity needs data")
     found: dict[Pass, dict[str, Tensor]] = {}

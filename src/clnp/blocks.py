@@ -62,6 +62,7 @@ class Stage:
     trains. `showing` names what the layers have laid out for the plain and frozen passes. It is
     `sealed` once a task has ended, and what is frozen may no longer change. While all ended tasks
     run, it is the `turn` of one of them, and `kept` has, by layer, how many ran and their inputs.
+    `on_input`, if it is there, is shown what each layer of the open task reads.
     """
 
     def __init__(self, groups: Iterable[str]) -> None:
@@ -73,6 +74,7 @@ class Stage:
         self.sealed = False
         self.turn = 0
         self.kept: dict[str, tuple[int, Tensor | None]] = {}
+        self.on_input: Callable[[Any, Tensor], None] | None = None
 
     def check_conversion(self, like: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
         """Raise a `TaskError` if `fn` would change the dtype of what ended tasks read."""
@@ -131,14 +133,16 @@ class Staged(nn.Module):
         if self._carry is not None:
             raise TaskError(ONE_PATH.format(self.site.path, "ran only"))
 
-    def running(self) -> Pass:
-        """The pass that is under way; a layer that runs outside of one is an error."""
+    def running(self, x: Tensor) -> Pass:
+        """The pass that is under way, in which the layer reads `x`; outside of one is an error."""
         if self.stage.running is Pass.IDLE:
             raise TaskError(
                 f"{self.site.path} runs outside of a forward pass of its network. Call the "
                 "network, net(x) or net(x, task=...), not net.model; gradient checkpointing, "
                 "which runs layers again in the backward pass, is not possible"
             )
+        if self.stage.on_input is not None:
+            self.stage.on_input(self, x)
         return self.stage.running
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -147,9 +151,8 @@ class Staged(nn.Module):
             self.stage.check_conversion(tensor, fn)
         self.stage.showing = None
         nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
-        for name in frozen:
-            # Another memory format would make ended tasks round otherwise.
-            self._buffers[name] = self._buffers[name].contiguous()  # type: ignore[union-attr]
+        for name, tensor in self._frozen().items():
+            self._buffers[name] = with_plain_strides(tensor)
         return self
 
     def _frozen(self) -> dict[str, Tensor]:
@@ -189,6 +192,17 @@ class Slot:
     has_columns: bool = False
     trained: bool = True
     dead: float = 0.0
+
+
+def with_plain_strides(tensor: Tensor) -> Tensor:
+    """The tensor in the memory format of its shape: in another, ended tasks would round otherwise.
+
+    `contiguous` leaves the strides of a dimension of size 1 as they are, by which PyTorch tells
+    formats.
+    """
+    if tensor.stride() == torch.empty(tensor.shape, device="meta").stride():
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def same(given: Any, own: Tensor) -> bool:

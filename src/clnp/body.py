@@ -13,23 +13,23 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from .activity import Activity, inputs_of, measure
 from .axis import View, groups_of
 from .blocks import Pass, Stage, Tensors, same
-from .errors import ArgumentError
+from .errors import GraphError, Problem
 from .graph import Graph
 from .heads import Head
 from .initialisation import Initial, initial_at
 from .layers import PrefixLayer
 from .ledger import Ledger
 from .operations import tensors_in
-from .surgery import NORMS, in_front_of, with_layers
+from .surgery import NORMS, give_back, in_front_of, with_layers
 
 Widths = Mapping[str, int]
 Inputs = tuple[Any, ...]
 Named = Mapping[str, Any]
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
+RENAME = "Give the attribute another name"
 
 
 def alone(
@@ -65,6 +65,13 @@ class Body:
                 made = cast(PrefixLayer, in_front_of(PrefixLayer, layer))
                 made.set_up(layer, site, self.stage)
                 self.layers[path] = made
+        problems = [
+            Problem(path, f"has an attribute {name!r}, which clnp has a use of its own for", RENAME)
+            for path, part in self.parts.items()
+            for name in give_back(part)
+        ]
+        if problems:
+            raise GraphError(problems)
         self.model = with_layers(model, {**self.layers, graph.classifier: self.head})
         self.lock = threading.RLock()
         # With a single head, what only the head reads is never read by a later task.
@@ -156,19 +163,23 @@ class Body:
         for name, tensor in self.head.frozen(index).items():
             tensors[f"{self.graph.classifier}.{name}"] = tensor
         for name in self.graph.constants:
-            tensors[name] = self.model.get_buffer(name)
+            tensors[name] = self.constant(name)
         return tensors
 
     def changed_by(self, state: Mapping[str, Any], prefix: str) -> list[str]:
         """What ended tasks read that this state dict would change, if loaded under `prefix`."""
         parts = (part.changed_by(state, f"{prefix}{p}.") for p, part in self.parts.items())
-        constants = [name for name in self.graph.constants if prefix + name in state]
-        changed = [
-            prefix + name
-            for name in constants
-            if self.stage.sealed and not same(state[prefix + name], self.model.get_buffer(name))
-        ]
-        return [*itertools.chain.from_iterable(parts), *changed]
+        return [*itertools.chain.from_iterable(parts), *self.changed_constants(state, prefix)]
+
+    def constant(self, name: str) -> Tensor:
+        """A buffer outside of layers."""
+        return self.model.get_buffer(name)
+
+    def changed_constants(self, state: Mapping[str, Any], prefix: str) -> list[str]:
+        """Of that, the constants."""
+        constants = [n for n in self.graph.constants if self.stage.sealed and prefix + n in state]
+        buffers = {prefix + name: self.constant(name) for name in constants}
+        return [name for name, buffer in buffers.items() if not same(state[name], buffer)]
 
     def narrow(self, index: int, before: Widths, after: Widths) -> dict[str, Tensors]:
         """The tensors of each layer for the ended task number `index`, dead stand-ins included."""
@@ -257,54 +268,18 @@ class Body:
         """
         with self.lock:
             training = [module for module in self.model.modules() if module.training]
-            _set_mode(training, False)
+            own = [module for module in training if type(module).train is not nn.Module.train]
             try:
+                _set_mode(training, False)
+                for module in own:
+                    module.train(False)
                 yield
             finally:
+                for module in own:
+                    module.train(True)
+                if own:
+                    _set_mode(self.model.modules(), False)
                 _set_mode(training, True)
-
-    def measure(self, batches: Iterable[Any], *, contribution: bool = False) -> Activity:
-        """The mean activity, or contribution, of all neurons over the batches, in evaluation."""
-        _check_batches(batches)
-        readers = [layer for layer in self.layers.values() if layer.site.mixes]
-        with torch.no_grad(), self.evaluating():
-            return measure(
-                [*readers, self.head],
-                self.stage,
-                run=self._run_batch,
-                batches=batches,
-                contribution=contribution,
-            )
-
-    def recalibrate(self, batches: Iterable[Any]) -> None:
-        """Average the statistics of the free channels of BatchNorm anew, all else in evaluation."""
-        _check_batches(batches)
-        norms = [layer for layer in self.layers.values() if isinstance(layer, NORMS)]
-        before = [{name: block.clone() for name, block in norm.free().items()} for norm in norms]
-        num_batches = 0
-        with torch.no_grad(), self.evaluating():
-            for norm in norms:
-                norm.training, norm.num_averaged = True, 0
-            try:
-                for batch in batches:
-                    num_batches += 1
-                    self._run_batch(batch)
-                if num_batches == 0:
-                    raise ArgumentError("no batch was given: recalibration needs data")
-                if any(norm.num_averaged == 0 and norm.num_free_rows for norm in norms):
-                    raise ArgumentError("recalibration needs batches of more than one sample")
-            except BaseException:
-                for norm, blocks in zip(norms, before, strict=True):
-                    for name, block in norm.free().items():
-                        block.copy_(blocks[name])
-                raise
-            finally:
-                for norm in norms:
-                    norm.training, norm.num_averaged = False, None
-
-    def _run_batch(self, batch: Any) -> None:
-        args, kwargs = inputs_of(batch, self.head.like.device)
-        self.run_open(args, kwargs)
 
     def take(self) -> dict[str, Tensor]:
         """Copies of all that the open task may change, by name."""
@@ -333,7 +308,17 @@ class Body:
                         setattr(part, name, tensor)
                 part.lay_out()
 
-    def snapshot(self) -> Callable[[], None]:
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Put the open task back to where it is now if what follows breaks off."""
+        restore = self._snapshot()
+        try:
+            yield
+        except BaseException:
+            restore()
+            raise
+
+    def _snapshot(self) -> Callable[[], None]:
         """A function that puts the open task back to where it is now."""
         stage = self.stage
         parts = list(self.parts.values())
@@ -376,11 +361,3 @@ def _set_mode(modules: Iterable[nn.Module], training: bool) -> None:
             vars(module)["training"] = training
         else:
             module.training = training
-
-
-def _check_batches(batches: object) -> None:
-    if isinstance(batches, Tensor | Mapping | str) or not hasattr(batches, "__iter__"):
-        raise ArgumentError(
-            f"a {type(batches).__name__} is not batches; give an iterable of them, such as a "
-            "DataLoader, or x.split(256)"
-        )

@@ -129,6 +129,10 @@ def attached(path: str | PathLike[str]) -> Any:
 def fill(net: nn.Module, tensors: Mapping[str, Tensor], *, path: str | PathLike[str]) -> None:
     """Put the tensors into `net`, in fresh memory, on the devices that it is on."""
     own = net.state_dict()
+    given = [tensors[name] for name in own if name in tensors]
+    dtypes = {tensor.dtype for tensor in given if tensor.is_floating_point()}
+    if len(dtypes) == 1:
+        net.to(dtypes.pop())  # Buffers that are not in the file, too.
     here = {
         name: tensor.to(own[name].device, copy=True) if name in own else tensor
         for name, tensor in tensors.items()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .errors import Problem
 from .example import Inputs, random_state, seed
@@ -16,7 +16,16 @@ from .validation import ROOT
 from .watching import Moment, in_checkpoint, watch
 
 _NUM_TRIES = 8
+_NUM_PASSES = 2
 _DRAW_NOTHING = "Pass training=self.training to F.dropout and the like: draw in training mode only"
+
+
+_REMEMBERED = Problem(
+    ROOT,
+    "after a pass in training mode the same input has other outputs in evaluation mode: forward "
+    "remembers something outside of buffers, so an ended task would change while another is learnt",
+    "Let what forward remembers in training mode have no part in evaluation mode",
+)
 
 
 @dataclass
@@ -81,12 +90,13 @@ def differences(
 
     The layers of the plan are filled with random weights: zeros would hide what differs.
     """
-    model = copy.deepcopy(model).eval()
+    model = copy.deepcopy(model)
+    model.eval()
     fill(model, plan)
     draws = _Draws(model)
     try:
         if _repeats(model, inputs):
-            return []
+            return [] if _outlasts_training(model, inputs) else [_REMEMBERED]
         watch(model, imitate(inputs, torch.clone), observer=draws, opaque=opaque)
     except Exception:
         return []  # forward does not bear other weights, which `agrees` will find as well
@@ -101,16 +111,35 @@ def differences(
     ]
 
 
+def _outlasts_training(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether outputs in evaluation mode are the same after passes in training mode.
+
+    Buffers are put back: layers keep those apart for each task, and others must not change.
+    """
+    first = outputs_of(model, inputs)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.train()
+    for _ in range(_NUM_PASSES):
+        outputs_of(model, inputs)
+    model.eval()
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    return close(first, outputs_of(model, inputs), _tolerance(first))
+
+
+def _tolerance(outputs: list[Tensor]) -> float:
+    # On the CPU nothing but forward itself can make a difference.
+    return 0.0 if all(tensor.device.type == "cpu" for tensor in outputs) else 1e-4
+
+
 def _repeats(model: nn.Module, inputs: Inputs) -> bool:
     seed(model, 0)
     before = random_state(model)
     first = outputs_of(model, inputs)
-    # On the CPU nothing but forward itself can make a difference.
-    tolerance = 0.0 if all(tensor.device.type == "cpu" for tensor in first) else 1e-4
     # A branch that is taken by chance is often taken the same way twice.
     num_tries = _NUM_TRIES if random_state(model) != before else 1
     for number in range(num_tries):
         seed(model, number + 1)
-        if not close(first, outputs_of(model, inputs), tolerance):
+        if not close(first, outputs_of(model, inputs), _tolerance(first)):
             return False
     return True

@@ -101,7 +101,8 @@ class _Search:
     def run(self, inputs: Inputs) -> None:
         """Watch the model in evaluation and in training mode, at full width and narrower."""
         try:
-            model = copy.deepcopy(self.model).eval()
+            model = copy.deepcopy(self.model)
+            model.eval()
         except Exception as error:
             found = f"copy.deepcopy cannot copy the model, with {failure_of(error)}"
             self.add(ROOT, found, "Hold nothing in the model that cannot be copied")
@@ -147,9 +148,13 @@ class _Search:
             kind = plain_class(layer).__name__
             kind = f"Depthwise{kind}" if is_depthwise(layer) else kind
             sites[path] = Site(path, kind, rows[path], columns[path])
-        constants = dict.fromkeys(
-            name for recorder in self.passes.values() for name in recorder.constants
-        )
+        # Forward may read one on a path that the example did not take.
+        constants = [
+            name
+            for path, module in self.model.named_modules()
+            if path not in self.validation.layers
+            for name, _ in module.named_buffers(path, recurse=False)
+        ]
         assert self.classifier is not None
         return Graph(self._sizes(), sites, self.classifier, tuple(constants))
 
@@ -183,7 +188,8 @@ class _Search:
     def _record(self, inputs: Inputs, *, training: bool) -> bool:
         """Follow the neurons in one mode; false if the model does not run."""
         assert self.classifier is not None
-        model = copy.deepcopy(self.model).train(training)
+        model = copy.deepcopy(self.model)
+        model.train(training)
         recorder = Recorder(
             self.validation.layers,
             self.validation.refused,
@@ -215,7 +221,8 @@ class _Search:
         plan = self._plan(kept, training=training)
         events = [self._present(event) for event in self.passes[training].events]
         replay = Replay(events, plan.kept, followed=plan.paths)
-        small = narrow(self.model, plan).train(training)
+        small = narrow(self.model, plan)
+        small.train(training)
         remedy = "Let forward work with any number of neurons: take sizes from tensors alone"
         if self._watch(replay, inputs, model=small, when="with fewer neurons", remedy=remedy):
             replay.finish()
@@ -283,7 +290,8 @@ class _Search:
         """Forward draws nothing in evaluation mode, and layers run in the forward pass alone."""
         plan = self._plan(self._sizes())
         self.problems.extend(differences(self.model, inputs, plan=plan, opaque=self._opaque))
-        model = copy.deepcopy(self.model).train()
+        model = copy.deepcopy(self.model)
+        model.train()
         for path in self.validation.layers:
             model.get_submodule(path).requires_grad_()
         observer = Checkpointed()

@@ -38,7 +38,7 @@ class Graph:
 
     `groups` maps the name of each group, the dotted path of the first layer that makes it, to its
     number of neurons. `sites` are the layers in the order in which they run, the classifier
-    included. `constants` are the buffers outside those layers that the forward pass reads.
+    included. `constants` are the buffers outside of layers, which the forward pass may read.
     """
 
     groups: Mapping[str, int]

@@ -1,6 +1,6 @@
 """What PyTorch may do to a network, and what it may not: the methods of every `nn.Module`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -121,10 +121,24 @@ class GuardedNet(nn.Module):
                 self._body.stage.check_dtype(tensor.dtype, given.dtype)
         return super().load_state_dict(state_dict, strict, assign)
 
+    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the open task trains, by name; nothing between tasks."""
+        found = super().named_parameters(*args, **options)
+        return (each for each in found if each[1] is not self._body.head.like)
+
     @in_turn
     def train(self, mode: bool = True) -> Self:
         """As for any module, but not in the middle of another thread's pass."""
         return super().train(mode)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
+    ) -> None:
+        *_, errors = args
+        for name in self._body.changed_constants(state_dict, f"{prefix}model."):
+            errors.append(CHANGES.format(name))
+            state_dict[name] = self._body.constant(name.removeprefix(f"{prefix}model."))
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
         """Refused once a task has ended: it would leave nothing of it."""

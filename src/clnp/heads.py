@@ -42,7 +42,7 @@ class Head(Staged):
     weight_free: nn.Parameter | None
     bias_free: nn.Parameter | None
     bias_frozen: Tensor
-    like: Tensor
+    like: nn.Parameter
     num_outputs: int
     """Outputs of the open task, or of the classifier while none is open."""
 
@@ -56,26 +56,29 @@ class Head(Staged):
             self.register_parameter(block, None)
         if self.has_bias:
             self.register_buffer("bias_frozen", layer.weight.new_empty(0).detach())
-        # Nothing is stored before the first task ends: this keeps dtype and device.
-        self.register_buffer("like", layer.weight.new_empty(0).detach())
+        # Nothing may be stored: this keeps dtype and device, for forward too, which may look for
+        # them in the first of its parameters.
+        empty = layer.weight.new_empty(0).detach()
+        self.register_parameter("like", nn.Parameter(empty, requires_grad=False))
         self.lay_out()
 
-    def forward(self, x: Tensor) -> Tensor:
-        running = self.running()
+    def forward(self, input: Tensor) -> Tensor:
+        running = self.running(input)
         if running is Pass.PORTION:
-            return run_portion(self, x)
+            return run_portion(self, input)
         if running is Pass.PLAIN:
-            return run(self, x, self._shown)
+            return run(self, input, self._shown)
         if running is Pass.FROZEN:
             with torch.set_grad_enabled(self.stage.with_grad):
-                self._carry = carry(self, x, stretches=self._frozen_real, free=self._free())
+                self._carry = carry(self, input, stretches=self._frozen_real, free=self._free())
             if self._carry is not None:
                 return self._carry.detach().clone()  # Forward may go on in place.
-            return run(self, x, dead_weight(self, x, num_rows=self.num_outputs, kernel=self.kernel))
+            dead = dead_weight(self, input, num_rows=self.num_outputs, kernel=self.kernel)
+            return run(self, input, dead)
         carried, self._carry = self._carry, None
         return complete(
             self,
-            x,
+            input,
             stretches=self._free_real,
             free=self._free(),
             carried=carried,

@@ -67,16 +67,16 @@ class PrefixLayer(Staged):
         self.register_buffer("num_batches_free", None)
         self.lay_out()
 
-    def forward(self, x: Tensor) -> Tensor:
-        running = self.running()
+    def forward(self, input: Tensor) -> Tensor:
+        running = self.running(input)
         if running is Pass.PORTION:
-            return run_portion(self, x)
+            return run_portion(self, input)
         if running is Pass.FREE:
-            return self._mix(x) if self.site.mixes else self._act(x)
+            return self._mix(input) if self.site.mixes else self._act(input)
         if running is Pass.FROZEN and self.site.mixes:
             with torch.set_grad_enabled(self.stage.with_grad):
-                self._carry = carry(self, x, stretches=self._frozen_real, free=self.free())
-        return run(self, x, self._shown)
+                self._carry = carry(self, input, stretches=self._frozen_real, free=self.free())
+        return run(self, input, self._shown)
 
     def _mix(self, x: Tensor) -> Tensor:
         if not self.num_free_rows:

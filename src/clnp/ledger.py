@@ -127,7 +127,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Usage:
-    """What one task took of one group, and what was free when it had ended."""
+    """What one task took of one group, and what it left free of the group as it is now."""
 
     task: str
     group: str

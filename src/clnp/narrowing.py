@@ -192,7 +192,8 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
     draw random numbers there.
     """
     for dtype, tolerance in ((torch.float64, 1e-6), (None, 1e-2)):
-        full = copy.deepcopy(model).eval()
+        full = copy.deepcopy(model)
+        full.eval()
         given = inputs
         if dtype is not None:
             full = full.to(dtype)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint
+from . import checkpoint, survey
 from .activity import Activity
 from .arguments import (
     check_initial,
@@ -91,7 +91,8 @@ class ContinualNet(GuardedNet):
     @in_turn
     def open_state(self) -> OpenState:
         """A copy of the open task as it is now, for `set_open_state`."""
-        return OpenState(self._need_open("open_state"), self._body.stage.free, self._body.take())
+        task, stage = self._need_open("open_state"), self._body.stage
+        return OpenState(task, stage.free, stage.frozen, self._body.take())
 
     @in_turn
     def set_open_state(self, state: OpenState) -> None:
@@ -99,6 +100,8 @@ class ContinualNet(GuardedNet):
         task = self._need_open("set_open_state")
         if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
             raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
+        if dict(state.frozen) != self._body.stage.frozen:
+            raise TaskError("the copy was taken before another task ended; begin the task anew")
         self._body.put(state.free, state.tensors)
         self._open = state.task
 
@@ -161,12 +164,8 @@ class ContinualNet(GuardedNet):
             widened=dict(self.ledger.sizes) != dict(self.graph.groups),
             fits=num_outputs <= own,
         )
-        restore = self._body.snapshot()
-        try:
+        with self._body.undone_on_error():
             self._body.open(free, num_outputs, initial=initial)
-        except BaseException:
-            restore()
-            raise
         self._open = OpenTask(name, num_outputs)
 
     @in_turn
@@ -199,7 +198,7 @@ class ContinualNet(GuardedNet):
         A batch is a tensor, or a tuple or list whose first element is the input.
         """
         self._need_open("measure_activity")
-        return self._body.measure(batches)
+        return survey.measured(self._body, batches)
 
     def measure_contribution(self, batches: Iterable[Any]) -> Activity:
         """How much every neuron gives to those that read it, from 0 to 1, in evaluation mode.
@@ -209,7 +208,7 @@ class ContinualNet(GuardedNet):
         which activity cannot behind BatchNorm.
         """
         self._need_open("measure_contribution")
-        return self._body.measure(batches, contribution=True)
+        return survey.measured(self._body, batches, contribution=True)
 
     def plan_pruning(
         self,
@@ -281,7 +280,8 @@ class ContinualNet(GuardedNet):
         """
         task = self._need_open("prune")
         keep, reused = kept_by(plan, self.graph, task=task.name, free=self._body.stage.free)
-        self._body.restrict(keep)
+        with self._body.undone_on_error():
+            self._body.restrict(keep)
         self._open = replace(task, reused=reused or task.reused)
 
     def recalibrate(self, batches: Iterable[Any]) -> None:
@@ -290,7 +290,7 @@ class ContinualNet(GuardedNet):
         A batch counts as many times as it has samples.
         """
         self._need_open("recalibrate")
-        self._body.recalibrate(batches)
+        survey.recalibrate(self._body, batches)
 
     @in_turn
     def end_task(
@@ -305,25 +305,24 @@ class ContinualNet(GuardedNet):
         """
         task = self._need_open("end_task")
         body, ledger = self._body, self.ledger
-        restore = body.snapshot()
+        wanted = {} if plan is None else plan
+        keep, reused = kept_by(wanted, self.graph, task=task.name, free=body.stage.free)
         try:
-            wanted = {} if plan is None else plan
-            keep, reused = kept_by(wanted, self.graph, task=task.name, free=body.stage.free)
-            body.restrict(keep)
-            if recalibrate is not None:
-                self.recalibrate(recalibrate)
-            for name, tensor in body.free_part().items():
-                if not bool(torch.isfinite(tensor).all()):
-                    raise DivergedError(
-                        f"{name} is NaN or infinite: task {task.name!r} has diverged and cannot "
-                        "be frozen. Abandon it, and train again with a lower learning rate"
-                    )
-            self.ledger = ledger.claim(task.name, num_kept(keep), reused or task.reused)
-            body.close(claim=True, index=len(ledger.rows))
-            certificate = self._certify(task.name)
+            with body.undone_on_error():
+                body.restrict(keep)
+                if recalibrate is not None:
+                    self.recalibrate(recalibrate)
+                for name, tensor in body.free_part().items():
+                    if not bool(torch.isfinite(tensor).all()):
+                        raise DivergedError(
+                            f"{name} is NaN or infinite: task {task.name!r} has diverged and "
+                            "cannot be frozen. Abandon it, and train again with a lower rate"
+                        )
+                self.ledger = ledger.claim(task.name, num_kept(keep), reused or task.reused)
+                body.close(claim=True, index=len(ledger.rows))
+                certificate = self._certify(task.name)
         except BaseException:
             self.ledger = ledger
-            restore()
             raise
         self._certificates += (certificate,)
         self._open = None
@@ -361,6 +360,7 @@ class ContinualNet(GuardedNet):
         checkpoint.write(path, replace(record, attached=attached), tensors)
 
     @classmethod
+    @torch.inference_mode(False)
     def load(
         cls, path: str | PathLike[str], model: nn.Module, *, check: bool = True
     ) -> "ContinualNet":

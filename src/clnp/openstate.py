@@ -11,17 +11,26 @@ from .ledger import OpenTask
 
 @dataclass(frozen=True)
 class OpenState:
-    """A copy of an open task: who it is, how many neurons of each group it has, its tensors."""
+    """A copy of an open task: who it is, how many neurons of each group it has, its tensors.
+
+    `frozen` are the neurons of earlier tasks, by group, which it reads.
+    """
 
     task: OpenTask
     free: Mapping[str, int]
+    frozen: Mapping[str, int]
     tensors: Mapping[str, Tensor] = field(repr=False)
 
     def to_state(self) -> dict[str, Any]:
         """Plain dictionaries and tensors that `from_state` reads back."""
-        return {"task": asdict(self.task), "free": dict(self.free), "tensors": dict(self.tensors)}
+        return {
+            "task": asdict(self.task),
+            "free": dict(self.free),
+            "frozen": dict(self.frozen),
+            "tensors": dict(self.tensors),
+        }
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> "OpenState":
         """The copy that `to_state` described."""
-        return OpenState(OpenTask(**state["task"]), state["free"], state["tensors"])
+        return OpenState(**{**state, "task": OpenTask(**state["task"])})

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from .blocks import Tensors
-from .surgery import is_mixing, plain_layer, with_layers
+from .surgery import is_mixing, original, plain_layer, with_layers
 
 
 def subnetwork(model: nn.Module, layers: Mapping[str, Tensors]) -> nn.Module:
@@ -15,7 +15,9 @@ def subnetwork(model: nn.Module, layers: Mapping[str, Tensors]) -> nn.Module:
     layer that does in another way, whose last bits differ.
     """
     plain = {path: _filled(model.get_submodule(path), tensors) for path, tensors in layers.items()}
-    return with_layers(model, plain).eval().requires_grad_(False)
+    made = with_layers(model, plain).requires_grad_(False)
+    made.eval()
+    return made
 
 
 def _filled(layer: nn.Module, tensors: Tensors) -> nn.Module:
@@ -24,4 +26,4 @@ def _filled(layer: nn.Module, tensors: Tensors) -> nn.Module:
     made = plain_layer(layer, num_outputs=len(any_tensor), num_inputs=num_inputs)
     state = made.state_dict()
     made.load_state_dict({**state, **{name: tensor.detach() for name, tensor in tensors.items()}})
-    return made
+    return original(layer, made)

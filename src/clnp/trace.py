@@ -51,11 +51,9 @@ class Recorder:
     rows: dict[str, Axis] = field(default_factory=dict)
     columns: dict[str, Axis] = field(default_factory=dict)
     num_calls: dict[str, int] = field(default_factory=dict)
-    constants: list[str] = field(default_factory=list)
     borrowed: set[str] = field(default_factory=set)
     _states: dict[int, tuple[torch.Tensor, State]] = field(default_factory=dict)
     _owners: dict[int, str] = field(default_factory=dict)
-    _buffers: dict[int, str] = field(default_factory=dict)
     _inputs: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
 
     def begin(self, model: nn.Module, inputs: Any) -> None:
@@ -68,10 +66,8 @@ class Recorder:
                 for tensor in tensors:
                     self._mark(tensor, Mark.CONSTANT)
         for path, module in model.named_modules():
-            for name, buffer in module.named_buffers(prefix=path, recurse=False):
+            for buffer in module.buffers(recurse=False):
                 self._mark(buffer, Mark.CONSTANT)
-                if path not in self.layers:
-                    self._buffers[id(buffer)] = name
             for _, parameter in module.named_parameters(recurse=False):
                 self._mark(parameter, Mark.UNKNOWN)
                 if path in self.layers:
@@ -103,8 +99,6 @@ class Recorder:
         self.num_calls[path] = self.num_calls.get(path, 0) + 1
         given = tensors_in((moment.args, moment.kwargs))
         states = [(tuple(tensor.shape), self.state(tensor)) for tensor in given]
-        for tensor in given:
-            self._note_constant(tensor)
         result = moment.run()
         state: State = Mark.UNKNOWN
         if path not in self.refused:
@@ -154,14 +148,7 @@ class Recorder:
                     )
                 )
 
-    def _note_constant(self, tensor: torch.Tensor) -> None:
-        name = self._buffers.get(id(tensor))
-        if name is not None and name not in self.constants:
-            self.constants.append(name)
-
     def _check_weights(self, moment: Moment, before: tuple[Any, ...]) -> None:
-        for tensor, _, _ in before:
-            self._note_constant(tensor)
         owners = [self._owners[id(tensor)] for tensor, _, _ in before if id(tensor) in self._owners]
         if owners and moment.name not in FORM_ONLY:
             self.borrowed.update(owners)

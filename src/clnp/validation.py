@@ -41,6 +41,7 @@ def validate(model: nn.Module) -> Validation:
     runnable = True
     owners: dict[int, str] = {}
     parameters = {id(parameter) for parameter in model.parameters()}
+    registered = set(model.modules())
     for path, module in model.named_modules():
         if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
             continue
@@ -57,6 +58,12 @@ def validate(model: nn.Module) -> Validation:
             # A layer that is refused for its weights may keep what it makes of them.
             if path not in refused and any(id(tensor) not in parameters for tensor in tensors):
                 problems.append(_held_problem(module, where, name))
+        for name, held in vars(module).items():
+            items = list(held.values()) if type(held) is dict else held
+            if name not in _OF_EVERY_MODULE and isinstance(items, (list, tuple, set)):
+                strangers = {m for m in items if isinstance(m, nn.Module)} - registered
+                if any(m.state_dict() for m in strangers):
+                    problems.append(_stranger_problem(module, where, name))
         for name, parameter in module.named_parameters(recurse=False):
             other = owners.setdefault(id(parameter), where)
             if other != where:
@@ -100,6 +107,16 @@ def _held_problem(module: nn.Module, where: str, name: str) -> Problem:
         remedy = "Use self.register_buffer for each of them"
     found = f"{_kind(module)} holds {held}, which would be neither moved, saved nor certified"
     return Problem(where, found, remedy)
+
+
+def _stranger_problem(module: nn.Module, where: str, name: str) -> Problem:
+    container = type(vars(module)[name]).__name__
+    return Problem(
+        where,
+        f"{_kind(module)} holds modules with weights in {name!r}, a plain {container}, where they "
+        "would be neither moved, saved nor certified",
+        "Use nn.ModuleList or nn.ModuleDict",
+    )
 
 
 def _kind(module: nn.Module) -> str:

@@ -124,7 +124,7 @@ class DenseNet(nn.Module):
         tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         # No name of a module has a colon in it.
         extra = {f"extra:{name}": p.detach().clone() for name, p in self.extra.items()}
-        return OpenState(task, {}, {**tensors, **extra})
+        return OpenState(task, {}, {}, {**tensors, **extra})
 
     def set_open_state(self, state: OpenState) -> None:
         """Put the network back to where the copy was taken."""

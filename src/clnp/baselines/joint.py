@@ -162,7 +162,7 @@ class JointNet(nn.Module):
     def open_state(self) -> OpenState:
         """A copy of the whole network."""
         tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-        return OpenState(OpenTask("all tasks", 0), {}, tensors)
+        return OpenState(OpenTask("all tasks", 0), {}, {}, tensors)
 
     def set_open_state(self, state: OpenState) -> None:
         """Put the network back to where the copy was taken."""

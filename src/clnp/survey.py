@@ -1,0 +1,77 @@
+"""Batches through the open task: its neurons are measured, its BatchNorm is recalibrated.
+
+Other threads wait for no more than one batch: they may help to make the next.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .activity import Activity, OnInput, inputs_of, measure
+from .body import Body
+from .errors import ArgumentError
+from .surgery import NORMS
+
+
+def measured(body: Body, batches: Iterable[Any], *, contribution: bool = False) -> Activity:
+    """The mean activity, or contribution, of all neurons over the batches, in evaluation mode."""
+    _check_batches(batches)
+    readers = [layer for layer in body.layers.values() if layer.site.mixes]
+
+    def run(batch: Any, on_input: OnInput) -> None:
+        with torch.no_grad(), body.evaluating():
+            body.stage.on_input = on_input
+            try:
+                _feed(body, batch)
+            finally:
+                body.stage.on_input = None
+
+    return measure(
+        [*readers, body.head], body.stage, run=run, batches=batches, contribution=contribution
+    )
+
+
+def recalibrate(body: Body, batches: Iterable[Any]) -> None:
+    """Average the statistics of the free channels of BatchNorm anew, all else in evaluation."""
+    _check_batches(batches)
+    norms = [layer for layer in body.layers.values() if isinstance(layer, NORMS)]
+    before = [{name: block.clone() for name, block in norm.free().items()} for norm in norms]
+    averaged: list[int | None] = [0] * len(norms)
+    num_batches = 0
+    try:
+        for batch in batches:
+            num_batches += 1
+            with torch.no_grad(), body.evaluating():
+                for norm, num_averaged in zip(norms, averaged, strict=True):
+                    norm.training, norm.num_averaged = True, num_averaged
+                try:
+                    _feed(body, batch)
+                    averaged = [norm.num_averaged for norm in norms]
+                finally:
+                    for norm in norms:
+                        norm.training, norm.num_averaged = False, None
+        if num_batches == 0:
+            raise ArgumentError("no batch was given: recalibration needs data")
+        if any(n == 0 and norm.num_free_rows for n, norm in zip(averaged, norms, strict=True)):
+            raise ArgumentError("recalibration needs batches of more than one sample")
+    except BaseException:
+        with torch.no_grad():
+            for norm, blocks in zip(norms, before, strict=True):
+                for name, block in norm.free().items():
+                    block.copy_(blocks[name])
+        raise
+
+
+def _feed(body: Body, batch: Any) -> None:
+    args, kwargs = inputs_of(batch, body.head.like.device)
+    body.run_open(args, kwargs)
+
+
+def _check_batches(batches: object) -> None:
+    if isinstance(batches, Tensor | Mapping | str) or not hasattr(batches, "__iter__"):
+        raise ArgumentError(
+            f"a {type(batches).__name__} is not batches; give an iterable of them, such as a "
+            "DataLoader, or x.split(256)"
+        )

@@ -1,0 +1,64 @@
+"""Batches that other threads help to make."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import clnp
+from clnp import survey
+from networks import example, half, learn, make, train
+
+
+def prefetched(net, x):
+    """Batches that another thread makes, which asks an ended task."""
+    with ThreadPoolExecutor(1) as pool:
+        for part in x.split(4):
+            yield pool.submit(lambda part=part: part + 0 * net(part, task="a").sum()).result(60)
+
+
+def test_a_thread_that_makes_batches_may_ask_ended_tasks():
+    net, x = make("conv"), example("conv", num=12)
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    plain = net.measure_activity(x.split(4))
+    found = net.measure_activity(prefetched(net, x))
+    assert all(torch.equal(found[group], plain[group]) for group in plain)
+    before = net.open_state()
+    net.recalibrate(x.split(4))
+    once = net.open_state().tensors
+    net.set_open_state(before)
+    net.recalibrate(prefetched(net, x))
+    assert all(torch.equal(tensor, once[name]) for name, tensor in net.open_state().tensors.items())
+
+
+def test_what_other_threads_run_between_two_batches_is_not_measured():
+    net, x = make("conv"), example("conv", num=12)
+    net.begin_task("a")
+
+    def batches():
+        for part in x.split(4):
+            net(10 * part)
+            yield part
+
+    plain = net.measure_activity(x.split(4))
+    net.train()
+    state = net.open_state()
+    found = net.eval().measure_activity(batches())
+    assert all(torch.equal(found[group], plain[group]) for group in plain)
+    net.set_open_state(state)
+    assert net._body.stage.on_input is None
+
+
+def test_a_batch_that_fails_leaves_modes_and_statistics():
+    net, x = make("conv").train(), example("conv", num=12)
+    net.begin_task("a")
+    before = net.open_state().tensors
+    for function in (survey.measured, survey.recalibrate):
+        with pytest.raises((RuntimeError, clnp.ArgumentError)):
+            function(net._body, [x, x[:, :1]])
+        assert all(module.training for module in net.modules())
+        now = net.open_state().tensors
+        assert all(torch.equal(tensor, before[name]) for name, tensor in now.items())
+    net.end_task(half(net))
