@@ -138,6 +138,28 @@ def test_a_command_that_makes_no_sense_shows_the_usage(arguments, capsys):
     assert capsys.readouterr().err.startswith("usage: clnp")
 
 
+@pytest.mark.parametrize("text", ["nan", "-1", "inf", "soon"])
+def test_seconds_are_told_to_be_seconds(text, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["run", "x", f"--checkpoint-every={text}"])
+    error = capsys.readouterr().err
+    assert error.endswith(f"{text!r}; it must be a number of seconds, 0 or more\n")
+
+
+def test_a_seed_is_given_once(folder, capsys):
+    message = "--set seed=4 would change nothing: --seed comes first"
+    fails(capsys, 2, message, "run", "small.toml", "--seed", "3", "--set", "seed=4")
+    options = ["--methods", "single", "--seed", "3", "--set", "seed=4"]
+    fails(capsys, 2, message, "compare", "small.toml", *options)
+
+
+def test_what_cannot_be_verified_is_not_recommended_to_be(folder, capsys):
+    quick = ["--quiet", "--set", "stream.num_tasks=1", "--set", "learner.training.epochs=1"]
+    for method, is_recommended in (("clnp", True), ("finetune", False)):
+        assert cli.main(["run", "small.toml", *quick, "--set", f"method={method}"]) == 0
+        assert ("clnp verify" in capsys.readouterr().out) is is_recommended
+
+
 def test_a_run_prints_its_summary_and_goes_where_it_is_told(folder, capsys):
     assert cli.main(["run", "small.toml"]) == 0
     out, error = capsys.readouterr()

@@ -352,9 +352,10 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_later(tmp_path):
         course = Course(made, run, 1e9, lambda event: event["event"] == "epoch" and course.stop())
         with pytest.raises(StoppedError, match=r"stopped; go on with: clnp resume .*run"):
             course.follow()
-    assert read_events(tmp_path / "run")[-1]["event"] == "epoch"
+    assert [e["event"] for e in read_events(tmp_path / "run")[-2:]] == ["epoch", "stopped"]
     result = experiment().run(tmp_path / "run")
     assert without_timings(result) == without_timings(whole)
+    assert "stopped" not in [event["event"] for event in read_events(tmp_path / "run")]
     assert read_events(tmp_path / "run")[3]["event"] == "resumed"
 
 

@@ -11,6 +11,7 @@ from clnp.following import GRACE, PATIENCE, Follower, Following, Scene, View
 from clnp.runs import FORMAT
 from test_standing import begin, ended, epoch, pruning
 
+STOP = {"event": "stopped", "at": 9.0}
 FAILURE = {"event": "failed", "task": "task 1", "reason": "every candidate diverged", "at": 9.0}
 END = {"event": "finished", "num_tasks": 3, "at": 60.0}
 
@@ -275,6 +276,19 @@ def test_a_series_in_which_a_run_failed(tmp_path, clock):
     assert following.look().status == "running"
     clock.now += GRACE
     assert following.look().status == "failed"
+
+
+def test_a_series_that_was_stopped(tmp_path, clock):
+    path = series(tmp_path / "series")
+    following = Following(path, clock=clock)
+    make(path / "seed0", begin(), STOP)
+    make(path / "seed1", begin(), epoch(0, 2.0), seed=1)
+    assert following.look().status == "running"
+    tell(path / "seed1", STOP)
+    scene = following.look()
+    assert [view.status for view in scene.views] == ["stopped", "stopped", "waiting"]
+    assert [view.seconds_left for view in scene.views] == [0.0, 0.0, None]
+    assert scene.status == "stopped"
 
 
 def test_a_comparison_is_a_series_for_each_method(tmp_path, clock):

@@ -39,6 +39,7 @@ DONE = replace(
     VIEW, status="finished", phase=None, task=None, number=None, num_learnt=10, epoch=None
 )
 FAILURE = replace(VIEW, status="failed", reason="every candidate diverged")
+STOP = replace(VIEW, status="stopped")
 START = View("runs/mine", status="running", method="clnp", seed=0, num_tasks=10, silent=0.0)
 
 
@@ -98,6 +99,7 @@ def test_a_run_in_training():
         (View("runs/mine"), "waiting for runs/mine, which cannot be read yet"),
         (DONE, "finished: 10 of 10 tasks"),
         (FAILURE, "failed after 2 of 10 tasks: every candidate diverged"),
+        (STOP, "stopped after 2 of 10 tasks; clnp resume runs/mine goes on"),
     ],
 )
 def test_a_run_in_a_line(view, text):
@@ -170,7 +172,7 @@ def test_every_line_fits(width, glyphs):
             tasks=[{"task": name, "test_score": 1.0}] * 3,
             reason=name,
         )
-        for status in ("waiting", "running", "finished", "failed"):
+        for status in ("waiting", "running", "finished", "failed", "stopped"):
             view = replace(odd, status=status)
             for kind, views in (("run", [view]), ("series", [view] * 9)):
                 found = scene(*views, kind=kind, labels=[name] * len(views))
@@ -259,6 +261,13 @@ def test_the_last_word():
         "failed: seed 1: every candidate diverged",
         "1 of 2 runs finished; clnp inspect runs/mine shows all",
     ]
+    assert closing(scene(STOP)) == "stopped after 2 of 10 tasks; clnp resume runs/mine goes on"
+    assert closing(scene(DONE, STOP, kind="series")) == (
+        "1 of 2 runs finished; clnp inspect runs/mine shows all, clnp resume runs/mine goes on"
+    )
+    assert line(scene(DONE, STOP, kind="series")) == "1 of 2 runs finished; seed 1 stopped"
+    assert shown(STOP)[1] == "stopped after 2 of 10 tasks; clnp resume runs/mine goes on"
+    assert shown(DONE, STOP, kind="series")[2].endswith("stopped after 2 of 10 tasks")
 
 
 @pytest.mark.parametrize(

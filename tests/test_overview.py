@@ -230,6 +230,15 @@ def test_notes_are_left_out_where_there_is_nothing_to_say():
     result = made_up(1, {}, method="ewc", certificates={}, stored_bytes={})
     result["timings"] = {"seconds": 1.0}
     assert (room(result), stored(result), proofs(Path("r"), result)) == ([], [], [])
+
+
+def test_certificates_are_recomputed_by_whatever_can(tmp_path):
+    result = {"certificates": {"a": "0123456789abcdef"}}
+    [text] = proofs(tmp_path, result)
+    assert text.endswith("; ContinualNet.load of its checkpoint.safetensors recomputes them.")
+    (tmp_path / "recipe.toml").touch()
+    [text] = proofs(tmp_path, result)
+    assert text.endswith(f"; clnp verify {tmp_path} recomputes them.")
     assert environment([]) == []
 
 

@@ -154,10 +154,13 @@ def test_a_packed_tensor_is_a_copy_without_gradient():
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (object(), "state is a object, which cannot be stored"),
-        ({"a": [1, {2}]}, "state.a.1 is a set, which cannot be stored"),
-        ({0: {"f": len}}, "state.0.f is a builtin_function_or_method, which cannot be stored"),
-        ([b"x"], "state.0 is a bytes, which cannot be stored"),
+        (object(), "state is of type object, which cannot be stored"),
+        ({"a": [1, {2}]}, "state.a.1 is of type set, which cannot be stored"),
+        (
+            {0: {"f": len}},
+            "state.0.f is of type builtin_function_or_method, which cannot be stored",
+        ),
+        ([b"x"], "state.0 is of type bytes, which cannot be stored"),
         ({"a": {(1, 2): 3}}, "state.a has the key (1, 2), which cannot be stored"),
         ({None: 3}, "state has the key None, which cannot be stored"),
     ],

@@ -140,6 +140,8 @@ def test_how_a_run_ends():
     assert (failed.ended, failed.reason) == ("failed", "diverged")
     failed.add(begin())
     assert (failed.ended, failed.reason) == (None, None)
+    stopped = stand(begin(), epoch(0, 1.0), {"event": "stopped", "at": 1.0})
+    assert stopped.ended == "stopped"
     full = stand(begin(), ended(), begin(2), {"event": "full", "reason": "no neuron", "at": 1.0})
     assert (full.full, full.ended) == ("no neuron", None)
     assert full.seconds_left() == 0.0

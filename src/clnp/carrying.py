@@ -111,8 +111,9 @@ def carry_out(
             f"stopped at once; what was saved last is whole, go on with: {again}"
         ) from None
     console.close()
-    verify = command("verify", run.path)
-    closing = f"The run is in {run.path}. Check it again at any time: {verify}"
+    closing = f"The run is in {run.path}."
+    if experiment.baseline is None:
+        closing += f" Check it again at any time: {command('verify', run.path)}"
     return result, f"{summary(result)}\n\n{closing}"
 
 

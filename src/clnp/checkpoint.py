@@ -28,7 +28,7 @@ from .packing import pack, unpack
 
 FORMAT = "clnp"
 VERSION = 1
-ATTACHED = "attached."
+ATTACHED = "attached"
 """What the names of tensors begin with that are not the network's own."""
 
 

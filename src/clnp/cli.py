@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -12,7 +13,14 @@ from typing import Any
 
 from . import cookbook
 from .console import Bars, Lines, Silence
-from .errors import CheckpointError, ClnpError, DivergedError, ForgettingError, StoppedError
+from .errors import (
+    ArgumentError,
+    CheckpointError,
+    ClnpError,
+    DivergedError,
+    ForgettingError,
+    StoppedError,
+)
 from .jobs import get_ready
 from .version import __version__
 
@@ -187,7 +195,10 @@ def _add_recipe_options(command: argparse.ArgumentParser) -> None:
         help="search the grid with the first seed; the others take what it chose for each task",
     )
     command.add_argument(
-        "--out", metavar="DIR", help="directory of the run (default: runs/RECIPE-seedN)"
+        "--out",
+        metavar="DIR",
+        help="directory of the run (default: runs/RECIPE-seedN; of a series runs/RECIPE-Nseeds, "
+        "of a comparison runs/RECIPE-compared)",
     )
     _add_run_options(command)
 
@@ -223,9 +234,12 @@ def _add_place_options(command: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise ValueError
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}; it must be a number of seconds, 0 or more")
     return seconds
 
 
@@ -256,7 +270,7 @@ def _compare(options: argparse.Namespace) -> Answer:
 
     with contextlib.closing(_console(options)) as console:
         return commands.compare(
-            carrying.Source(options.recipe, tuple(options.assignments)),
+            carrying.Source(options.recipe, _assignments(options)),
             _circumstances(options),
             methods=options.methods,
             seed=options.seed,
@@ -275,7 +289,7 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
 
     with contextlib.closing(_console(options)) as console:
         return commands.start(
-            carrying.Source(recipe, tuple(options.assignments)),
+            carrying.Source(recipe, _assignments(options)),
             _circumstances(options),
             seed=options.seed,
             num_seeds=options.seeds,
@@ -284,6 +298,14 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
             out=options.out,
             console=console,
         )
+
+
+def _assignments(options: argparse.Namespace) -> tuple[str, ...]:
+    given = tuple(options.assignments)
+    for text in given if options.seed is not None else ():
+        if text.partition("=")[0].strip() == "seed":
+            raise ArgumentError(f"--set {text} would change nothing: --seed comes first")
+    return given
 
 
 def _resume(options: argparse.Namespace) -> Answer:
@@ -330,7 +352,7 @@ def _watch(options: argparse.Namespace) -> Answer:
         # The reader, `head` perhaps, has seen enough; Python would try once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
-    options.code = FAILURE if scene.status == "failed" else 0
+    options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.status, 0)
     return scene.to_json(), text
 
 

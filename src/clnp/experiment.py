@@ -324,6 +324,7 @@ class Course:
             self.run.write(RESULT, self.result())
         self._saved = time.monotonic()
         if self._stopping and not self._finished:
+            self._tell({"event": "stopped"})
             raise StoppedError(f"stopped; go on with: {command('resume', self.run.path)}")
 
     @property

@@ -20,7 +20,9 @@ from .series import SERIES, read_series, run_of
 from .standing import DAMAGED, Standing, tuning_of
 from .tail import Tail
 
-WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
+WAITING, RUNNING, FINISHED = "waiting", "running", "finished"
+FAILED, STOPPED = "failed", "stopped"
+ENDED = (FINISHED, FAILED, STOPPED)
 PATIENCE = 10.0
 """Seconds for which a file may be unreadable, or lag behind another, before that is believed."""
 GRACE = 60.0
@@ -31,12 +33,12 @@ GRACE = 60.0
 class View:
     """A run as it is now.
 
-    `status` is waiting (it has not begun), running, finished or failed. `silent` is for how many
-    seconds nothing was heard of it, and `seconds_left` an estimate: `at_least` that while what
-    follows training has not been seen yet, `at_most` that while rounds of fine-tuning may turn out
-    not to be needed. Epochs of the run are those of training and of fine-tuning. `claimed` has the
-    neurons of each group by ended task, `sizes` how many there are. Numbers of candidates, rounds
-    and epochs count from 1.
+    `status` is waiting (it has not begun), running, finished, failed or stopped. `silent` is for
+    how many seconds nothing was heard of it, and `seconds_left` an estimate: `at_least` that while
+    what follows training has not been seen yet, `at_most` that while rounds of fine-tuning may turn
+    out not to be needed. Epochs of the run are those of training and of fine-tuning. `claimed` has
+    the neurons of each group by ended task, `sizes` how many there are. Numbers of candidates,
+    rounds and epochs count from 1.
     """
 
     run: str
@@ -93,12 +95,14 @@ class Scene:
 
     @property
     def status(self) -> str:
-        """That of the run; of several: failed or finished once all of them have ended."""
+        """That of the run; of several: failed, stopped or finished once all of them have ended."""
         found = [view.status for view in self.views]
         if not found or all(status == WAITING for status in found):
             return WAITING
-        if all(status in (FINISHED, FAILED) for status in found):
-            return FAILED if FAILED in found else FINISHED
+        # Whoever stops one of several stops them all: those that wait do not begin.
+        waits = {WAITING} if STOPPED in found else set()
+        if {*found} <= {*ENDED, *waits}:
+            return next(status for status in (FAILED, STOPPED, FINISHED) if status in found)
         silent = min((v.silent for v in self.views if v.silent is not None), default=0.0)
         # A series ends with the first run that fails, unless others are under way.
         return FAILED if FAILED in found and silent >= GRACE else RUNNING

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from .following import FAILED, FINISHED, RUNNING, WAITING, Scene, View
+from .following import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Scene, View
 from .glyphs import Screen, cells, columns, progress, sparkline, stacked
 from .panels import MOST_LAYERS, ends
 from .runs import command
@@ -25,8 +25,8 @@ def closing(scene: Scene) -> str:
     seen = command("inspect", scene.path)
     if scene.kind == "run":
         view = scene.views[0]
-        if view.status == FAILED:
-            return f"failed after {_tasks(view)}: {view.reason}"
+        if view.status in (FAILED, STOPPED):
+            return _told(view)
         average = "" if view.average is None else f", average {view.average:.2f}"
         return f"finished: {_tasks(view)}{average}; {seen} shows all"
     failed = [
@@ -36,6 +36,8 @@ def closing(scene: Scene) -> str:
     ]
     done = sum(view.status == FINISHED for view in scene.views)
     text = f"{done} of {len(scene.views)} runs finished; {seen} shows all"
+    if scene.status == STOPPED:
+        text += f", {command('resume', scene.path)} goes on"
     return "\n".join([*(f"failed: {each}" for each in failed), text])
 
 
@@ -53,14 +55,16 @@ def line(scene: Scene) -> str:
             if view.number is not None:
                 where = f"task {view.number} of {view.num_tasks}"
             parts.append(f"{label} {100 * view.fraction:.0f} % ({where})")
-        elif view.status == FAILED:
-            parts.append(f"{label} failed")
+        elif view.status in (FAILED, STOPPED):
+            parts.append(f"{label} {view.status}")
     return "; ".join(parts)
 
 
 def _told(view: View) -> str:
     if view.status == FAILED:
         return f"failed after {_tasks(view)}: {view.reason}"
+    if view.status == STOPPED:
+        return f"stopped after {_tasks(view)}; {command('resume', view.run)} goes on"
     if view.status == FINISHED:
         return f"finished: {_tasks(view)}"
     if view.status == WAITING:
@@ -119,7 +123,7 @@ def _run(view: View, *, screen: Screen) -> list[str]:
     what = view.recipe or "an experiment"
     title = f"{what}, {view.method}, seed {view.seed}"
     lines = [f"{screen.short(view.run, max(12, screen.width - cells(title) - 2))}: {title}"]
-    if view.status == FAILED:
+    if view.status in (FAILED, STOPPED):
         lines += screen.wrapped(_told(view), indent=2)
     elif view.status == FINISHED:
         lines.append(f"{_told(view)} in {duration(view.seconds)}")
@@ -228,7 +232,7 @@ def _several(scene: Scene, *, screen: Screen) -> list[str]:
     most = max(LEAST_LINES, screen.height - 4)
     hidden = 0
     if len(pairs) > most:
-        order = {RUNNING: 0, FAILED: 1, WAITING: 2, FINISHED: 3}
+        order = {RUNNING: 0, FAILED: 1, STOPPED: 1, WAITING: 2, FINISHED: 3}
         chosen = sorted(range(len(pairs)), key=lambda place: order[pairs[place][1].status])
         kept = sorted(chosen[: most - 1])
         hidden = len(pairs) - len(kept)
@@ -279,6 +283,8 @@ def _shortly(view: View) -> list[str]:
         return ["waiting"]
     if view.status == FAILED:
         return [f"failed: {view.reason}"]
+    if view.status == STOPPED:
+        return [f"stopped after {_tasks(view)}", "stopped"]
     if view.status == FINISHED:
         took = f"{_tasks(view)} in {duration(view.seconds)}"
         average = "" if view.average is None else f", average {view.average:.2f}"

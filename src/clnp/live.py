@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from .errors import RunError
-from .following import FAILED, FINISHED, Following, Scene
+from .following import ENDED, Following, Scene
 from .frames import SILENCE, closing, duration, frame, line
 from .glyphs import Screen, glyphs_for, screen_of
 
@@ -49,7 +49,7 @@ def follow(
     while True:
         scene = following.look()
         show(scene)
-        if scene.status in (FINISHED, FAILED):
+        if scene.status in ENDED:
             return scene
         sleep(seconds)
 
@@ -78,7 +78,7 @@ class Log(Quiet):
 
     def show(self, scene: Scene) -> None:
         """Print what has changed since the last time."""
-        if scene.status in (FINISHED, FAILED):
+        if scene.status in ENDED:
             return  # The last word is for whoever asked to watch.
         text = line(scene)
         silent = min((v.silent for v in scene.views if v.silent is not None), default=0.0)

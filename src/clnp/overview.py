@@ -15,7 +15,9 @@ from .metrics import backward_transfer, forgetting
 from .outlook import Forecast
 from .panels import layers, measure, tasks
 from .runs import (
+    CHECKPOINT,
     ENVIRONMENT,
+    RECIPE,
     RESULT,
     command,
     expanded,
@@ -213,9 +215,10 @@ def proofs(place: Path, result: Result) -> list[str]:
         return []
     last = list(certificates.values())[-1]
     tasks = "1 task" if len(certificates) == 1 else f"{len(certificates)} tasks"
+    from_recipe = (place / RECIPE).is_file()
+    how = command("verify", place) if from_recipe else f"ContinualNet.load of its {CHECKPOINT}"
     return [
-        f"Certificates: SHA-256 of what {tasks} read, the last {last[:12]}; "
-        f"{command('verify', place)} recomputes them."
+        f"Certificates: SHA-256 of what {tasks} read, the last {last[:12]}; {how} recomputes them."
     ]
 
 

@@ -30,7 +30,7 @@ def pack(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
         return [pack(item, tensors, name=f"{name}.{place}") for place, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ArgumentError(f"{name} is a {type(value).__name__}, which cannot be stored")
+    raise ArgumentError(f"{name} is of type {type(value).__name__}, which cannot be stored")
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:

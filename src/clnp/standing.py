@@ -72,9 +72,10 @@ class Standing:
     """What the events of a run say, told one after the other to `add`.
 
     `phase` is what is being done to the open task: "training", "pruning" or "fine-tuning"; between
-    two tasks and before the first it is None. `ended` is "finished" or "failed". `at` counts the
-    seconds that the run has been at work, all starts taken together. Epochs are those of training
-    and of fine-tuning: events tell of the former how many there will be, `tuning` of the latter.
+    two tasks and before the first it is None. `ended` is "finished", "failed" or "stopped". `at`
+    counts the seconds that the run has been at work, all starts taken together. Epochs are those of
+    training and of fine-tuning: events tell of the former how many there will be, `tuning` of the
+    latter.
     """
 
     tuning: Tuning = Tuning()
@@ -180,6 +181,9 @@ class Standing:
 
     def _take_failed(self, event: Event, at: float) -> None:
         self.ended, self.reason = "failed", str(event["reason"])
+
+    def _take_stopped(self, event: Event, at: float) -> None:
+        self.ended = "stopped"
 
     def _take_finished(self, event: Event, at: float) -> None:
         self.ended, self.phase = "finished", None
