@@ -36,3 +36,10 @@ def test_what_cannot_be_known_is_none():
     assert forgetting(joint) is None
     assert backward_transfer(joint) is None
     assert forward_transfer(joint, [1.0, 2.0, 3.0]) is None
+
+
+def test_of_two_tasks_that_are_learnt_together_none_helps_the_other():
+    joint = [[None], [75.0, 60.0]]
+    assert forward_transfer(joint, [70.0, 50.0]) is None
+    # A first task without test data was learnt all the same.
+    assert forward_transfer([[None], [None, 60.0]], [None, 50.0]) == 10.0

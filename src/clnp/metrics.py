@@ -10,7 +10,8 @@ score that is not there is None.
 - *backward transfer* (Lopez-Paz and Ranzato, 2017): the mean over j < T-1 of
   scores[T-1][j] - scores[j][j], what later tasks have done to a task. Negative means forgetting.
 - *forward transfer*: the mean over j > 0 of scores[j][j] - alone[j], what earlier tasks have done
-  for a task when it was learnt, against a network that learnt it alone.
+  for a task when it was learnt, against a network that learnt it alone. There is none where the
+  first task was not learnt before the others, as with tasks that are learnt at the same time.
 """
 
 from collections.abc import Sequence
@@ -44,6 +45,8 @@ def backward_transfer(scores: Scores) -> float | None:
 
 def forward_transfer(scores: Scores, alone: Sequence[float | None]) -> float | None:
     """The mean gain of a task over learning it alone, when it was learnt; 0 for one task."""
+    if scores[0][0] is None and alone[0] is not None:
+        return None
     return _mean([_difference(scores[j][j], alone[j]) for j in range(1, len(scores))])
 
 
