@@ -99,15 +99,16 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def described(summary: Mapping[str, Any]) -> str:
     """The summary in text for a terminal."""
     num_seeds = len(summary["seeds"])
+    sign = "±" if num_seeds > 1 else None  # One seed has no deviation.
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds, mean ± standard deviation"
     if "num_tasks_in_all" in summary:
         learnt = ", ".join(map(str, summary["num_tasks"]))
         seeds += f"\nlearnt: {learnt} of {summary['num_tasks_in_all']} tasks, the average is theirs"
     rows = [["task", "test score"]]
-    rows += [[task["task"], plus_minus(task)] for task in summary["tasks"]]
-    rows.append(["average", plus_minus(summary["average"])])
+    rows += [[task["task"], plus_minus(task, sign=sign)] for task in summary["tasks"]]
+    rows.append(["average", plus_minus(summary["average"], sign=sign)])
     used = [["layer", "neurons used, %"]]
-    used += [[group, plus_minus(value, 1)] for group, value in summary["used"].items()]
+    used += [[group, plus_minus(value, 1, sign=sign)] for group, value in summary["used"].items()]
     capacity = f"{aligned(used)}\n\n" if summary["used"] else ""
     kept = "all outputs are what they were when their tasks ended, to the last bit"
     if not summary["unchanged"]:
