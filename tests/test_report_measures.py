@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -17,7 +18,7 @@ from clnp.report.measures import (
     tightest,
     used_share,
 )
-from written_runs import write_comparison, write_run, write_series
+from written_runs import raise_scores, write, write_comparison, write_run, write_series
 
 
 def test_a_spread_is_over_what_is_finite():
@@ -32,7 +33,7 @@ def test_a_spread_is_over_what_is_finite():
         (Spread(98.456, 0.031, 3), 2, "98.46 ± 0.03"),
         (Spread(98.456, 0.0, 1), 2, "98.46"),
         (Spread(-0.0001, 0.0, 1), 2, "0.00"),
-        (Spread(5.0, 0.0, 3), 0, "5"),
+        (Spread(5.0, 0.0, 3), 0, "5 ± 0"),
     ],
 )
 def test_a_spread_in_text(spread, digits, expected):
@@ -80,3 +81,61 @@ def test_a_column_that_nobody_has_anything_in_is_left_out(tmp_path):
     titles = [column.title for column in columns(collection)]
     assert "forward transfer" not in titles
     assert "stored, MB" not in titles
+
+
+def transfers(*paths):
+    """The forward transfer of every member, by its label."""
+    collection = read_collection(paths)
+    [column] = [each for each in columns(collection) if each.title == "forward transfer"]
+    return {member.label: column.text(member) for member in collection.members}
+
+
+def test_tasks_are_held_against_those_alone_of_the_same_comparison(tmp_path):
+    first = write_comparison(tmp_path / "first", methods=("clnp", "single"))
+    second = write_comparison(tmp_path / "second", methods=("clnp", "single"))
+    for seed in (0, 1):
+        raise_scores(second / "single" / f"seed{seed}", 5)
+    assert transfers(first, second) == {
+        "first/clnp": "0.00 ± 0.00",
+        "first/single": "0.00 ± 0.00",
+        "second/clnp": "-5.00 ± 0.00",
+        "second/single": "0.00 ± 0.00",
+    }
+    # Which of the two it would be is not known.
+    other = write_series(tmp_path / "other", margin=3.0)
+    assert transfers(first, second, other)["other/other"] is None
+
+
+def test_runs_beside_a_comparison_are_held_against_the_same_tasks_alone(tmp_path):
+    compared = write_comparison(tmp_path / "compared", methods=("ewc", "single"))
+    same = write_series(tmp_path / "same", seeds=(1, 0))
+    assert transfers(compared, compared / "single", same)["same/same"] == "0.00 ± 0.00"
+    more = write_series(tmp_path / "more", seeds=(0, 1, 2))
+    assert transfers(compared, more)["clnp"] is None  # One of its seeds is not there.
+    others = write_series(tmp_path / "others", tasks=("low", "high", "low again"))
+    assert transfers(compared, others)["clnp"] is None
+    heads = write_series(tmp_path / "heads")
+    for seed in (0, 1):
+        config = json.loads((heads / f"seed{seed}" / "config.json").read_text(encoding="utf-8"))
+        write(heads / f"seed{seed}", "config.json", {**config, "head": "single"})
+    assert transfers(compared, heads)["clnp"] is None
+
+
+def test_a_column_without_a_deviation_has_none_in_any_cell(tmp_path):
+    compared = write_comparison(tmp_path / "compared")
+    collection = read_collection([compared])
+    ours = collection.members[0]
+    found = {column.title: column.text(ours) for column in columns(collection)}
+    assert (found["tasks learnt"], found["seconds"]) == ("3", "60 ± 0")
+    write_run(compared / "clnp/seed1", seed=1, num_learnt=2)
+    collection = read_collection([compared])
+    found = {column.title: column.text(collection.members[0]) for column in columns(collection)}
+    assert found["tasks learnt"] == "2.5 ± 0.7"
+
+
+def test_a_run_that_has_learnt_nothing_yet_leaves_the_mean_of_the_others(tmp_path):
+    compared = write_comparison(tmp_path / "compared")
+    (write_run(compared / "clnp/seed1", seed=1, num_learnt=0) / "result.json").unlink()
+    collection = read_collection([compared])
+    found = {column.title: column.text(collection.members[0]) for column in columns(collection)}
+    assert found["average"] == "92.00"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from .values import flat, mappings, sequence
 
 @dataclass(frozen=True)
 class Member:
-    """One line of an overlay: a run, or the runs of one method and setting with several seeds."""
+    """One line of an overlay: a run, or the runs of one method and setting with several seeds.
+
+    `comparison` is the directory of the comparison that it comes from, if it comes from one.
+    """
 
     label: str
     runs: tuple[RunHistory, ...]
+    comparison: Path | None = None
 
     @property
     def has_neurons(self) -> bool:
@@ -115,7 +119,7 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
             f"read; go on with it, {command('resume', places[0])}"
         )
     members = tuple(
-        Member(label, member.runs) for label, member in zip(_labels(found), found, strict=True)
+        replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
     notes += [note for run in _all_runs(members) for note in _notes(run, _called(run, members))]
     return Collection(_title(members), members, tuple(dict.fromkeys(notes)))
@@ -130,7 +134,7 @@ def _members(place: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
         for method in sequence(comparison.get("methods")):
             runs = _series_runs(place / str(method), notes, str(method))
             if runs:
-                yield Member(str(method), runs)
+                yield Member(str(method), runs, place)
     elif read_series(place):
         runs = _series_runs(place, notes, name_of(place))
         if runs:
@@ -188,7 +192,10 @@ def _labels(members: Sequence[Member]) -> list[str]:
     settings = [settings_of(member.runs[0]) for member in members]
     if all(each == settings[0] for each in settings):
         kinds.append(lambda m: f"seed {m.runs[0].seed}")
-    kinds += [lambda m: m.label, lambda m: name_of(m.runs[0].path.parent) + "/" + m.label]
+    kinds += [
+        lambda m: m.label,
+        lambda m: f"{name_of(m.comparison or m.runs[0].path.parent)}/{m.label}",
+    ]
     for kind in kinds:
         labels = [clean(kind(member)) for member in members]
         if len(set(labels)) == len(labels):

@@ -69,9 +69,8 @@ def members_table(collection: Collection) -> Table:
     found = columns(collection)
     rows: list[tuple[Cell, ...]] = []
     for member in collection.members:
-        cells = [spread_of(column.value(run) for run in member.runs) for column in found]
-        texts = [s.text(c.digits) if s else None for s, c in zip(cells, found, strict=True)]
-        rows.append((clean(member.label), *texts, len(member.runs)))
+        cells = [column.text(member) for column in found]
+        rows.append((clean(member.label), *cells, len(member.runs)))
     return Table(("", *(column.title for column in found), "seeds"), tuple(rows))
 
 

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 from ..compare import ALONE, COLUMNS, LEARNT, figures
 from ..metrics import average
 from ..series import plus_minus, spread
 from .collection import Collection, Member
 from .history import RunHistory, TaskHistory
+from .values import sequence
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,8 @@ class Spread:
 
     def text(self, digits: int = 2) -> str:
         """`98.46 ± 0.03`, or without a deviation where there is one run."""
-        alone = self.num == 1 or (digits == 0 and self.deviation == 0)
         value = {"mean": self.mean, "deviation": self.deviation}
-        return plus_minus(value, digits, sign=None if alone else "±")
+        return plus_minus(value, digits, sign=None if self.num == 1 else "±")
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
@@ -89,11 +90,25 @@ def reused_share(task: TaskHistory, group: str) -> float | None:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table of members: its title, its digits, and what a run has in it."""
+    """A column of the table of members: its title, its digits, and what a run has in it.
+
+    Of what is the `same` in all runs there is no deviation.
+    """
 
     title: str
     digits: int
     value: Callable[[RunHistory], float | None]
+    same: bool = False
+
+    def text(self, member: Member) -> str | None:
+        """The mean over the runs; None where one of them has learnt a task and has no value."""
+        values = [(self.value(run), run.learnt) for run in member.runs]
+        if any(value is None and learnt for value, learnt in values):
+            return None
+        found = spread_of(value for value, _ in values)
+        if found is None:
+            return None
+        return (replace(found, num=1) if self.same else found).text(self.digits)
 
 
 def columns(collection: Collection) -> list[Column]:
@@ -102,12 +117,12 @@ def columns(collection: Collection) -> list[Column]:
     Forward transfer is known where each task has also been learnt alone, with the same seed.
     """
     runs = collection.runs
-    alone = {run.seed: [row[-1] for row in run.scores] for run in runs if run.method == ALONE}
+    alone = _alone(collection)
 
     def compared(key: str) -> Callable[[RunHistory], float | None]:
         return lambda run: figures(
             run.scores,
-            alone.get(run.seed),
+            alone.get(run.path),
             num_tasks=len(run.learnt),
             stored_bytes=run.stored_bytes,
             seconds=run.seconds,
@@ -116,9 +131,44 @@ def columns(collection: Collection) -> list[Column]:
 
     alike = len({len(run.learnt) for run in runs}) == 1
     found = [
-        Column(each.title, 0 if each is LEARNT and alike else each.digits, compared(each.key))
+        Column(each.title, each.digits, compared(each.key))
+        if each is not LEARNT or not alike
+        else Column(each.title, 0, compared(each.key), same=True)
         for each in COLUMNS
     ]
     place = [column.title for column in found].index("stored, MB")
     found.insert(place, Column("free neurons, %", 1, free_share))
     return [c for c in found if any(c.value(run) is not None for run in runs)]
+
+
+def _alone(collection: Collection) -> dict[Path, list[float | None]]:
+    """The scores of each run's tasks learnt alone, by its path; a run that has none is left out.
+
+    They are of the same comparison. Where that has none, they are of the only run of the same tasks
+    that there is.
+    """
+    found = {}
+    for member in collection.members:
+        near = [m for m in collection.members if m.comparison == member.comparison]
+        beside = near if member.comparison is not None else [member]
+        for run in member.runs:
+            own = [each for each in _singles(beside) if each.seed == run.seed]
+            others = [each for each in _singles(collection.members) if _same_tasks(run, each)]
+            known = own or others
+            if len(known) == 1:
+                found[run.path] = [row[-1] for row in known[0].scores]
+    return found
+
+
+def _singles(members: Sequence[Member]) -> list[RunHistory]:
+    """The runs that learnt each task alone, each of them once."""
+    runs = [run for member in members for run in member.runs if run.method == ALONE]
+    return list({run.path: run for run in runs}.values())
+
+
+def _same_tasks(run: RunHistory, other: RunHistory) -> bool:
+    """Whether the other run has at least the tasks of this one, the same head and seed."""
+    tasks, others = (sequence(each.config.get("tasks")) for each in (run, other))
+    num = len(run.scores)
+    same = len(others) >= num and list(tasks[:num]) == list(others[:num])
+    return same and (run.head, run.seed) == (other.head, other.seed)
