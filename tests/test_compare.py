@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from clnp import cli
@@ -236,10 +237,76 @@ def test_a_comparison_of_something_else_is_refused(folder, capsys):
     capsys.readouterr()
     message = "c is another comparison: its seeds are 0, not 0 1; name another directory"
     fails(capsys, 2, message, *compare, "--seeds", "2")
-    message = "c is another comparison: its recipe and changes are .*small.toml none, not .*"
-    fails(capsys, 2, message, *compare, "--set", "learner.margin=2")
+    message = "c is another comparison: its recipe is small, not other; name another directory"
+    (folder / "other.toml").write_text(RECIPE)
+    fails(capsys, 2, message, "compare", "other.toml", *compare[2:])
     message = "c: finetune promise nothing that could be verified"
     fails(capsys, 2, message, "verify", "c")
+
+
+def test_a_recipe_that_was_edited_is_another_comparison(folder, capsys):
+    compare = ["compare", "small.toml", "--quiet", "--out", "c", "--methods"]
+    assert cli.main([*compare, "ewc,finetune"]) == 0
+    capsys.readouterr()
+    (folder / "small.toml").write_text(RECIPE.replace("epochs = 5", "epochs = 9"))
+    message = (
+        "c is another comparison: learner.training.epochs of its ewc is 5, not 9; name another "
+        "directory"
+    )
+    fails(capsys, 2, message, *compare, "finetune,single")
+    message = 'c is another comparison: stream.num_train of its ewc is "none", not 30; .*'
+    (folder / "small.toml").write_text(RECIPE)
+    fails(capsys, 2, message, *compare, "single", "--set", "stream.num_train=30")
+    (folder / "small.toml").write_text(f"{RECIPE}\n[methods.finetune.training]\nlr = 0.5\n")
+    message = '.*: methods.finetune.training.* of its finetune is "none", not .*; name .*'
+    fails(capsys, 2, message, *compare, "single")
+    assert json.loads((folder / "c" / "compare.json").read_text())["methods"] == ["ewc", "finetune"]
+
+
+def test_methods_are_added_to_a_comparison_that_was_moved(folder, capsys):
+    compare = ["compare", "small.toml", "--quiet", "--methods"]
+    assert cli.main([*compare, "finetune", "--out", "c"]) == 0
+    (folder / "elsewhere").mkdir()
+    (folder / "c").rename(folder / "elsewhere" / "c")
+    # What it is called, what other methods are told, and where it lies does not matter.
+    text = RECIPE.replace("two small tasks", "two tasks")
+    (folder / "small.toml").unlink()
+    (folder / "elsewhere" / "small.toml").write_text(f"{text}\n[methods.ewc]\nstrength = 3.0\n")
+    compare[1] = "elsewhere/small.toml"
+    assert cli.main([*compare, "ewc,finetune", "--out", "elsewhere/c"]) == 0
+    assert cli.main(["resume", "elsewhere/c", "--quiet"]) == 0
+    assert [row["method"] for row in rows(folder / "elsewhere" / "c")] == ["finetune", "ewc"]
+    config = json.loads((folder / "elsewhere/c/ewc/seed0/config.json").read_text())
+    assert config["baseline"]["strength"] == 3.0
+
+
+def write_data(folder, *, shift):
+    """A data set of two classes that is called `mine`, in a directory of its own."""
+    folder.mkdir()
+    x = np.random.default_rng(0).random((40, 6), dtype=np.float32) + shift
+    y = np.arange(40) % 2
+    np.savez(folder / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+
+
+def test_a_comparison_has_the_same_data_throughout(folder, capsys):
+    for name, shift in (("a", 0), ("b", 1), ("c", 0)):
+        write_data(folder / name, shift=shift)
+    text = RECIPE.replace('"digits"', '"mine"').replace("num_tasks = 2\n", "")
+    (folder / "small.toml").write_text(text)
+    compare = ["compare", "small.toml", "--quiet", "--out", "x", "--methods"]
+    assert cli.main([*compare, "finetune", "--data", "a"]) == 0
+    capsys.readouterr()
+    message = (
+        "x/finetune/seed0 holds another experiment: its task 1, 'mine', has train .*, not .*; "
+        "all runs of a comparison have the same data, say where it is: --data DIR"
+    )
+    fails(capsys, 2, message, *compare, "single", "--data", "b")
+    assert not (folder / "x" / "single").exists()
+    assert cli.main([*compare, "single", "--data", "c"]) == 0  # The same, somewhere else.
+    shutil.rmtree(folder / "x" / "single" / "seed0")
+    capsys.readouterr()
+    fails(capsys, 2, message, "resume", "x", "--data", "b")
+    assert cli.main(["resume", "x", "--quiet"]) == 0
 
 
 def test_methods_tell_what_they_do(folder, capsys):

@@ -1,14 +1,16 @@
 """What the commands of `clnp` do. Each gives back what `--json` prints, and text for the others."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from . import datasets
 from .assembly import experiment_of
 from .atomic import replace_file
 from .baselines.methods import NAMES
@@ -22,11 +24,12 @@ from .carrying import (
     data_of,
     track_finished,
 )
-from .compare import COMPARISON, TABLE, read_comparison, rows, texts
+from .compare import COMPARISON, TABLE, check_recipe, read_comparison, rows, texts
 from .console import Lines, Silence
 from .devices import find_device, use_threads
-from .errors import ClnpError, RunError, StoppedError, unknown_name
+from .errors import ArgumentError, ClnpError, RunError, StoppedError, unknown_name
 from .jobs import STOPPED, Job, num_threads, side_by_side
+from .likeness import check_alike, fingerprint
 from .recipe import LoadedRecipe, recipe_of
 from .runs import (
     CONFIG,
@@ -44,7 +47,7 @@ from .runs import (
     to_json,
     writing,
 )
-from .schema import to_toml
+from .schema import to_data, to_toml
 from .series import (
     SERIES,
     SUMMARY,
@@ -55,6 +58,7 @@ from .series import (
     read_series,
     run_of,
 )
+from .streams import tasks_of
 from .summary import summary
 
 FAILED = 2
@@ -62,7 +66,6 @@ FAILED = 2
 
 WORDS = {
     "recipe": "recipe is",
-    "source": "recipe and changes are",
     "seeds": "seeds are",
     "search_once": "--search-once is",
 }
@@ -98,16 +101,45 @@ def compare(
         # Methods may be added to a comparison later.
         "methods": list(dict.fromkeys([*before.get("methods", []), *methods])),
     }
-    for key in ("recipe", "source", "seeds", "search_once"):
+    for key, words in WORDS.items():
         if before and before[key] != known[key]:
             raise RunError(
-                f"{path} is another comparison: its {WORDS[key]} {_in_words(before[key])}, not "
+                f"{path} is another comparison: its {words} {_in_words(before[key])}, not "
                 f"{_in_words(known[key])}; name another directory"
             )
+    for method in (m for m in before.get("methods", []) if read_series(path / m)):
+        now = source.with_method(method).load(loaded.recipe.seed).recipe
+        held = Source(str(path / method / RECIPE)).load().recipe
+        check_recipe(path, method, now=to_data(now), before=to_data(held))
+    _check_data(path, known, methods, place, console)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         replace_file(path / COMPARISON, to_json(known, indent=1).encode())
     return _go_on_comparing(path, place, methods, num_jobs=num_jobs, console=console)
+
+
+def _check_data(
+    path: Path,
+    known: Mapping[str, Any],
+    methods: Sequence[str],
+    place: Circumstances,
+    console: Silence,
+) -> None:
+    """Refuse to begin runs with other data than the runs of the comparison that are there have."""
+    runs = {m: [run_of(path / m, seed) for seed in known["seeds"]] for m in known["methods"]}
+    begun = [run for own in runs.values() for run in own if (run / CONFIG).is_file()]
+    wanted = [m for m in methods if begun and not set(runs[m]) <= set(begun)]
+    for data in {place.data or {**known, **read_series(path / m)}["data"] for m in wanted}:
+        held = recipe_of(begun[0])
+        find = cache(partial(datasets.find, directory=data, on_progress=console.download))
+        try:
+            tasks = tasks_of(held.recipe.stream, find, seed=held.recipe.seed)
+            now = {"tasks": [fingerprint(task) for task in tasks]}
+            check_alike(now, read_config(begun[0]), begun[0])
+        except (ArgumentError, RunError) as error:
+            raise RunError(
+                f"{error}; all runs of a comparison have the same data, say where it is: --data DIR"
+            ) from error
 
 
 def _go_on_comparing(
@@ -332,6 +364,7 @@ def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) 
     run = expanded(path)
     if known := read_comparison(run):
         methods = known["methods"]
+        _check_data(run, known, methods, place, console)
         return _go_on_comparing(run, place, methods, num_jobs=num_jobs, console=console)
     if read_series(run):
         return _go_on(run, Source(str(run / RECIPE)), place, num_jobs=num_jobs, console=console)
