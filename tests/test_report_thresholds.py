@@ -3,6 +3,7 @@ import json
 import pytest
 
 from clnp.report.collection import read_collection
+from clnp.report.rendering import settle
 from clnp.report.thresholds import draw_pruning, draw_thresholds
 from written_runs import write, write_run, write_series
 
@@ -66,6 +67,31 @@ def test_sizes_that_differ_by_orders_are_shown_by_order(tmp_path):
     plan["curve"][3]["kept"] = {"fc1": 4000}
     write(run, "events.jsonl", "\n".join(map(json.dumps, events)))
     assert draw_pruning(read_collection([run])).figure.axes[0].get_xscale() == "log"
+
+
+def keep_nothing(run):
+    """Let the first task keep far more neurons than the others, and the second one none."""
+    lines = (run / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines]
+    first, second, *_ = (event["plan"] for event in events if event["event"] == "pruning")
+    first["curve"][3]["kept"] = {"fc1": 4000}
+    second["keep"] = {"fc1": [], "fc2": []}
+    second["curve"][2]["kept"] = {"fc1": 0, "fc2": 0}
+    write(run, "events.jsonl", "\n".join(map(json.dumps, events)))
+    return run
+
+
+def test_a_task_that_keeps_nothing_is_shown_beside_large_ones(tmp_path):
+    run = keep_nothing(write_run(tmp_path / "run", tasks=tuple(f"t{n}" for n in range(4))))
+    figure = draw_pruning(read_collection([run])).figure
+    settle(figure)  # Warns where a panel has no room left.
+    axes = figure.axes[1]
+    chosen = axes.lines[1]
+    assert list(chosen.get_xdata()) == [0]
+    [(x, _)] = axes.transData.transform(chosen.get_xydata())
+    assert x == pytest.approx(axes.get_window_extent().x0)
+    [(x, _)] = axes.transData.transform([(4000, 0)])
+    assert axes.get_window_extent().x0 + 20 < x < axes.get_window_extent().x1
 
 
 def test_seeds_are_overlaid(tmp_path):

@@ -1,10 +1,12 @@
 """Figures of pruning: the score against neurons kept and against the threshold, task by task."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import SymmetricalLogLocator
 
 from .collection import Collection, Member
 from .history import Point, Pruning
@@ -69,7 +71,7 @@ def _draw(
     panels = task_panels(names, has_data=lambda place: any(prunings(m, place) for m in members))
     colours = [member_colours(collection)[member.label] for member in members]
     small = len(panels.axes) > 20
-    lows, highs, ends = [-0.5], [0.0], [0.0]
+    lows, highs, ends = [-0.5], [0.0], list[float]()
     shown = [
         (axes, colour, pruning)
         for axes, place in zip(panels.axes, panels.shown, strict=True)
@@ -87,9 +89,10 @@ def _draw(
         floor = -BELOW * max(pruning.margin or 0.0, 0.25)
         lows.append(max(min(y for y, _ in points), floor))
         highs.append(max(y for y, _ in points))
-        ends += [x for y, x in points if x is not None and y >= lows[-1]]
+        inside = [x for y, x in points if y >= lows[-1]]
+        ends += [x for x in (*inside, chosen_x(pruning)) if x is not None]
     panels.axes[0].set_ylim(1.05 * min(lows), max(-0.18 * min(lows), 1.1 * max(highs)))
-    _fit_along(panels.axes[0], ends)
+    _fit_along(panels.axes[0], ends, small=small)
     figure = panels.figure
     figure.supxlabel(along)
     figure.supylabel("against the best, points" if percent else "score against the best")
@@ -122,16 +125,25 @@ def _best(pruning: Pruning) -> float:
     return pruning.best if pruning.best is not None else max(p.score for p in pruning.curve)
 
 
-def _fit_along(axes: Axes, ends: Sequence[float]) -> None:
+def _fit_along(axes: Axes, ends: Sequence[float], *, small: bool) -> None:
     """Show all values; where a few tasks are far larger than the rest, by their order."""
     known = sorted(x for x in ends if x > 0)
-    if known and known[-1] > 12 * known[len(known) // 4]:
+    if not known or known[-1] <= 12 * known[len(known) // 4]:
+        axes.set_xlim(0, 1.05 * max(ends, default=0) or 1.0)
+        return
+    if len(known) == len(ends):
         axes.set_xscale("log")
         axes.set_xlim(known[0] / 1.5, known[-1] * 1.3)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.minorticks_off()
     else:
-        axes.set_xlim(0, 1.05 * max(ends) or 1.0)
+        # Zero has no order: up to the order of the smallest number the scale is a plain one.
+        first = 10.0 ** math.floor(math.log10(known[0]))
+        axes.set_xscale("symlog", linthresh=first, linscale=0.5)
+        axes.set_xlim(0, known[-1] * 1.3)
+        ticks = SymmetricalLogLocator(base=10, linthresh=first)
+        ticks.set_params(numticks=3 if small else 15)
+        axes.xaxis.set_major_locator(ticks)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
 
 
 def _has_curve(member: Member, x_of: X) -> bool:
