@@ -54,6 +54,18 @@ def test_several_methods_are_overlaid(tmp_path):
     assert draw_loss(read_collection(alone)).caption.startswith("The chosen candidate of each")
 
 
+def test_all_methods_are_named_and_candidates_while_they_are_few(tmp_path):
+    methods = ("clnp", *(f"method {number}" for number in range(9)))
+    compared = read_collection([write_comparison(tmp_path / "compared", methods=methods)])
+    for draw in (draw_loss, draw_validation):
+        labels = [text.get_text() for text in draw(compared).figure.legends[0].get_texts()]
+        assert labels == [*methods, "fine-tuning"]
+    grid = read_collection([write_run(tmp_path / "run", num_candidates=9, method="ewc")])
+    assert draw_loss(grid).figure.legends == []
+    grid = read_collection([write_run(tmp_path / "less", num_candidates=8, method="ewc")])
+    assert len(draw_loss(grid).figure.legends[0].get_texts()) == 8
+
+
 def test_methods_that_do_the_same_can_be_told_apart(tmp_path):
     compared = read_collection([write_comparison(tmp_path / "compared")])
     axes = draw_loss(compared).figure.axes[0]

@@ -20,7 +20,7 @@ from .style import SOFT, categories
 MOST_POINTS = 150
 """Epochs that a curve is drawn with; of more, every second or third."""
 MOST_NAMED = 8
-"""Candidates that a legend names."""
+"""Candidates that a legend names; methods and runs are all named."""
 
 Dash = tuple[float, tuple[float, ...] | None]
 DASHES: tuple[Dash, ...] = ((0, None), (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
@@ -94,7 +94,8 @@ def _draw(
     what = _averaged(collection) if several else _which(labels)
     tuned = any(task.tuning for run in collection.runs for task in run.tasks)
     shaded = " The shaded epochs are fine-tuning after pruning." if tuned else ""
-    _add_legend(figure, labels, colours, dashes if several else {}, tuned=tuned)
+    named = labels if len(labels) > 1 and (several or len(labels) <= MOST_NAMED) else []
+    _add_legend(figure, named, colours, dashes if several else {}, tuned=tuned)
     return Picture(
         name,
         title,
@@ -195,19 +196,17 @@ def _add_legend(
     *,
     tuned: bool,
 ) -> None:
-    handles: list[Line2D | Patch] = []
-    if 1 < len(labels) <= MOST_NAMED:
-        handles = [
-            Line2D(
-                [],
-                [],
-                color=colours[label],
-                lw=2,
-                ls=dashes.get(label, DASHES[0]),
-                label=shortened(label, 64),
-            )
-            for label in labels
-        ]
+    handles: list[Line2D | Patch] = [
+        Line2D(
+            [],
+            [],
+            color=colours[label],
+            lw=2,
+            ls=dashes.get(label, DASHES[0]),
+            label=shortened(label, 64),
+        )
+        for label in labels
+    ]
     if tuned:
         handles.append(Patch(color=SOFT, lw=0, label="fine-tuning"))
     if handles:
