@@ -1,6 +1,7 @@
 import threading
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
@@ -73,3 +74,31 @@ def test_labels_are_moved_apart_and_stay_in_order():
     assert min(gaps) >= 2.0
     assert max(placed) <= 10.0
     assert apart([1.0, 9.0], 2.0, low=0.0, high=10.0) == [1.0, 9.0]
+
+
+VISIONS = {
+    "all colours": np.eye(3),
+    "no red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "no green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "no blue": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+"""What eyes make of red, green and blue light (Machado, Oliveira and Fernandes, 2009)."""
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def nearest(colours, vision):
+    """How far apart the two colours are that are most alike, in CIELAB."""
+    light = np.array([to_rgb(colour) for colour in colours])
+    light = np.where(light <= 0.04045, light / 12.92, ((light + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(light @ np.transpose(VISIONS[vision]), 0, 1)
+    x, y, z = np.cbrt(seen @ XYZ.T / XYZ.sum(1)).T
+    lab = np.stack([116 * y, 500 * (x - y), 200 * (y - z)], 1)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=-1)
+    return apart[np.triu_indices(len(colours), 1)].min()
+
+
+@pytest.mark.parametrize(
+    ("vision", "least"), [("all colours", 20), ("no red", 15), ("no green", 7.5), ("no blue", 15)]
+)
+def test_twelve_things_can_be_told_apart(vision, least):
+    assert nearest(categories(12), vision) > least

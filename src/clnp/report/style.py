@@ -19,6 +19,8 @@ from matplotlib.colors import to_hex, to_rgb
 INK, MUTED, LINE, SOFT, PAPER = "#1f2328", "#59636d", "#d0d7dd", "#eef1f3", "#fefefe"
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f8f8f")
 """Okabe and Ito's, without the yellow that white paper swallows."""
+MORE = ("#5a00ff", "#784b1e", "#d2b469", "#b44bff", "#4b5a5a")
+"""As far from one another and from those as those are, with any kind of colour vision."""
 MARKERS = "osD^vPX"
 THEMED = {
     INK: "--ink",
@@ -111,8 +113,9 @@ def _wider_fonts() -> list[str]:
 
 
 def categories(num: int) -> list[str]:
-    """Colours for `num` things without an order; beyond seven they are shades of one scale."""
-    return list(CATEGORIES[:num]) if num <= len(CATEGORIES) else ordered(num)
+    """Colours for `num` things without an order; beyond twelve they are shades of one scale."""
+    known = [*CATEGORIES, *MORE]
+    return known[:num] if num <= len(known) else ordered(num)
 
 
 def ordered(num: int) -> list[str]:
