@@ -3,9 +3,11 @@ import math
 import pytest
 from matplotlib.patches import Patch
 
-from clnp.report.accuracy import draw_average
+from clnp.report.accuracy import draw_average, draw_scores
+from clnp.report.capacity import draw_usage
 from clnp.report.collection import read_collection
 from clnp.report.curves import draw_loss
+from clnp.report.growth import draw_growth
 from clnp.report.picture import (
     add_legend,
     counted,
@@ -16,10 +18,11 @@ from clnp.report.picture import (
     name_tasks,
     new_figure,
     number_tasks,
+    seeds_of,
 )
 from clnp.report.reuse import draw_reuse
 from clnp.report.style import WIDTH
-from written_runs import write_comparison, write_run
+from written_runs import write_comparison, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")
 
@@ -103,6 +106,24 @@ def test_a_method_has_the_same_colour_in_every_figure(tmp_path):
 def test_what_cannot_be_drawn_is_nan():
     assert finite([1, None, 2.5])[::2] == [1.0, 2.5]
     assert all(map(math.isnan, finite([None, math.inf, -math.inf, math.nan])))
+
+
+def test_captions_say_how_many_seeds_members_have(tmp_path):
+    few = write_series(tmp_path / "few", margin=2.0)
+    many = write_series(tmp_path / "many", seeds=(0, 1, 2))
+    one = write_run(tmp_path / "one", margin=3.0)
+    for paths, words in (
+        ([few, many], " over 2 to 3 seeds."),
+        ([one, many], " over 1 to 3 seeds."),
+        ([few], " over 2 seeds."),
+    ):
+        collection = read_collection(paths)
+        for draw in (draw_scores, draw_average, draw_usage, draw_growth, draw_reuse):
+            assert words in draw(collection).caption, draw
+    assert seeds_of(read_collection([one]).members) == ""
+    # What is not in the figure does not count.
+    begun = write_run(tmp_path / "begun", num_learnt=0)
+    assert " over 3 seeds." in draw_average(read_collection([begun, many])).caption
 
 
 def test_words():

@@ -20,6 +20,7 @@ from .picture import (
     name_tasks,
     new_figure,
     number_tasks,
+    seeds_of,
 )
 from .style import INK, MARKERS, MUTED, PAPER
 
@@ -62,7 +63,7 @@ def draw_scores(collection: Collection) -> Picture | None:
             for colour, m in zip(colours, members, strict=True)
         ]
     add_legend(figure, handles)
-    seeds = _seeds(members)
+    seeds = seeds_of(members)
     marks = "Bars" if dodged else "Bands"
     bars = f" {marks} are standard deviations over {seeds}." if seeds else ""
     then, last = ("ring", "dot") if dodged else ("dashed", "solid")
@@ -163,11 +164,6 @@ def _table_of_scores(members: Sequence[Member], names: Sequence[str]) -> Table:
     return Table(tuple(header), tuple(rows))
 
 
-def _seeds(members: Sequence[Member]) -> str:
-    most = max(len(member.runs) for member in members)
-    return f"{most} seeds" if most > 1 else ""
-
-
 def draw_average(collection: Collection) -> Picture | None:
     """The average score of the tasks learnt so far, after each task; None for fewer than two."""
     lines = {
@@ -202,7 +198,7 @@ def draw_average(collection: Collection) -> Picture | None:
         add_legend(figure, [line for line in axes.lines if line.get_marker() is not None])
     names = [clean(label) for label in lines]
     ends = [(name, line[-1]) for name, line in zip(names, lines.values(), strict=True)]
-    seeds = _seeds(collection.members)
+    seeds = seeds_of([m for m in collection.members if m.label in lines])
     bands = f" Bands are standard deviations over {seeds}." if seeds else ""
     header = ("tasks learnt", *(names if len(names) > 1 else ["average"]))
     rows: list[tuple[Cell, ...]] = []

@@ -19,6 +19,7 @@ from .picture import (
     counted,
     in_words,
     new_figure,
+    seeds_of,
 )
 from .style import (
     LINE,
@@ -65,8 +66,8 @@ def draw_usage(collection: Collection) -> Picture | None:
 
 
 def _averaged(members: Sequence[Member]) -> str:
-    most = max(len(member.runs) for member in members)
-    return f" Means over {most} seeds." if most > 1 else ""
+    seeds = seeds_of(members)
+    return f" Means over {seeds}." if seeds else ""
 
 
 def _left_out(collection: Collection) -> str:

@@ -21,6 +21,7 @@ from .picture import (
     member_colours,
     new_figure,
     number_tasks,
+    seeds_of,
 )
 from .style import INK, MARKERS, apart, in_order
 
@@ -56,8 +57,8 @@ def draw_growth(collection: Collection) -> Picture | None:
         for m in members
         for g, f in ((g, 100 - sum(claimed_shares(m, g))) for g in m.groups)
     ]
-    seeds = max(len(member.runs) for member in members)
-    bands = f" Bands are standard deviations over {seeds} seeds." if seeds > 1 else ""
+    seeds = seeds_of(members)
+    bands = f" Bands are standard deviations over {seeds}." if seeds else ""
     hidden = len(groups) - MOST_PANELS if len(members) > 1 else 0
     more = f" {counted(hidden, 'more layer')} in the table." if hidden > 0 else ""
     return Picture(

@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .collection import Collection
+from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened, without_common_start
 from .style import CHARACTER, WIDTH, categories
 
@@ -134,6 +134,14 @@ def finite(values: Sequence[Any]) -> list[float]:
 def counted(num: int, thing: str) -> str:
     """`1 task`, `2 tasks`."""
     return f"{num} {thing}" if num == 1 else f"{num} {thing}s"
+
+
+def seeds_of(members: Sequence[Member]) -> str:
+    """`3 seeds`, `1 to 3 seeds` where some members have fewer; empty where each has one."""
+    nums = sorted({len(member.runs) for member in members})
+    if nums[-1] == 1:
+        return ""
+    return f"{nums[-1]} seeds" if len(nums) == 1 else f"{nums[0]} to {nums[-1]} seeds"
 
 
 def in_words(names: Sequence[str], most: int = 6) -> str:

@@ -20,6 +20,7 @@ from .picture import (
     member_colours,
     new_figure,
     number_tasks,
+    seeds_of,
 )
 from .style import MARKERS, NEW, ORDERED, PAPER, REUSED
 
@@ -67,8 +68,8 @@ def draw_reuse(collection: Collection) -> Picture | None:
 
 
 def _averaged(members: Sequence[Member]) -> str:
-    most = max(len(member.runs) for member in members)
-    return f" Means over {most} seeds." if most > 1 else ""
+    seeds = seeds_of(members)
+    return f" Means over {seeds}." if seeds else ""
 
 
 def _mean_share(member: Member, group: str) -> Spread | None:
