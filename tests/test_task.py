@@ -173,10 +173,20 @@ PARTS = ("training", "validation", "test")
         ((torch.zeros(0, 3), torch.zeros(0)), " is empty"),
         (Samples([]), " is empty"),
         ((torch.zeros(5, 3), torch.zeros(4)), ": 5 inputs and 4 targets"),
-        ((torch.zeros(5, 3),), ": expected a pair of tensors, inputs and targets"),
-        ([torch.zeros(5)] * 3, ": expected a pair of tensors, inputs and targets"),
-        ((torch.zeros(2, 3), [0, 1]), ": expected a pair of tensors, inputs and targets"),
-        ((torch.tensor(1.0), torch.tensor(1)), ": expected a pair of tensors, inputs and targets"),
+        ((torch.zeros(5, 3),), ": expected a pair of tensors, inputs and targets, not (Tensor)"),
+        (
+            [torch.zeros(5)] * 3,
+            ": expected a pair of tensors, inputs and targets, not (Tensor, Tensor, Tensor)",
+        ),
+        (
+            (torch.zeros(2, 3), [0, 1]),
+            ": expected a pair of tensors, inputs and targets, not (Tensor, list)",
+        ),
+        (
+            (torch.tensor(1.0), torch.tensor(1)),
+            ": expected a pair of tensors, inputs and targets, not (a tensor without an axis, "
+            "a tensor without an axis)",
+        ),
         (
             (torch.tensor([[0.0, math.nan, 0.0]]), torch.tensor([0])),
             ": an input is NaN or infinite",
@@ -256,6 +266,27 @@ def test_what_is_no_data_is_refused(data, kind, part):
     )
 
 
+def test_a_task_needs_training_data():
+    assert message_of(None) == (
+        "task 'flowers' has no training data; give a pair of tensors or a map-style Dataset"
+    )
+
+
+@pytest.mark.parametrize("resident", [None, False])
+def test_a_list_of_samples_is_a_data_set(resident):
+    inputs, targets = labelled()
+    samples = [(x, int(y)) for x, y in zip(inputs, targets, strict=True)]
+    for given in (samples, tuple(samples), samples[:2]):
+        found = loaded(given, given, given, resident=resident)
+        num = len(given)
+        for batches in (found.train, found.validation, found.test):
+            ((x, y),) = batches.batches(100)
+            assert torch.equal(x, inputs[:num])
+            assert torch.equal(y, targets[:num])
+    apart = loaded(samples, resident=resident, validation_fraction=0.5)
+    assert len(apart.train) + len(apart.validation) == len(samples)
+
+
 @pytest.mark.parametrize(
     ("sample", "found"),
     [
@@ -270,6 +301,13 @@ def test_samples_must_be_pairs(sample, found):
     assert message_of(labelled(), Samples([sample, sample])) == (
         f"task 'flowers', validation data: a sample is {found}; expected a pair, a tensor and its "
         "target, a tensor or a number"
+    )
+
+
+def test_what_is_in_a_list_must_be_pairs():
+    assert message_of(labelled(), [(torch.zeros(3), "rose")] * 4) == (
+        "task 'flowers', validation data: a sample is (Tensor, str); expected a pair, a tensor and "
+        "its target, a tensor or a number"
     )
 
 

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -15,8 +15,13 @@ from .seeds import derive
 RESIDENT_BYTES = 2 << 30
 """A data set up to this size is put on the device as a whole, unless told otherwise."""
 
-Data = tuple[Tensor, Tensor] | Dataset[Any]
+Data = tuple[Tensor, Tensor] | Dataset[Any] | list[tuple[Any, Any]]
 Prepare = Callable[[Tensor], Tensor]
+
+
+def is_pair(data: object) -> TypeGuard[tuple[Tensor, Tensor]]:
+    """Whether it is inputs and targets, rather than samples one by one."""
+    return isinstance(data, tuple | list) and bool(data) and not isinstance(data[0], tuple | list)
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Batches:
     device: torch.device
     inputs: Tensor | None = None
     targets: Tensor | None = None
-    dataset: Dataset[Any] | None = None
+    dataset: Dataset[Any] | list[tuple[Any, Any]] | None = None
     num_workers: int = 0
     prepare: Prepare | None = None
 
@@ -92,7 +97,7 @@ class Batches:
     def _streamed(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         assert self.dataset is not None
         loader: DataLoader[Any] = DataLoader(
-            self.dataset,
+            self.dataset,  # type: ignore[arg-type]
             batch_size=size,
             shuffle=seed is not None,
             num_workers=self.num_workers,
@@ -103,8 +108,8 @@ class Batches:
         for inputs, targets in loader:
             if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
                 yield (
-                    inputs.to(self.device, non_blocking=True),
-                    targets.to(self.device, non_blocking=True),
+                    inputs.detach().to(self.device, non_blocking=True),
+                    targets.detach().to(self.device, non_blocking=True),
                 )
 
 
@@ -122,29 +127,32 @@ def batches_of(
     num_workers: int = 0,
     prepare: Prepare | None = None,
 ) -> Batches:
-    """The data on the device: resident if it is asked for, or fits and is the same every time."""
-    if isinstance(data, tuple | list):
-        inputs, targets = data
+    """The data on the device: resident if it is asked for, or fits and is the same every time.
+
+    What made it, a backbone for example, is not trained with it.
+    """
+    if is_pair(data):
+        inputs, targets = (tensor.detach() for tensor in data)
         if resident is False:
             dataset = torch.utils.data.TensorDataset(inputs, targets)
             return Batches(device, dataset=dataset, num_workers=num_workers, prepare=prepare)
         return Batches(device, inputs.to(device), targets.to(device), prepare=prepare)
+    samples: Any = data
     if resident is None:
-        first = data[0]
-        size = sum(torch.as_tensor(part).nbytes for part in first)
-        resident = size * len(data) <= RESIDENT_BYTES and _is_constant(data)  # type: ignore[arg-type]
+        size = sum(torch.as_tensor(part).nbytes for part in samples[0])
+        resident = size * len(samples) <= RESIDENT_BYTES and _is_constant(samples)
     if not resident:
-        return Batches(device, dataset=data, num_workers=num_workers, prepare=prepare)
+        return Batches(device, dataset=samples, num_workers=num_workers, prepare=prepare)
     loader: DataLoader[Any] = DataLoader(
-        data, batch_size=1024, num_workers=num_workers, worker_init_fn=_leave_signals
+        samples, batch_size=1024, num_workers=num_workers, worker_init_fn=_leave_signals
     )
-    parts = [(inputs, targets) for inputs, targets in loader]
+    parts = [(inputs.detach(), targets.detach()) for inputs, targets in loader]
     inputs = torch.cat([part[0] for part in parts]).to(device)
     targets = torch.cat([part[1] for part in parts]).to(device)
     return Batches(device, inputs, targets, prepare=prepare)
 
 
-def _is_constant(dataset: Dataset[Any], num_reads: int = 64) -> bool:
+def _is_constant(dataset: Dataset[Any] | list[tuple[Any, Any]], num_reads: int = 64) -> bool:
     """Whether samples are the same when they are read again: random transforms are not.
 
     A random flip leaves half of the pairs alike, so that a few would not do.
@@ -159,7 +167,7 @@ def _is_constant(dataset: Dataset[Any], num_reads: int = 64) -> bool:
 
 def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
     """The data without a random part of it, and that part."""
-    count = len(data[0]) if isinstance(data, tuple | list) else len(data)  # type: ignore[arg-type]
+    count = len(data[0]) if is_pair(data) else len(data)  # type: ignore[arg-type]
     num_apart = round(count * fraction)
     if not 0 < num_apart < count:
         raise ArgumentError(
@@ -168,7 +176,7 @@ def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
         )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(derive(seed, "split")))
     apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
-    if isinstance(data, tuple | list):
+    if is_pair(data):
         return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])
-    subset = torch.utils.data.Subset
+    subset: Any = torch.utils.data.Subset
     return subset(data, rest.tolist()), subset(data, apart.tolist())

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from .arguments import checked_outputs
-from .batches import Batches, Data, Prepare, batches_of, split_off
+from .batches import Batches, Data, Prepare, batches_of, is_pair, split_off
 from .errors import ArgumentError
 from .objective import CLASSIFICATION, MULTI_LABEL, REGRESSION, Objective, objective_named
 from .seeds import derive
@@ -21,8 +21,9 @@ from .seeds import derive
 class Task:
     """Training, validation and test data of one task, and how it is judged.
 
-    Each part is a pair of tensors (inputs, targets), or a map-style Dataset of such pairs. Without
-    validation data, `Learner` splits a part of the training data off. `objective` is
+    Each part is a pair of tensors (inputs, targets), or a map-style Dataset of such pairs, such as
+    a list of samples. Without validation data, `Learner` splits a part of the training data off.
+    `objective` is
     "classification", "multi-label", "regression" or an `Objective` of your own. `num_outputs` is
     found from the targets unless it is given. `prepare` changes each batch of inputs on the device,
     before the network sees it: bytes into normalised numbers, say.
@@ -66,10 +67,10 @@ def load(
     `check=False` saves where it is streamed.
     """
     objective = objective_named(task.objective)
+    check_parts(task)
     train, validation = task.train, task.validation
-    for part, data in (("training", train), ("validation", validation), ("test", task.test)):
-        if data is not None:
-            _check_shape(task.name, part, data)
+    for part, data in _parts(task).items():
+        _check_first(task.name, part, data)
     if validation is None:
         validation_seed = derive(seed, "validation", task.name)
         try:
@@ -105,16 +106,37 @@ def load_test(
     if task.test is None:
         return None
     _check_shape(task.name, "test", task.test)
+    _check_first(task.name, "test", task.test)
     return batches_of(
         task.test, device, resident=resident, num_workers=num_workers, prepare=task.prepare
     )
 
 
+def check_parts(task: Task) -> None:
+    """Raise an `ArgumentError` unless every part of the data is of a known kind; none is read."""
+    if task.train is None:
+        raise ArgumentError(
+            f"task {task.name!r} has no training data; give a pair of tensors or a map-style "
+            "Dataset",
+            argument="train",
+        )
+    for part, data in _parts(task).items():
+        _check_shape(task.name, part, data)
+
+
+def _parts(task: Task) -> dict[str, Data]:
+    """The data of the task by what it is for."""
+    parts = {"training": task.train, "validation": task.validation, "test": task.test}
+    return {part: data for part, data in parts.items() if data is not None}
+
+
 def _check_shape(task: str, part: str, data: Any) -> None:
     where = f"task {task!r}, {part} data"
-    if isinstance(data, tuple | list):
+    if is_pair(data):
         if len(data) != 2 or not all(isinstance(t, Tensor) and t.ndim for t in data):
-            raise ArgumentError(f"{where}: expected a pair of tensors, inputs and targets")
+            raise ArgumentError(
+                f"{where}: expected a pair of tensors, inputs and targets, not {_kinds(data)}"
+            )
         if len(data[0]) != len(data[1]):
             raise ArgumentError(f"{where}: {len(data[0])} inputs and {len(data[1])} targets")
         size = len(data[0])
@@ -126,8 +148,23 @@ def _check_shape(task: str, part: str, data: Any) -> None:
         )
     if size == 0:
         raise ArgumentError(f"{where} is empty")
-    if not isinstance(data, tuple | list):
-        _check_sample(where, data[0])
+
+
+def _kinds(data: Any) -> str:
+    """What a tuple or list holds, in a few words."""
+    kinds = [
+        "a tensor without an axis"
+        if isinstance(each, Tensor) and not each.ndim
+        else type(each).__name__
+        for each in data[:3]
+    ]
+    return f"({', '.join(kinds)}{', ...' if len(data) > 3 else ''})"
+
+
+def _check_first(task: str, part: str, data: Any) -> None:
+    """Read the first sample, if the data is no tensors, and refuse what is no sample."""
+    if not is_pair(data):
+        _check_sample(f"task {task!r}, {part} data", data[0])
 
 
 def _is_map_style(data: Any) -> bool:
