@@ -3,9 +3,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 import clnp
 from clnp import Experiment, FineTuning, LearnerConfig, Objective, Task, Training
@@ -17,7 +20,6 @@ from clnp.baselines.single import Single
 from clnp.config import TaskSettings
 from clnp.errors import (
     ArgumentError,
-    CheckpointError,
     DivergedError,
     ForgettingError,
     RunError,
@@ -295,8 +297,61 @@ def test_another_model_does_not_go_on_with_a_run(tmp_path):
 
     with pytest.raises(Crash):
         experiment().run(tmp_path / "run", checkpoint_seconds=0, on_event=crash)
-    with pytest.raises(CheckpointError, match="was made from another model: fc1 is"):
+    message = r"experiment: its model has fc1 Linear\(in_features=6, out_features=30, .*31"
+    with pytest.raises(RunError, match=message):
         experiment(width=31).run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("baseline", [None, Finetune()])
+def test_another_model_is_not_given_the_result_of_a_finished_run(tmp_path, baseline):
+    made = replace(experiment(), baseline=baseline)
+    first = made.run(tmp_path / "run")
+    for model, found in ((clnp.MLP(6, (30, 31), 3), "fc2 Linear"), (nn.Sequential(), "MLP")):
+        with pytest.raises(RunError, match=rf"holds another experiment: its model has {found}\("):
+            replace(made, model=model).run(tmp_path / "run")
+    torch.manual_seed(1)  # Weights of a model are where it begins, no part of what it is.
+    again = replace(made, model=clnp.MLP(6, (30, 30), 3)).run(tmp_path / "run")
+    assert without_timings(again) == without_timings(first)
+
+
+def test_other_data_in_a_data_set_is_another_experiment(tmp_path):
+    made = experiment("a")
+    x, y = made.tasks[0].train
+    sets = [TensorDataset(x, y), TensorDataset(x + 1, y)]
+    tasks = [[replace(made.tasks[0], train=data)] for data in sets]
+    replace(made, tasks=tasks[0]).run(tmp_path / "run")
+    with pytest.raises(RunError, match=r"its task 1, 'a', has train '140 samples, .*', not '140 s"):
+        replace(made, tasks=tasks[1]).run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "train", [None, (np.zeros((9, 6)), np.zeros(9)), "train.pt", (torch.zeros(9, 6),)]
+)
+def test_what_is_no_data_is_refused_before_a_directory_is_made(tmp_path, train):
+    made = replace(experiment(), tasks=[Task("a", train)])
+    with pytest.raises(ArgumentError, match=r"^task 'a'.* a pair of tensors"):
+        made.run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_may_be_a_list_of_samples_or_features_of_another_network(tmp_path):
+    """The samples are the same as in tensors, and what made them is not trained."""
+    made = experiment("a")
+    (x, y), test = made.tasks[0].train, made.tasks[0].test
+    scale = torch.ones((), requires_grad=True)
+    kinds = {
+        "list": [(each, int(label)) for each, label in zip(x, y, strict=True)],
+        "features": (scale * x, y),
+        "set": TensorDataset(scale * x, y),
+    }
+    for resident in (None, False):
+        streamed = replace(made, config=replace(made.config, resident=resident))
+        whole = streamed.run(tmp_path / f"tensors{resident}")
+        for name, train in kinds.items():
+            task = Task("a", train, test=(test[0] * scale, test[1]))
+            found = replace(streamed, tasks=[task]).run(tmp_path / f"{name}{resident}")
+            assert found["certificates"] == whole["certificates"]
+    assert scale.grad is None
 
 
 def test_functions_in_a_config_go_by_their_names_and_by_what_they_do(tmp_path):
@@ -440,7 +495,7 @@ def test_tasks_are_not_added_to_a_run_of_another_network(tmp_path, baseline):
     path = tmp_path / "run"
     replace(experiment(*"ab"), baseline=baseline).run(path)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    with pytest.raises(CheckpointError, match="another model"):
+    with pytest.raises(RunError, match="holds another experiment: its model has fc1"):
         replace(experiment(*"abc", width=20), baseline=baseline).run(path)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 

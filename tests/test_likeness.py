@@ -4,13 +4,15 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch import nn
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from callables import Scale, Shifted, Slotted, made
-from clnp import Objective, Task
-from clnp.errors import RunError
+from clnp import Objective, Task, likeness
+from clnp.errors import ArgumentError, RunError
 from clnp.identity import plain
-from clnp.likeness import check_alike, fingerprint
+from clnp.labelled import Prepare
+from clnp.likeness import check_alike, describe_model, fingerprint, fingerprints
 
 X, Y = torch.arange(600.0).reshape(200, 3), torch.arange(200) % 3
 
@@ -32,8 +34,144 @@ def test_a_fingerprint_tells_tasks_apart():
     assert one not in found
 
 
+class Squares(Dataset):
+    """Samples that are made when they are read."""
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, place):
+        return torch.full((3,), float(place**2)), 0
+
+
 def test_other_data_sets_go_by_their_size():
-    assert fingerprint(Task("a", TensorDataset(X, Y)))["train"] == "200 samples"
+    for data in (Squares(), Subset(Squares(), range(200))):
+        assert fingerprint(Task("a", data))["train"] == "200 samples"
+
+
+def samples(x, y):
+    return [(a, int(b)) for a, b in zip(x, y, strict=True)]
+
+
+def some(x, y):
+    return Subset(TensorDataset(x, y), range(0, 200, 2))
+
+
+@pytest.mark.parametrize("kind", [lambda x, y: (x, y), TensorDataset, samples, some])
+def test_every_number_of_data_in_tensors_counts(kind):
+    def of(x, y):
+        return fingerprint(Task("a", kind(x, y)))["train"]
+
+    assert of(X, Y) == of(X.clone(), Y.clone())
+    for place in (0, 66, 198):
+        x, y = X.clone(), Y.clone()
+        x[place, 1] += 1e-3
+        y[place] += 1
+        assert len({of(X, Y), of(x, Y), of(X, y)}) == 3
+    assert of(X, Y) != of(X.double(), Y)
+    assert of(X, Y) != of(X.reshape(200, 1, 3), Y)
+
+
+def test_the_places_of_a_part_count():
+    data = TensorDataset(X, Y)
+    parts = [Subset(data, [1, 2, 3]), Subset(data, [1, 2, 4])]
+    assert len({fingerprint(Task("a", part))["train"] for part in parts}) == 2
+
+
+def test_a_fingerprint_does_not_depend_on_how_a_tensor_lies_in_memory(monkeypatch):
+    one = fingerprint(Task("a", (X, Y)))["train"]
+    columns = X.t().contiguous().t()
+    assert fingerprint(Task("a", (columns, Y)))["train"] == one
+    wide = torch.stack([Y, Y], 1)
+    assert fingerprint(Task("a", (X, wide[:, 0])))["train"] == one
+    monkeypatch.setattr(likeness, "CHUNK_BYTES", 50)
+    assert fingerprint(Task("a", (columns, Y)))["train"] == one
+    single = fingerprint(Task("a", (X[:1], wide[:1, 0])))
+    assert single == fingerprint(Task("a", (X[:1], Y[:1])))
+
+
+def test_what_makes_the_inputs_is_no_part_of_a_fingerprint():
+    made = X * torch.ones((), requires_grad=True)
+    assert fingerprint(Task("a", (made, Y))) == fingerprint(Task("a", (X, Y)))
+
+
+def test_samples_that_do_not_fit_together_go_by_their_number():
+    ragged = [(torch.zeros(2), 0), (torch.zeros(3), 0), (torch.zeros(2), 1)]
+    words = [("one", 0), ("two", 1), ("two", 1)]
+    for data in (ragged, words):
+        assert fingerprint(Task("a", data))["train"] == "3 samples"
+
+
+def test_tensors_that_tasks_share_are_read_once_and_as_they_are_stored(monkeypatch):
+    read = []
+    checksum = likeness._checksum
+    monkeypatch.setattr(likeness, "_checksum", lambda t: read.append(t) or checksum(t))
+    stored = X.to(torch.uint8)
+    tasks = [
+        Task(name, (stored, Y), test=(stored, Y), prepare=Prepare(255.0)) for name in ("a", "b")
+    ]
+    found = fingerprints(tasks)
+    assert [each.dtype for each in read] == [torch.uint8, torch.int64]
+    assert found == [fingerprint(task) for task in tasks]
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (None, "task 'a' has no training data; give a pair of tensors or a map-style Dataset"),
+        ((X.numpy(), Y.numpy()), "expected a pair of tensors, inputs and targets, not (ndarray"),
+        ([], "task 'a', training data is empty"),
+    ],
+)
+def test_what_is_no_data_has_no_fingerprint(train, message):
+    with pytest.raises(ArgumentError) as caught:
+        fingerprint(Task("a", train))
+    assert message in str(caught.value)
+
+
+class Own(nn.Module):
+    """Settings that nobody is told of, and a tensor of its own."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(size))
+
+
+def test_a_model_goes_by_its_layers_their_sizes_and_settings():
+    one = describe_model(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), Own(3)))
+    assert one == [
+        "Sequential()",
+        "0 Linear(in_features=2, out_features=3, bias=True)",
+        "1 Dropout(p=0.5, inplace=False)",
+        "2 Own(), gain [3]",
+    ]
+    again = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), Own(3))
+    assert describe_model(again) == one
+    others = [
+        nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.4), Own(3)),
+        nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), Own(4)),
+        nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), Own(3).double()),
+        nn.Sequential(nn.Linear(2, 3).double(), nn.Dropout(0.5), Own(3)),
+        nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)),
+        nn.Sequential(),
+    ]
+    found = [describe_model(other) for other in others]
+    assert all(each not in [one, *found[:number]] for number, each in enumerate(found))
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "message"),
+    [
+        (["A()", "b B()"], ["A()", "b C()"], "its model has b C(), not b B()"),
+        (["A()"], ["A()", "b C()"], "its model has b C(), not nothing more"),
+        (["A()", "b B()"], ["C()"], "its model has C(), not A()"),
+        (["A()"], None, "its model has None, not A()"),
+    ],
+)
+def test_the_first_module_that_differs_is_told(tmp_path, now, before, message):
+    with pytest.raises(RunError) as caught:
+        check_alike({"model": now}, {"model": before}, tmp_path)
+    assert str(caught.value) == f"{tmp_path} holds another experiment: {message}"
 
 
 def test_a_fingerprint_tells_functions_of_a_task_apart():

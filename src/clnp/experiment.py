@@ -20,7 +20,7 @@ from .environment import arithmetic, describe, peak_bytes
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
 from .identity import plain
 from .judgement import is_known, judge, note, note_elsewhere
-from .likeness import check_alike, fingerprint
+from .likeness import check_alike, describe_model, fingerprints
 from .method import Event, Method, Setting
 from .neural_pruning import NeuralPruning
 from .runs import (
@@ -85,7 +85,8 @@ class Experiment:
         """What is learnt and how, in plain data: an experiment that goes on must be like it."""
         return {
             "format": FORMAT,
-            "tasks": [fingerprint(task) for task in self.tasks],
+            "tasks": fingerprints(self.tasks),
+            "model": describe_model(self.model),
             "head": self.head,
             "classifier": self.classifier,
             "seed": self.seed,
@@ -109,9 +110,12 @@ class Experiment:
     ) -> dict[str, Any]:
         """Learn all tasks in a run directory, from where it broke off if there is a run already.
 
-        A run that has the first of these tasks, finished or not, goes on with the others. What
-        comes back is also in `result.json`. Trackers, `clnp.TensorBoard()` for example, are told of
-        the whole run, also if it is finished.
+        A run that has the first of these tasks, finished or not, goes on with the others. A run of
+        another experiment is refused: with other tasks or settings, layers of another kind or size,
+        or other data. Of data in tensors, in a `TensorDataset` or in a list every number counts; of
+        other data sets, whose samples may be random, how many there are. What comes back is also in
+        `result.json`. Trackers, `clnp.TensorBoard()` for example, are told of the whole run, also
+        if it is finished.
         """
         path = expanded(directory)
         going_on = (path / CONFIG).is_file()

@@ -1,28 +1,48 @@
 """Whether an experiment is the one that a run was begun with."""
 
+import hashlib
 import json
 import re
 import warnings
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset, default_collate
 
-from .certificate import digest_of
+from .batches import is_pair
 from .errors import RunError
 from .identity import HOLDING, plain
 from .objective import OBJECTIVES, objective_named
 from .runs import to_json
-from .task import Task
+from .task import Task, check_parts
+
+CHUNK_BYTES = 16 << 20
+"""As much of a tensor is read at a time."""
+Known = dict[int, tuple[Tensor, str]]
+"""Tensors that have been read, by their ids, and their checksums."""
 
 
-def fingerprint(task: Task) -> dict[str, Any]:
-    """What a task is, in a few words: enough to tell another one of the same name."""
+def fingerprints(tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """The fingerprint of each task; tensors that tasks share are read once."""
+    known: Known = {}
+    return [fingerprint(task, known) for task in tasks]
+
+
+def fingerprint(task: Task, known: Known | None = None) -> dict[str, Any]:
+    """What a task is, in a few words: enough to tell another one of the same name.
+
+    Of tensors all numbers count, as they are stored, before `prepare` makes others of them.
+    """
+    check_parts(task)
     objective = objective_named(task.objective)
     own = objective not in OBJECTIVES.values()
+    known = {} if known is None else known
     return {
         "name": task.name,
         "num_outputs": task.num_outputs,
@@ -30,32 +50,77 @@ def fingerprint(task: Task) -> dict[str, Any]:
         "loss": plain(objective.loss) if own else None,
         "score": plain(objective.score) if own else None,
         "prepare": plain(task.prepare),
-        "train": _fingerprint(task.train),
-        "validation": _fingerprint(task.validation),
-        "test": _fingerprint(task.test),
+        "train": _fingerprint(task.train, known),
+        "validation": _fingerprint(task.validation, known),
+        "test": _fingerprint(task.test, known),
     }
 
 
-def _fingerprint(data: Any) -> str | None:
-    """Size and, of tensors, the SHA-256 of some samples; the samples of others may be random."""
+def _fingerprint(data: Any, known: Known) -> str | None:
+    """How many samples there are and, where they are tensors, a checksum of all of them."""
     if data is None:
         return None
-    if not isinstance(data, tuple | list):
-        return f"{len(data)} samples"
-    inputs, targets = data
-    digest = digest_of(torch.cat([_bytes(inputs[_places(len(inputs))]), _bytes(targets)]))
-    return f"{len(inputs)} samples, {digest[:16]}"
+    size = f"{len(data[0] if is_pair(data) else data)} samples"
+    tensors = _tensors(data)
+    if tensors is None:
+        return size
+    for tensor in tensors:
+        if id(tensor) not in known:
+            known[id(tensor)] = (tensor, _checksum(tensor))
+    text = " ".join(known[id(tensor)][1] for tensor in tensors)
+    return f"{size}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _places(num_samples: int) -> Tensor:
-    """At most 64 places from the first to the last of so many samples."""
-    places = torch.linspace(0, max(num_samples - 1, 0), min(num_samples, 64)).long()
-    # The numbers are of 32 bits, which may round the last one up.
-    return places.clamp(max=max(num_samples - 1, 0))
+def _tensors(data: Any) -> list[Tensor] | None:
+    """The tensors that the data is made of; None if its samples may be others every time."""
+    if is_pair(data):
+        return list(data)
+    if isinstance(data, TensorDataset):
+        return list(data.tensors)
+    if isinstance(data, Subset):
+        within = _tensors(data.dataset)
+        return None if within is None else [*within, torch.tensor(list(data.indices))]
+    if not isinstance(data, list | tuple):
+        return None
+    try:
+        found = list(default_collate(list(data)))
+    except (TypeError, ValueError, RuntimeError):
+        return None  # No samples, or of different shapes: training will tell.
+    return found if all(isinstance(each, Tensor) for each in found) else None
 
 
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+def _checksum(tensor: Tensor) -> str:
+    """CRC-32 of dtype, shape and bytes, a part of them at a time: other devices have more room."""
+    found = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode())
+    if not tensor.numel():
+        return f"{found:08x}"
+    num_rows = max(1, CHUNK_BYTES * len(tensor) // tensor.nbytes)
+    for rows in torch.split(tensor.detach(), num_rows):
+        part = rows.cpu().contiguous()
+        # A column of one sample counts as contiguous, whatever its stride is.
+        flat = part.as_strided((part.numel(),), (1,)).view(torch.uint8)
+        raw: Any = flat.numpy()
+        found = zlib.crc32(raw, found)
+    return f"{found:08x}"
+
+
+def describe_model(model: nn.Module) -> list[str]:
+    """Path, class and settings of each module, and its own tensors where these do not tell them.
+
+    The values of weights do not count.
+    """
+    lines = []
+    for path, module in model.named_modules():
+        kind = f"{path} {type(module).__name__}({module.extra_repr()})".lstrip()
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        known = type(module).__module__.startswith("torch.nn.")
+        told = [
+            f"{name} {list(tensor.shape)} {tensor.dtype}".removesuffix(" torch.float32")
+            for name, tensor in own
+            if not known or (tensor.is_floating_point() and tensor.dtype != torch.float32)
+        ]
+        lines.append(", ".join([kind, *told]))
+    return lines
 
 
 def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> int:
@@ -100,6 +165,8 @@ def _name(task: Any) -> Any:
 
 def _told(key: str, now: Any, before: Any, tasks: list[Any]) -> str:
     """What differs, in words; that of a task with its number and name."""
+    if re.fullmatch(r"model(\.\d+)?", key):
+        return _told_of_model(now, before)
     found = re.fullmatch(r"tasks\.(\d+)(?:\.(.*))?", key)
     if found is None:
         return f"{key} is {before!r}, not {now!r}"
@@ -107,6 +174,14 @@ def _told(key: str, now: Any, before: Any, tasks: list[Any]) -> str:
     if found[2] == "name":
         return f"task {number + 1} is {before!r}, not {now!r}"
     return f"task {number + 1}, {_name(tasks[number])!r}, has {found[2]} {before!r}, not {now!r}"
+
+
+def _told_of_model(now: Any, before: Any) -> str:
+    """The first modules that differ, of two or of two lists of them."""
+    lists = [each if isinstance(each, list) else [each] for each in (before, now)]
+    pairs = zip_longest(*lists, fillvalue="nothing more")
+    there, here = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"model has {there}, not {here}"
 
 
 def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:
