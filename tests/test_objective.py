@@ -117,3 +117,15 @@ def test_an_unknown_objective_gets_the_nearest_name(name, message):
     with pytest.raises(ArgumentError) as caught:
         objective_named(name)
     assert str(caught.value) == message
+
+
+def test_a_loss_that_is_trained_with_has_a_gradient():
+    weight = torch.ones(2, requires_grad=True)
+    CLASSIFICATION.check_loss(weight.sum(), gradient=True)
+    CLASSIFICATION.check_loss(weight.sum().detach())
+    with pytest.raises(ArgumentError) as caught:
+        CLASSIFICATION.check_loss(weight.sum().detach(), gradient=True)
+    assert str(caught.value) == (
+        "the loss of the objective 'classification' has no gradient, so nothing can be learnt from "
+        "it; compute it with PyTorch from the outputs, without detach, item or argmax"
+    )

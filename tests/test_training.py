@@ -1,5 +1,6 @@
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +10,11 @@ import clnp
 from clnp import Task, Training, fit
 from clnp.errors import ArgumentError, DivergedError
 from clnp.fit import Fit as Loop, evaluate, l1_rule
-from clnp.objective import CLASSIFICATION, REGRESSION
+from clnp.objective import CLASSIFICATION, REGRESSION, Objective, accuracy
 from clnp.packing import pack, unpack
 from clnp.task import load
 from clnp.trainable import StepRule
-from clnp.training import load_optimizer, make_optimizer
+from clnp.training import check_optimizers, load_optimizer, make_optimizer
 from networks import ConvNet
 
 CPU = torch.device("cpu")
@@ -331,8 +332,11 @@ def test_unknown_choices_are_refused_with_the_nearest_one():
         Training(precision="float23")
     with pytest.raises(ArgumentError, match="unknown optimizer 'Adm'; did you mean 'Adam"):
         Training(optimizer="Adm")
-    with pytest.raises(ArgumentError, match="unknown optimizer 'Optimizerr'"):
-        Training(optimizer="Optimizerr")
+    with pytest.raises(ArgumentError, match="unknown optimizer 'Optimizer'") as caught:
+        Training(optimizer="Optimizer")
+    known = str(caught.value).partition("Known: ")[2].split(", ")
+    assert "Adam" in known
+    assert "Optimizer" not in known
     bad = Training(optimizer_options={"momentun": 1})
     with pytest.raises(ArgumentError, match="momentun"):
         make_optimizer(bad, [nn.Parameter(torch.zeros(1))])
@@ -458,3 +462,31 @@ def test_a_rule_takes_part_in_every_step():
     assert same(weights(net), before)  # The gradients were gone when the optimizer came.
     assert fit.epochs[0].loss > 3.0
     assert fit.epochs[0].penalised_loss == pytest.approx(fit.epochs[0].loss + 7.0)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
+def test_an_optimizer_must_take_the_weights_of_the_model():
+    muon = Training(optimizer="Muon")
+    check_optimizers([muon], nn.Linear(3, 2, bias=False))
+    with pytest.raises(ArgumentError, match="training: Muon: Muon only supports 2D") as caught:
+        check_optimizers([Training(), muon], nn.Linear(3, 2))
+    assert caught.value.argument == "optimizer_options"
+
+
+def test_an_optimizer_must_take_a_step():
+    with pytest.raises(ArgumentError, match="training: LBFGS cannot be used"):
+        check_optimizers([Training(optimizer="LBFGS")], nn.Linear(3, 2))
+    check_optimizers([Training(optimizer="LBFGS")], nn.ReLU())
+    check_optimizers([Training(optimizer=lambda parameters, lr: None)], nn.Linear(3, 2))
+
+
+def test_a_loss_without_a_gradient_is_refused_in_the_first_step():
+    def errors(outputs, targets):
+        return (outputs.argmax(1) != targets).float().mean()
+
+    found = replace(data(), objective=Objective("wrong", errors, accuracy))
+    with pytest.raises(ArgumentError, match="the loss of the objective 'wrong' has no gradient"):
+        Fit(opened(), found, Training(epochs=1), seed=0).run()
+    found = replace(data(), objective=Objective("wrong", lambda o, t: o, accuracy))
+    with pytest.raises(ArgumentError, match="the loss of the objective 'wrong' is of shape"):
+        Fit(opened(), found, Training(epochs=1), seed=0).run()

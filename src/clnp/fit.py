@@ -174,6 +174,7 @@ class Fit:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         with self._autocast():
             loss = self.data.objective.loss(self.net(inputs), targets)
+            self.data.objective.check_loss(loss, gradient=True)
             if self.rule.loss is not None:
                 loss = loss + self.rule.loss()
         self.optimizer.zero_grad(set_to_none=True)

@@ -25,13 +25,22 @@ class Objective:
     score: Callable[[Any, Tensor], float]
     highest: float | None = None
 
-    def check_loss(self, loss: object) -> None:
-        """Raise an `ArgumentError` unless it is a tensor of one number."""
+    def check_loss(self, loss: object, *, gradient: bool = False) -> None:
+        """Raise an `ArgumentError` unless it is a tensor of one number, with its gradient if asked.
+
+        A loss that is only looked at needs none.
+        """
         if not isinstance(loss, Tensor) or loss.ndim:
             shape = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
             raise ArgumentError(
                 f"the loss of the objective {self.name!r} is {shape}; it must be a tensor of one "
                 "number, such as the mean over the batch"
+            )
+        if gradient and not loss.requires_grad:
+            raise ArgumentError(
+                f"the loss of the objective {self.name!r} has no gradient, so nothing can be "
+                "learnt from it; compute it with PyTorch from the outputs, without detach, item "
+                "or argmax"
             )
 
     def number(self, outputs: Any, targets: Tensor) -> float:

@@ -1,7 +1,7 @@
 """How one candidate is trained: the settings, and the optimizer that they describe."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Literal
@@ -101,10 +101,11 @@ class Training:
 
 
 def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
-    known = {n: c for n, c in vars(torch.optim).items() if isinstance(c, type)}
-    if name not in known or not issubclass(known[name], torch.optim.Optimizer):
-        names = [n for n, c in known.items() if issubclass(c, torch.optim.Optimizer)]
-        message = f"training: {unknown_name('optimizer', name, sorted(names))}"
+    base = torch.optim.Optimizer
+    classes = {n: c for n, c in vars(torch.optim).items() if isinstance(c, type)}
+    known = {n: c for n, c in classes.items() if issubclass(c, base) and c is not base}
+    if name not in known:
+        message = f"training: {unknown_name('optimizer', name, sorted(known))}"
         raise ArgumentError(message, argument="optimizer")
     return known[name]
 
@@ -179,11 +180,24 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     optimizer.load_state_dict({**state, "param_groups": groups})
 
 
-def check_optimizer(training: Training, device: torch.device) -> None:
+def check_optimizers(trainings: Iterable[Training], model: nn.Module) -> None:
+    """Raise an `ArgumentError` unless optimizers that go by name can train weights like these.
+
+    Some take matrices only.
+    """
+    weights = {weight.ndim: weight.device for weight in model.parameters()}
+    for training in trainings:
+        if weights and isinstance(training.optimizer, str):
+            check_optimizer(training, next(iter(weights.values())), num_axes=weights)
+
+
+def check_optimizer(
+    training: Training, device: torch.device, *, num_axes: Iterable[int] = (2,)
+) -> None:
     """Raise an `ArgumentError` unless the optimizer can be made, and takes a step."""
-    weight = nn.Parameter(torch.zeros(2, 2, device=device))
-    optimizer = make_optimizer(training, [weight])
-    torch.autograd.backward(weight.sum())
+    weights = [nn.Parameter(torch.zeros([2] * num, device=device)) for num in num_axes]
+    optimizer = make_optimizer(training, weights)
+    torch.autograd.backward([weight.sum() for weight in weights])
     step: Any = optimizer.step
     try:
         step()
