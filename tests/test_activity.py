@@ -238,6 +238,14 @@ def test_an_empty_batch_is_refused(batch):
         net.measure_activity([batch])
 
 
+def test_arrays_are_refused_with_what_to_do():
+    net, array = make(), example("mlp").numpy()
+    net.begin_task("a")
+    for batch in (array, (array, 0), ((array,), 0), {"x": array}):
+        with pytest.raises(ArgumentError, match=r"holds an ndarray; give tensors, .*from_numpy"):
+            net.measure_activity([batch])
+
+
 def test_no_batch_at_all_is_refused():
     net = make()
     net.begin_task("a")

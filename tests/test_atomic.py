@@ -2,6 +2,7 @@ import os
 import resource
 import signal
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +48,14 @@ def test_a_directory_that_is_not_there_is_named(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
     with pytest.raises(NotADirectoryError, match="plain"):
         replace_file(tmp_path / "plain" / "file", b"")
+
+
+def test_a_directory_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    for name in ("here", "."):
+        with pytest.raises(IsADirectoryError) as caught:
+            replace_file(Path(name), b"")
+        sentence = "this is a directory; give the name of a file"
+        assert str(caught.value) == f"[Errno 21] {sentence}: '{name}'"
+    assert [file.name for file in tmp_path.iterdir()] == ["here"]

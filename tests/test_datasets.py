@@ -107,6 +107,13 @@ def test_floating_point_numbers_become_float32_and_are_not_divided(path, dtype):
     assert torch.equal(data.test[0], data.train[0][:3])
 
 
+def test_numbers_that_are_too_large_for_float32_become_infinite(path):
+    x = np.full((6, 2), 1e300)
+    np.savez(path, **arrays(x_train=x, x_test=np.zeros((3, 2))))
+    # That is told when the task is loaded; a warning of numpy would come before it.
+    assert bool(read_arrays(path).train[0].isinf().all())
+
+
 def test_bytes_and_floats_may_not_be_mixed(path):
     # Dividing one of them would be silent nonsense.
     np.savez(path, **arrays(x_test=np.ones((3, 2, 2))))

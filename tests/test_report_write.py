@@ -10,7 +10,7 @@ import pytest
 
 import clnp
 from clnp import cli
-from clnp.errors import RunError
+from clnp.errors import ArgumentError, RunError
 from clnp.report.write import NAMES, write_report
 from written_runs import write_run
 
@@ -72,6 +72,15 @@ def test_several_runs_need_a_directory(run, tmp_path):
     assert (tmp_path / "both/report.html") in write_report([run, other], out=tmp_path / "both")
     with pytest.raises(RunError, match="name a run to report on"):
         write_report([])
+
+
+@pytest.mark.parametrize("paths", [3, None, [3], ["a", None]])
+def test_what_is_no_path_is_refused(paths):
+    with pytest.raises(ArgumentError) as caught:
+        write_report(paths)
+    wrong = paths[-1] if isinstance(paths, list) else paths
+    message = f"{wrong!r} is no directory of a run; name one, or give a list of them"
+    assert str(caught.value) == message
 
 
 def test_nothing_is_written_about_what_is_no_run(tmp_path):

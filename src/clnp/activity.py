@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from numpy import ndarray
 from torch import Tensor, nn
 
 from .axis import Layout
@@ -76,6 +77,8 @@ def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[s
 
 
 def _on(value: Any, device: torch.device) -> Any:
+    if isinstance(value, ndarray):
+        raise ArgumentError("a batch holds an ndarray; give tensors, such as torch.from_numpy(x)")
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
 
 

@@ -15,6 +15,8 @@ def replace_file(path: Path, data: bytes) -> None:
     if not path.parent.is_dir():
         missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
         raise OSError(missing, os.strerror(missing), str(path.parent))
+    if path.is_dir():
+        raise OSError(errno.EISDIR, "this is a directory; give the name of a file", str(path))
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
     try:
         with os.fdopen(descriptor, "wb") as file:

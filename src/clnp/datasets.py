@@ -112,7 +112,8 @@ def read_arrays(path: Path) -> LabelledData:
     parts = {}
     for part in ("train", "test"):
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        inputs = torch.tensor(x) if bytes_stored else torch.tensor(x.astype(np.float32))
+        with np.errstate(over="ignore"):  # What is too large is refused as infinite.
+            inputs = torch.tensor(x) if bytes_stored else torch.tensor(x.astype(np.float32))
         parts[part] = (inputs, torch.tensor(y.astype(np.int64)))
     num_classes = 1 + max(int(parts[part][1].max()) for part in parts)
     largest = 255.0 if bytes_stored else 1.0

@@ -4,12 +4,12 @@ import csv
 import importlib.util
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..atomic import replace_file
-from ..errors import RunError
+from ..errors import ArgumentError, RunError
 from ..runs import expanded
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def write_report(
     Several are overlaid. `out` is the directory for the report; for one run it need not be named,
     and is `report` in that run's directory.
     """
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    several = _listed(paths)
     place = _place(several, out)
     if importlib.util.find_spec("matplotlib") is None:
         raise RunError(
@@ -48,6 +48,16 @@ def write_report(
     collection = read_collection(several)
     with drawing():
         return list(_write(place, *make_page(collection)))
+
+
+def _listed(paths: Any) -> list[str | os.PathLike[str]]:
+    """The paths in a list, also a single one."""
+    several = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    for path in several:
+        if not isinstance(path, str | os.PathLike):
+            message = f"{path!r} is no directory of a run; name one, or give a list of them"
+            raise ArgumentError(message, argument="paths")
+    return several
 
 
 def _place(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
