@@ -8,14 +8,18 @@ from torch import nn
 import clnp
 from clnp.arguments import (
     alpha_by_layer,
+    check_kind,
     check_room,
     checked_outputs,
     described,
+    duration,
     extra_by_group,
     first_difference,
+    listed,
     neurons_by_group,
     threshold_by_group,
     told,
+    whole_number,
 )
 from clnp.errors import ArgumentError, CapacityError, PruningError
 from clnp.graph import Graph
@@ -271,3 +275,38 @@ def test_a_missing_module_is_a_difference():
     found = first_difference(nn.Sequential(), described(nn.Sequential(nn.Linear(2, 3))))
     assert found.startswith("0 is nothing, expected Linear(in_features=2")
     assert first_difference(Residual(), described(ConvNet())).startswith("(model) is Residual()")
+
+
+def is_number(value):
+    return isinstance(value, int)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: check_kind("it", [], dict, "a mapping"), "it is a list; it must be a mapping"),
+        (lambda: listed("it", 3, is_number, what="numbers"), "it is a int; give a list of numbers"),
+        (lambda: listed("it", "3", is_number, what="x"), "it is a str; give a list of x"),
+        (lambda: listed("it", None, is_number, what="x"), "it is a NoneType; give a list of x"),
+        (lambda: listed("it", [3, "3"], is_number, what="x"), "it holds a str; give a list of x"),
+        (lambda: whole_number("it", "a"), "it is 'a'; it must be a whole number"),
+        (lambda: whole_number("it", 1.0), "it is 1.0; it must be a whole number"),
+        (lambda: whole_number("it", True), "it is True; it must be a whole number"),
+        (lambda: duration("it", "x"), "it is 'x'; it must be a number of seconds, 0 or more"),
+        (lambda: duration("it", -1), "it is -1; it must be a number of seconds, 0 or more"),
+        (lambda: duration("it", math.nan), "it is nan; it must be a number of seconds, 0 or more"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_by_its_name(call, message):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert str(caught.value) == message
+    assert caught.value.argument == "it"
+
+
+def test_arguments_come_back_as_they_are_used():
+    check_kind("it", [], list, "a list")
+    assert listed("it", (n for n in (1, 2)), is_number, what="numbers") == [1, 2]
+    assert type(whole_number("it", np.int64(3))) is int
+    assert duration("it", np.float32(2)) == 2.0
+    assert duration("it", math.inf) == math.inf

@@ -11,7 +11,16 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import clnp
-from clnp import Experiment, FineTuning, LearnerConfig, Objective, Task, Training
+from clnp import (
+    Experiment,
+    FineTuning,
+    LearnerConfig,
+    Objective,
+    Task,
+    TensorBoard,
+    Training,
+    cli,
+)
 from clnp.baselines.finetune import Finetune
 from clnp.baselines.joint import Joint
 from clnp.baselines.methods import BASELINES
@@ -22,6 +31,7 @@ from clnp.errors import (
     ArgumentError,
     DivergedError,
     ForgettingError,
+    GraphError,
     RunError,
     StoppedError,
 )
@@ -238,14 +248,173 @@ def test_another_way_to_prepare_or_to_judge_a_task_is_another_experiment(tmp_pat
         changed(objective=objective(2.0), num_outputs=3).run(tmp_path / "judged")
 
 
-@pytest.mark.parametrize("event", ["run", "task"])
+def failing(event):
+    """A crash, or a mistake, when this is told."""
+
+    def crash(seen):
+        if seen["event"] == event:
+            raise Crash
+
+    return crash
+
+
+@pytest.mark.parametrize("event", ["run", "begin"])
+def test_a_run_that_has_learnt_nothing_is_begun_anew(tmp_path, event):
+    """Killed, it is as it was; by the same or another experiment, it comes to the same result."""
+    other = {"margin": 1.0, "width": 20}
+    whole = experiment(*"abc", **other).run(tmp_path / "whole")
+    with pytest.raises(Crash):
+        experiment().run(tmp_path / "run", on_event=failing(event))
+    assert (tmp_path / "run" / CONFIG).is_file()
+    result = experiment(*"abc", **other).run(tmp_path / "run")
+    assert without_timings(result) == without_timings(whole)
+    assert told(tmp_path / "run") == told(tmp_path / "whole")
+    configs = [read_json(tmp_path / name, CONFIG, {}) for name in ("whole", "run")]
+    assert configs[0] == configs[1]
+
+
+def test_a_mistake_that_is_found_late_leaves_a_directory_that_can_be_used(tmp_path):
+    made = experiment()
+    x, y = made.tasks[0].train
+    path = tmp_path / "run"
+    wrong = [
+        replace(made, tasks=[replace(made.tasks[0], train=(x / 0, y))]),
+        replace(made, example_input=torch.zeros(2, 7)),
+        replace(made, tasks=[replace(made.tasks[0], objective=Objective("x", gone, accuracy))]),
+    ]
+    for each in wrong:
+        with pytest.raises((ArgumentError, GraphError)):
+            each.run(path, trackers=[TensorBoard()])
+        assert not (path / CONFIG).exists()
+    whole = made.run(tmp_path / "whole")
+    assert without_timings(made.run(path)) == without_timings(whole)
+    assert len(read_json(path, "environment.json", [])) == 1
+
+
+def gone(outputs, targets):
+    return F.cross_entropy(outputs, targets).detach()
+
+
+def test_a_mistake_after_an_epoch_leaves_the_run_as_it_is(tmp_path):
+    def fail(event):
+        if event["event"] == "epoch":
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        experiment().run(tmp_path / "run", on_event=fail)
+    with pytest.raises(RunError, match=r"its learner\.margin is 3\.0, not 1\.0"):
+        experiment(margin=1.0).run(tmp_path / "run")
+
+
+def test_a_full_disk_does_not_withdraw_a_run(tmp_path):
+    """It can be gone on with, as the message says."""
+
+    def fail(event):
+        raise RunError("cannot write")
+
+    with pytest.raises(RunError, match="cannot write"):
+        experiment().run(tmp_path / "run", on_event=fail)
+    assert (tmp_path / "run" / CONFIG).is_file()
+
+
+RECIPE = """
+description = "mine"
+[stream]
+kind = "permuted"
+dataset = "mine"
+num_tasks = 1
+[network]
+model = "mlp"
+widths = [8]
+[learner]
+margin = 20.0
+[learner.training]
+epochs = 2
+"""
+
+
+def test_the_same_command_begins_anew_when_the_data_is_mended(tmp_path, monkeypatch, capsys):
+    def write(value):
+        x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(int)
+        x[7, 1] = value
+        np.savez("mine.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    commands = [["--out", "r"], ["--out", "s", "--seeds", "2"]]
+    commands = [["run", "mine.toml", "--data", ".", "--quiet", *each] for each in commands]
+    write(np.nan)
+    for command in commands:
+        assert cli.main(command) == 2
+        assert "an input is NaN or infinite" in capsys.readouterr().err
+    assert cli.main(["resume", "r", "--quiet"]) == 2
+    assert "r is no run any more: it failed before it" in capsys.readouterr().err
+    write(0.0)
+    for command in commands:
+        assert cli.main(command) == 0
+    assert cli.main(["verify", "r", "--data", "."]) == 0
+
+
+def test_an_optimizer_is_tried_before_a_directory_is_made(tmp_path):
+    with pytest.raises(ArgumentError, match="training: LBFGS cannot be used"):
+        experiment(training=Training(optimizer="LBFGS"))
+    made = experiment()
+    with pytest.raises(ArgumentError, match="training: LBFGS cannot be used"):
+        replace(made, baseline=Finetune(training=Training(optimizer="LBFGS")))
+    replace(
+        made,
+        baseline=Finetune(training=Training()),
+        config=replace(made.config, training=Training(optimizer=torch.optim.SGD)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tasks": task()}, "tasks is a Task; give a list of tasks"),
+        ({"tasks": [task(), "b"]}, "tasks holds a str; give a list of tasks"),
+        ({"config": Training()}, "config is a Training; it must be a LearnerConfig"),
+        ({"model": "mlp"}, "model is a str; it must be an nn.Module"),
+        ({"seed": "a"}, "seed is 'a'; it must be a whole number"),
+    ],
+)
+def test_an_experiment_of_something_else_is_refused_by_the_name_of_the_argument(change, message):
+    made = experiment()
+    with pytest.raises(ArgumentError) as caught:
+        replace(made, **change)
+    assert str(caught.value) == message
+    assert [caught.value.argument] == list(change)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"trackers": TensorBoard()}, "trackers is a TensorBoard; give a list of trackers"),
+        ({"trackers": "tensorboard"}, "trackers is a str; give a list of trackers"),
+        ({"trackers": [TensorBoard]}, "trackers holds a type; give a list of trackers"),
+        (
+            {"checkpoint_seconds": "x"},
+            "checkpoint_seconds is 'x'; it must be a number of seconds, 0 or more",
+        ),
+    ],
+)
+def test_a_run_is_told_of_arguments_that_make_no_sense_first(tmp_path, option, message):
+    with pytest.raises(ArgumentError) as caught:
+        experiment().run(tmp_path / "run", **option)
+    assert str(caught.value) == message
+    assert [caught.value.argument] == list(option)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("event", ["epoch", "task"])
 def test_another_experiment_does_not_go_on_with_one_that_broke_off(tmp_path, event):
     def crash(seen):
         if seen["event"] == event:
             raise Crash
 
     with pytest.raises(Crash):
-        experiment().run(tmp_path / "run", checkpoint_seconds=0, on_event=crash)
+        experiment().run(tmp_path / "run", on_event=crash)
     with pytest.raises(RunError, match=r"its learner\.margin is 3\.0, not 1\.0"):
         experiment(margin=1.0).run(tmp_path / "run")
 
@@ -585,7 +754,7 @@ def test_what_changes_on_another_machine_is_found(tmp_path, elsewhere):
         course = Course(experiment(*"abc"), run, on_event=damage)
         with pytest.raises(ForgettingError, match=r"task 'a' has changed: fc1\.weight"):
             course.follow()
-    first = course._done[0]
+    first = course.tally.done[0]
     assert first["unchanged"] is False
     assert [*first["elsewhere"]] == [course._arithmetic]
 

@@ -11,12 +11,14 @@ import pytest
 
 from clnp.errors import RunError
 from clnp.runs import (
+    CHECKPOINT,
     CONFIG,
     EVENTS,
     RESULT,
     Run,
     command,
     expanded,
+    has_learnt,
     read_config,
     read_events,
     read_json,
@@ -192,6 +194,48 @@ def test_what_a_killed_start_left_does_not_hinder_another(tmp_path):
     (tmp_path / ".lock").write_text("")
     Run.create(tmp_path, FILES).close()
     assert (tmp_path / "recipe.toml").read_text() == "seed = 0"
+
+
+def test_a_run_has_learnt_something_after_an_epoch(tmp_path):
+    with Run.create(tmp_path / "run", FILES) as run:
+        run.go_on_from(None)
+        run.log({"event": "begin"})
+        assert not has_learnt(run.path)
+        run.log({"event": "epoch"})
+        assert has_learnt(run.path)
+    for name in (CHECKPOINT, RESULT):
+        Run.create(tmp_path / name, FILES).close()
+        assert not has_learnt(tmp_path / name)
+        (tmp_path / name / name).write_text("{}")
+        assert has_learnt(tmp_path / name)
+
+
+def test_a_run_that_was_withdrawn_can_be_begun_anew(tmp_path):
+    with Run.create(tmp_path, FILES) as run:
+        run.add_environment({"torch": "1"})
+        run.go_on_from(None)
+        run.log({"event": "run"})
+        run.withdraw()
+    (tmp_path / "tensorboard").mkdir()
+    message = "is no run any more: it failed before it had learnt anything; begin it again"
+    with pytest.raises(RunError, match=message):
+        read_config(tmp_path)
+    with Run.create(tmp_path, {CONFIG: '{"format": 1, "tasks": [1]}'}) as run:
+        run.add_environment({"torch": "2"})
+        run.go_on_from(None)
+    assert read_config(tmp_path)["tasks"] == [1]
+    assert read_json(tmp_path, "environment.json", []) == [{"torch": "2"}]
+    assert read_events(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT, RESULT])
+def test_what_a_run_without_a_config_has_learnt_is_not_written_over(tmp_path, name):
+    (tmp_path / EVENTS).write_text("")
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(RunError, match="is not empty; give the run a directory of its own"):
+        Run.create(tmp_path, FILES)
+    with pytest.raises(RunError, match=r"is not a run: it has no config\.json"):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(

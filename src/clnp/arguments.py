@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numpy import ndarray
 from torch import Tensor, nn
@@ -162,6 +162,45 @@ def check_room(task: str, free: Mapping[str, int]) -> None:
             f"net.widen({{{next(iter(free))!r}: ...}}), or learn the earlier tasks with a larger "
             "margin, which leaves more of it free"
         )
+
+
+def check_kind(argument: str, value: object, kind: type, what: str) -> None:
+    """Raise an `ArgumentError` unless the value is of that kind."""
+    if not isinstance(value, kind):
+        message = f"{argument} is a {type(value).__name__}; it must be {what}"
+        raise ArgumentError(message, argument=argument)
+
+
+def listed(
+    argument: str, values: object, fits: Callable[[object], bool], *, what: str
+) -> list[Any]:
+    """The values in a list; an `ArgumentError` if one of them does not fit, or is given alone."""
+    if fits(values) or isinstance(values, str) or not isinstance(values, Iterable):
+        message = f"{argument} is a {type(values).__name__}; give a list of {what}"
+        raise ArgumentError(message, argument=argument)
+    found = list(values)
+    for value in found:
+        if not fits(value):
+            message = f"{argument} holds a {type(value).__name__}; give a list of {what}"
+            raise ArgumentError(message, argument=argument)
+    return found
+
+
+def whole_number(argument: str, value: object) -> int:
+    """The value as a whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ArgumentError(
+            f"{argument} is {value!r}; it must be a whole number", argument=argument
+        )
+    return int(value)
+
+
+def duration(argument: str, value: object) -> float:
+    """The value as a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
+        message = f"{argument} is {value!r}; it must be a number of seconds, 0 or more"
+        raise ArgumentError(message, argument=argument)
+    return float(value)
 
 
 def described(model: nn.Module) -> dict[str, str]:

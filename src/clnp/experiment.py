@@ -3,7 +3,6 @@
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from .arguments import check_kind, duration, listed, whole_number
 from .baselines.dense_method import DenseMethod
 from .baselines.joint import Joint, JointMethod
 from .baselines.methods import BASELINES
@@ -32,14 +32,17 @@ from .runs import (
     Run,
     command,
     expanded,
+    has_learnt,
     read_config,
     read_json,
     to_json,
     writing,
 )
-from .task import Task
+from .tally import Tally
+from .task import Task, checked_tasks
 from .trackers.audience import Audience, tell_again
 from .trackers.tracker import Tracker
+from .training import check_optimizers
 
 
 @dataclass(frozen=True)
@@ -64,14 +67,12 @@ class Experiment:
     baseline: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tasks", tuple(self.tasks))
-        names = Counter(task.name for task in self.tasks)
-        if not names:
-            raise ArgumentError("an experiment needs at least one task", argument="tasks")
-        name, times = names.most_common(1)[0]
-        if times > 1:
-            raise ArgumentError(f"two tasks are called {name!r}", argument="tasks")
-        for unused in self.config.unused(list(names)):
+        object.__setattr__(self, "tasks", checked_tasks(self.tasks))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
+        check_kind("model", self.model, nn.Module, "an nn.Module")
+        check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
+        names = [task.name for task in self.tasks]
+        for unused in self.config.unused(names):
             message = f"config.tasks: {unknown_name('task', unused, names)}"
             raise ArgumentError(message, argument="config")
         if self.baseline is not None and not isinstance(self.baseline, BASELINES):
@@ -80,6 +81,8 @@ class Experiment:
                 "clnp.baselines.ewc.EWC()",
                 argument="baseline",
             )
+        own = self.config.candidates() if self.baseline is None else [self.baseline.training]
+        check_optimizers([each or self.config.training for each in own], self.model)
 
     def to_json(self) -> dict[str, Any]:
         """What is learnt and how, in plain data: an experiment that goes on must be like it."""
@@ -117,18 +120,26 @@ class Experiment:
         `result.json`. Trackers, `clnp.TensorBoard()` for example, are told of the whole run, also
         if it is finished.
         """
-        path = expanded(directory)
+        seconds = duration("checkpoint_seconds", checkpoint_seconds)
+        told = listed("trackers", trackers, is_tracker, what="trackers")
+        path, described = expanded(directory), self.to_json()
         going_on = (path / CONFIG).is_file()
-        if going_on and (result := read_json(path, RESULT, {})).get("finished"):
-            config = read_config(path)
-            if not check_alike(self.to_json(), config, path):
-                if trackers:
-                    tell_again(path, trackers)
-                return dict(result)
-        new = {CONFIG: to_json(self.to_json(), indent=1)}
+        result = read_json(path, RESULT, {}) if going_on else {}
+        if result.get("finished") and not check_alike(described, read_config(path), path):
+            if told:
+                tell_again(path, told)
+            return dict(result)
+        new = {CONFIG: to_json(described, indent=1)}
         with Run.open(path) if going_on else Run.create(path, new) as run:
-            audience = Audience(trackers)
-            return Course(self, run, checkpoint_seconds, on_event, audience=audience).follow()
+            course = Course(self, run, seconds, on_event, audience=Audience(told))
+            return course.follow()
+
+
+def is_tracker(value: object) -> bool:
+    """Whether it can be told of a run; its class cannot."""
+    return not isinstance(value, type) and all(
+        hasattr(value, name) for name in ("begin", "event", "end")
+    )
 
 
 class Course:
@@ -155,12 +166,8 @@ class Course:
         self.checkpoint_seconds = checkpoint_seconds
         self._described = json.loads(to_json(experiment.to_json()))
         self.method: Method
-        self._done: list[dict[str, Any]] = []
-        self._scores: list[list[float | None]] = []
-        self._seconds: list[float] = []
-        self._began, self._peak = 0.0, 0
+        self.tally = Tally(len(experiment.tasks))
         self._arithmetic = ""
-        self._full: str | None = None
         self._saved = time.monotonic()
         self._stopping = False
 
@@ -174,17 +181,21 @@ class Course:
             result = self._follow()
         except BaseException as error:
             self._audience.end(None, error)
+            # What a user mends; a run that was killed, or has no room, goes on as it is.
+            mistake = isinstance(error, Exception) and not isinstance(error, RunError)
+            if mistake and not has_learnt(self.run.path):
+                self.run.withdraw()
             raise
         self._audience.end(result, None)
         return result
 
     def _follow(self) -> dict[str, Any]:
         resumed = self._take_up()
-        tasks = self.experiment.tasks
-        while len(self._done) < len(tasks) and self._full is None:
-            task = tasks[len(self._done)]
+        tasks, tally = self.experiment.tasks, self.tally
+        while not tally.finished:
+            task = tasks[len(tally.done)]
             if not resumed:
-                self._began = self.run.seconds
+                tally.began = self.run.seconds
                 self._announce("begin", task)
             resumed = False
             try:
@@ -192,18 +203,18 @@ class Course:
             except StoppedError:
                 raise
             except CapacityError as error:
-                self._full = str(error)
-                self._tell({"event": "full", "task": task.name, "reason": self._full})
+                tally.full = str(error)
+                self._tell({"event": "full", "task": task.name, "reason": tally.full})
             except ClnpError as error:
                 self._tell({"event": "failed", "task": task.name, "reason": str(error)})
                 raise
             else:
-                self._done.append(record)
-                self._seconds.append(self.run.seconds - self._began)
-                self._judge(tasks[: len(self._done)])
+                tally.done.append(record)
+                tally.task_seconds.append(self.run.seconds - tally.began)
+                self._judge(tasks[: len(tally.done)])
             self._save()
         self.method.verify()
-        self._tell({"event": "finished", "num_tasks": len(self._done)})
+        self._tell({"event": "finished", "num_tasks": len(tally.done)})
         # The last of all: a run whose result is finished is not taken up again.
         result = self.result()
         self.run.write(RESULT, result)
@@ -213,23 +224,24 @@ class Course:
         """Put everything to where the last checkpoint left it; whether that is inside a task."""
         experiment, run = self.experiment, self.run
         config = read_config(run.path)
-        num_added = check_alike(self._described, config, run.path)
+        # One that has learnt nothing is begun anew, whatever it was begun with.
+        begun = has_learnt(run.path)
+        num_added = check_alike(self._described, config, run.path) if begun else 0
         state = None
         path = run.path / CHECKPOINT
         if path.exists():
             state = attached(path)
             check_alike(self._described, state["experiment"], path)
-            self._done, self._scores = state["done"], state["scores"]
-            self._seconds, self._began = state["task_seconds"], state["began"]
-            self._full, self._peak = state["full"], state["peak_bytes"]
+            self.tally.restore(state)
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
         if num_added:
             self._check_added(num_added)
         self.method = self._method(state)
-        if num_added:
+        now = {**config, **self._described}
+        if num_added or (not begun and now != config):
             recipe = {} if self._recipe is None else {RECIPE: self._recipe}
-            run.reopen({**recipe, CONFIG: to_json({**config, **self._described}, indent=1)})
+            run.reopen({**recipe, CONFIG: to_json(now, indent=1)})
         if self.method.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.method.device)
         environment = describe(self.method.device)
@@ -248,7 +260,7 @@ class Course:
             return False
         if state["progress"] is None:
             return False
-        self._announce("resumed", experiment.tasks[len(self._done)])
+        self._announce("resumed", experiment.tasks[len(self.tally.done)])
         return True
 
     def _check_added(self, num_added: int) -> None:
@@ -287,11 +299,11 @@ class Course:
             {
                 "event": event,
                 "task": task.name,
-                "number": len(self._done) + 1,
+                "number": len(self.tally.done) + 1,
                 "num_tasks": len(self.experiment.tasks),
                 "num_candidates": self.method.num_candidates(task.name),
                 "num_epochs": self.method.num_epochs(task.name),
-                "epochs_before": self.method.epochs_before(len(self._done)),
+                "epochs_before": self.method.epochs_before(len(self.tally.done)),
                 "epochs_of_run": self.method.epochs_before(len(self.experiment.tasks)),
             }
         )
@@ -311,29 +323,17 @@ class Course:
     def _save(self) -> None:
         """Write the checkpoint and, between two tasks, the result so far; then stop if asked to."""
         own = self.method.state()
-        state = {
-            **self.run.state(),
-            "experiment": self._described,
-            **own,
-            "done": self._done,
-            "scores": self._scores,
-            "task_seconds": self._seconds,
-            "began": self._began,
-            "full": self._full,
-            "peak_bytes": max(self._peak, peak_bytes(self.method.device)),
-        }
+        self._note_peak()
+        tally = self.tally.state()
+        state = {**self.run.state(), "experiment": self._described, **own, **tally}
         with writing(self.run.path):
             self.method.save(self.run.path / CHECKPOINT, attached=state)
-        if own["progress"] is None and not self._finished:
+        if own["progress"] is None and not self.tally.finished:
             self.run.write(RESULT, self.result())
         self._saved = time.monotonic()
-        if self._stopping and not self._finished:
+        if self._stopping and not self.tally.finished:
             self._tell({"event": "stopped"})
             raise StoppedError(f"stopped; go on with: {command('resume', self.run.path)}")
-
-    @property
-    def _finished(self) -> bool:
-        return self._full is not None or len(self._done) == len(self.experiment.tasks)
 
     def _outcome(self, method: Method, task: Task) -> tuple[float, str] | None:
         """The score of a task and the SHA-256 of its outputs, if it is learnt and has test data."""
@@ -345,7 +345,7 @@ class Course:
     def _look_elsewhere(self, state: Mapping[str, Any]) -> None:
         """Note the outputs of ended tasks that are not known in the present arithmetic."""
         here = self._arithmetic
-        pairs = zip(self.experiment.tasks, self._done, strict=False)
+        pairs = zip(self.experiment.tasks, self.tally.done, strict=False)
         unknown = [(t, r) for t, r in pairs if r["outputs"] is not None and not is_known(r, here)]
         if unknown:
             # A baseline may lose what it is learning when it answers for another task.
@@ -358,15 +358,15 @@ class Course:
     def _judge(self, tasks: Sequence[Task]) -> None:
         """Run the test data of every task learnt so far: its score, and whether a bit differs."""
         row: list[float | None] = []
-        for task, record in zip(tasks, self._done, strict=True):
+        for task, record in zip(tasks, self.tally.done, strict=True):
             judged = self._outcome(self.method, task)
             score, digest = judged if judged is not None else (None, None)
             row.append(score)
             note(record, self._arithmetic, digest)
             if record["test_score"] is None:
                 record["test_score"] = score  # Learnt only now, with all others.
-        self._scores.append(row)
-        last, figures = self._done[-1], self.method.figures()
+        self.tally.scores.append(row)
+        last, figures = self.tally.done[-1], self.method.figures()
         self._tell(
             {
                 "event": "evaluation",
@@ -380,22 +380,11 @@ class Course:
             }
         )
 
+    def _note_peak(self) -> None:
+        peak = peak_bytes(self.method.device)
+        self.tally.peak_bytes = max(self.tally.peak_bytes, peak)
+
     def result(self) -> dict[str, Any]:
         """All that the run has come to so far; two runs that are alike differ in `timings` only."""
-        return {
-            "format": FORMAT,
-            "finished": self._finished,
-            "full": self._full,
-            "num_tasks": len(self.experiment.tasks),
-            "method": self.experiment.method,
-            "head": self.experiment.head,
-            "seed": self.experiment.seed,
-            "tasks": self._done,
-            "scores": self._scores,
-            **self.method.figures(),
-            "timings": {
-                "seconds": self.run.seconds,
-                "tasks": self._seconds,
-                "peak_bytes": max(self._peak, peak_bytes(self.method.device)),
-            },
-        }
+        self._note_peak()
+        return self.tally.result(self._described, self.method.figures(), seconds=self.run.seconds)

@@ -66,7 +66,10 @@ class Run:
                 raise RunError(taken(place))
             # A process that was killed before the config was there may have left these.
             left_over = (LOCK, RECIPE)
-            if any(f.name not in left_over and TEMPORARY not in f.name for f in place.iterdir()):
+            found = [f.name for f in place.iterdir()]
+            others = [n for n in found if n not in left_over and TEMPORARY not in n]
+            # One that was withdrawn has its events, and what trackers keep, still there.
+            if others and (EVENTS not in found or has_learnt(place)):
                 run.close()
                 raise RunError(f"{place} is not empty; give the run a directory of its own")
             # The config comes last: where it is, all that a run needs to be gone on with is.
@@ -163,9 +166,22 @@ class Run:
             for name, text in files.items():
                 replace_file(self.path / name, text.encode())
 
+    def withdraw(self) -> None:
+        """Let a run that has learnt nothing be no run any more, so that it can be begun anew."""
+        with writing(self.path):
+            for name in (CONFIG, ENVIRONMENT):
+                (self.path / name).unlink(missing_ok=True)
+
     def add_environment(self, environment: Mapping[str, Any]) -> None:
         """Note on what the run has been started or gone on with."""
         self.write(ENVIRONMENT, [*read_json(self.path, ENVIRONMENT, []), environment])
+
+
+def has_learnt(place: Path) -> bool:
+    """Whether something would be lost if the run were begun anew: at least an epoch."""
+    if (place / CHECKPOINT).exists() or (place / RESULT).exists():
+        return True
+    return any(event["event"] == "epoch" for event in read_events(place))
 
 
 def taken(path: Path) -> str:
@@ -233,6 +249,11 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not os.path.exists(place):
         raise RunError(f"there is no run at {place}")
     if not os.path.isfile(place / CONFIG):
+        if os.path.isfile(place / EVENTS) and not has_learnt(place):
+            raise RunError(
+                f"{place} is no run any more: it failed before it had learnt anything; begin it "
+                "again"
+            )
         raise RunError(f"{place} is not a run: it has no {CONFIG}")
     config: dict[str, Any] = read_json(place, CONFIG, {})
     if config.get("format") != FORMAT:

@@ -1,5 +1,6 @@
 """A task: a name, its data, its number of outputs and what it wants."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Number
@@ -10,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from .arguments import checked_outputs
+from .arguments import checked_outputs, listed
 from .batches import Batches, Data, Prepare, batches_of, is_pair, split_off
 from .errors import ArgumentError
 from .objective import CLASSIFICATION, MULTI_LABEL, REGRESSION, Objective, objective_named
@@ -36,6 +37,17 @@ class Task:
     num_outputs: int | None = None
     objective: str | Objective = "classification"
     prepare: Prepare | None = None
+
+
+def checked_tasks(tasks: object) -> tuple[Task, ...]:
+    """The tasks, of which there is at least one, and each has a name of its own."""
+    found = listed("tasks", tasks, lambda task: isinstance(task, Task), what="tasks")
+    if not found:
+        raise ArgumentError("an experiment needs at least one task", argument="tasks")
+    name, times = Counter(task.name for task in found).most_common(1)[0]
+    if times > 1:
+        raise ArgumentError(f"two tasks are called {name!r}", argument="tasks")
+    return tuple(found)
 
 
 @dataclass(frozen=True)
