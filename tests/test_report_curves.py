@@ -68,9 +68,13 @@ def test_all_methods_are_named_and_candidates_while_they_are_few(tmp_path):
 
 def test_methods_that_do_the_same_can_be_told_apart(tmp_path):
     compared = read_collection([write_comparison(tmp_path / "compared")])
-    axes = draw_loss(compared).figure.axes[0]
-    styles = {line.get_color(): line._dash_pattern for line in axes.lines}
+    figure = draw_loss(compared).figure
+    styles = {line.get_color(): line._dash_pattern for line in figure.axes[0].lines}
     assert len(styles) == len(set(map(str, styles.values()))) == len(compared.members)
+    legend = figure.legends[0]
+    patterns = [line._dash_pattern[1] or [0] for line in legend.get_lines()]
+    # All of a pattern is in its sample.
+    assert legend.handlelength * legend._fontsize >= max(map(sum, patterns)) > 0
 
 
 def test_seeds_are_averaged(tmp_path):

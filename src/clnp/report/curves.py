@@ -210,7 +210,7 @@ def _add_legend(
     if tuned:
         handles.append(Patch(color=SOFT, lw=0, label="fine-tuning"))
     if handles:
-        add_legend(figure, handles)
+        add_legend(figure, handles, dashed=bool(dashes))
 
 
 def _summary(collection: Collection) -> Table:

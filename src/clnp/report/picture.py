@@ -55,10 +55,12 @@ def member_colours(collection: Collection) -> dict[str, str]:
     return dict(zip(labels, categories(len(labels)), strict=True))
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], *, solid: bool = False) -> None:
+def add_legend(
+    figure: Figure, handles: Sequence[Artist], *, solid: bool = False, dashed: bool = False
+) -> None:
     """Say above the figure what its marks mean, in as many columns as there is room for."""
-    # Characters and sample: a small one for a patch, a longer one for a line.
-    sample = 20 if solid else 30
+    # Characters and sample: a small one for a patch, longer for a line, and still for its dashes.
+    sample, length = (20, 1.0) if solid else (45, 3.4) if dashed else (30, 1.6)
     widths = [len(str(handle.get_label())) * CHARACTER + sample for handle in handles]
     room = 72 * figure.get_figwidth() - 10
     columns = next(n for n in range(len(widths), 0, -1) if n == 1 or _needed(widths, n) <= room)
@@ -66,7 +68,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], *, solid: bool = False
         handles=list(handles),
         loc="outside upper left",
         ncols=columns,
-        handlelength=1.0 if solid else 1.6,
+        handlelength=length,
         columnspacing=1.2,
     )
 
