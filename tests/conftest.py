@@ -1,8 +1,13 @@
 import os
+import signal
 
 # The tests are small: on a busy machine, threads that wait for one another take most of the time.
 # Processes that tests start are told so by the environment.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Where the tests run in the background of a shell, it is ignored, and processes that they start
+# would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
