@@ -5,10 +5,6 @@ import signal
 # Processes that tests start are told so by the environment.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Where the tests run in the background of a shell, it is ignored, and processes that they start
-# would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 import pytest
 import torch
 from hypothesis import settings
@@ -19,6 +15,9 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, print_bl
 settings.load_profile(os.environ.get("CLNP_HYPOTHESIS", "quick"))
 
 torch.set_num_threads(1)
+
+# In the background of a shell the signal is ignored, and processes that tests start inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
