@@ -29,7 +29,7 @@ from .console import Lines, Silence
 from .devices import find_device, use_threads
 from .errors import ArgumentError, ClnpError, RunError, StoppedError, unknown_name
 from .jobs import STOPPED, Job, num_threads, side_by_side
-from .likeness import check_alike, fingerprint
+from .likeness import check_alike, fingerprints
 from .recipe import LoadedRecipe, recipe_of
 from .runs import (
     CONFIG,
@@ -134,8 +134,7 @@ def _check_data(
         find = cache(partial(datasets.find, directory=data, on_progress=console.download))
         try:
             tasks = tasks_of(held.recipe.stream, find, seed=held.recipe.seed)
-            now = {"tasks": [fingerprint(task) for task in tasks]}
-            check_alike(now, read_config(begun[0]), begun[0])
+            check_alike({"tasks": fingerprints(tasks)}, read_config(begun[0]), begun[0])
         except (ArgumentError, RunError) as error:
             raise RunError(
                 f"{error}; all runs of a comparison have the same data, say where it is: --data DIR"
