@@ -503,6 +503,29 @@ def test_tasks_can_be_added_to_a_run(run, folder, capsys):
     fails(capsys, 2, r"run holds a run; go on with it, clnp resume run, or .*", *more, "run")
 
 
+def test_a_run_that_has_learnt_nothing_is_begun_anew(folder, capsys, monkeypatch):
+    """Killed at its first event; then by another recipe, as if nothing had been there."""
+    other = ["run", "small.toml", "--quiet", "--set", "learner.margin=7.0", "--out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "_tell", killed)
+        with pytest.raises(Killed):
+            cli.main(["run", "small.toml", "--quiet", "--out", "begun"])
+    assert (folder / "begun" / "config.json").is_file()
+    for name in ("begun", "whole"):
+        assert cli.main([*other, name]) == 0
+    for name in ("recipe.toml", "config.json"):
+        assert (folder / "begun" / name).read_text() == (folder / "whole" / name).read_text()
+    assert cli.main(["verify", "begun"]) == 0
+
+
+class Killed(BaseException):
+    """Nothing handles it."""
+
+
+def killed(*_):
+    raise Killed
+
+
 def test_a_run_is_resumed_with_the_tasks_that_were_added(run, folder, capsys, monkeypatch):
     tell = Course._tell
 

@@ -298,7 +298,7 @@ def test_a_comparison_has_the_same_data_throughout(folder, capsys):
     capsys.readouterr()
     message = (
         "x/finetune/seed0 holds another experiment: its task 1, 'mine', has train .*, not .*; "
-        "all runs of a comparison have the same data, say where it is: --data DIR"
+        "runs that belong together have the same data, say where it is: --data DIR"
     )
     fails(capsys, 2, message, *compare, "single", "--data", "b")
     assert not (folder / "x" / "single").exists()
@@ -307,6 +307,24 @@ def test_a_comparison_has_the_same_data_throughout(folder, capsys):
     capsys.readouterr()
     fails(capsys, 2, message, "resume", "x", "--data", "b")
     assert cli.main(["resume", "x", "--quiet"]) == 0
+
+
+def test_a_series_has_the_same_data_throughout(folder, capsys):
+    for name, shift in (("a", 0), ("b", 1), ("c", 0)):
+        write_data(folder / name, shift=shift)
+    text = RECIPE.replace('"digits"', '"mine"').replace("num_tasks = 2\n", "")
+    (folder / "small.toml").write_text(text)
+    run = ["run", "small.toml", "--quiet", "--seeds", "2", "--out", "x", "--data", "a"]
+    assert cli.main(run) == 0
+    shutil.rmtree(folder / "x" / "seed1")
+    capsys.readouterr()
+    message = (
+        "x/seed0 holds another experiment: its task 1, 'mine', has train .*, not .*; "
+        "runs that belong together have the same data, say where it is: --data DIR"
+    )
+    fails(capsys, 2, message, "resume", "x", "--data", "b")
+    assert not (folder / "x" / "seed1").exists()
+    assert cli.main(["resume", "x", "--quiet", "--data", "c"]) == 0  # The same, somewhere else.
 
 
 def test_methods_tell_what_they_do(folder, capsys):

@@ -23,6 +23,7 @@ def test_the_grid_is_every_combination():
     [
         ({"margin": -1.0}, "margin is -1.0; it must be 0 or more"),
         ({"margin": float("nan")}, "margin is nan; it must be 0 or more"),
+        ({"margin": float("inf")}, "margin is inf; it must be 0 or more"),
         ({"search_on": "last"}, "search_on is 'last'; it must be 'every' or 'first'"),
         ({"importance": "size"}, "importance is 'size'; it must be 'activity' or 'contribution'"),
         ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be between 0 and 1"),

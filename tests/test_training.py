@@ -328,6 +328,8 @@ def test_numbers_that_make_no_sense_are_refused(options):
 def test_unknown_choices_are_refused_with_the_nearest_one():
     with pytest.raises(ArgumentError, match="unknown schedule 'cosin'; did you mean 'cosine'"):
         Training(schedule="cosin")
+    with pytest.raises(ArgumentError, match="schedule is 'milestones', and there are none"):
+        Training(schedule="milestones")
     with pytest.raises(ArgumentError, match="unknown precision 'float23'; did you mean 'float32'"):
         Training(precision="float23")
     with pytest.raises(ArgumentError, match="unknown optimizer 'Adm'; did you mean 'Adam"):

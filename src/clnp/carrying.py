@@ -10,16 +10,29 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-
 from . import cookbook, recipe
 from .assembly import experiment_of
 from .console import Silence
-from .errors import StoppedError
+from .devices import find_device, use_threads
+from .errors import RunError, StoppedError
 from .experiment import Course, Experiment
 from .jobs import stop_signals
-from .recipe import LoadedRecipe
-from .runs import CONFIG, RECIPE, Run, command, expanded, to_json
+from .recipe import LoadedRecipe, recipe_of
+from .runs import (
+    CONFIG,
+    RECIPE,
+    RESULT,
+    Run,
+    command,
+    expanded,
+    has_learnt,
+    last_environment,
+    read_config,
+    read_json,
+    reading,
+    taken,
+    to_json,
+)
 from .schema import to_toml
 from .summary import summary
 from .trackers.audience import Audience, tell_again
@@ -73,16 +86,54 @@ class Circumstances:
         check_installed(self.trackers)
 
 
-@contextmanager
-def begin(
-    loaded: LoadedRecipe, path: Path, device: torch.device, data: str | None, console: Silence
-) -> Iterator[tuple[Experiment, Run]]:
-    """A new run of a recipe, in its directory."""
+def begin(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence) -> Answer:
+    """Carry out a recipe in a new directory, or in that of a run which has learnt nothing."""
+    device, data = find_device(place.device), place.data
     experiment = experiment_of(loaded, device, data, on_download=console.download)
     config = {**experiment.to_json(), "recipe": loaded.name, "data": data_of(data)}
     files = {CONFIG: to_json(config, indent=1), RECIPE: to_toml(loaded.recipe, header=HEADER)}
+    if (path / CONFIG).is_file() and not has_learnt(path):
+        with Run.open(path) as left:
+            left.withdraw()
     with Run.create(path, files) as run:
-        yield experiment, run
+        return carry_out(experiment, run, place, console)
+
+
+def add_tasks(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence) -> Answer:
+    """Go on with a run by a recipe that is its own with more tasks; any other is refused."""
+    experiment = _taken_up(loaded, path, place, console)
+    with reading(path):
+        if len(experiment.tasks) <= len(read_config(path)["tasks"]):
+            raise RunError(taken(path))
+    with Run.open(path) as run:
+        return carry_out(experiment, run, place, console, loaded=loaded)
+
+
+def go_on_with(path: Path, place: Circumstances, console: Silence) -> Answer:
+    """Go on with a run that was stopped, killed or lost its machine."""
+    read_config(path)
+    result = read_json(path, RESULT, {})
+    with reading(path):
+        if result.get("finished"):
+            left = "nothing is left to do"
+            if place.trackers:
+                left = track_finished(path, place, console)
+            return result, f"{path} is finished; {left}.\n\n{summary(result)}"
+    experiment = _taken_up(recipe_of(path), path, place, console)
+    with Run.open(path) as run:
+        return carry_out(experiment, run, place, console)
+
+
+def _taken_up(
+    loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence
+) -> Experiment:
+    """The experiment of a recipe, where the run at `path` has been before and with its data."""
+    config, before = read_config(path), last_environment(path)
+    with reading(path):
+        device = find_device(place.device or before.get("device"))
+    use_threads(device, before)
+    data = place.data or config.get("data")
+    return experiment_of(loaded, device, data, on_download=console.download)
 
 
 def carry_out(

@@ -266,10 +266,10 @@ def _run(options: argparse.Namespace) -> Answer:
 
 def _compare(options: argparse.Namespace) -> Answer:
     get_ready()
-    from . import carrying, commands
+    from . import carrying, comparing
 
     with contextlib.closing(_console(options)) as console:
-        return commands.compare(
+        return comparing.compare(
             carrying.Source(options.recipe, _assignments(options)),
             _circumstances(options),
             methods=options.methods,

@@ -1,6 +1,7 @@
 """How tasks are learnt: the grid, the margin, and what follows pruning."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -89,7 +90,7 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         checks = {
-            "margin": (self.margin >= 0, "0 or more"),
+            "margin": (0 <= self.margin < math.inf, "0 or more"),
             "search_on": (self.search_on in ("every", "first"), "'every' or 'first'"),
             "importance": (
                 self.importance in ("activity", "contribution"),

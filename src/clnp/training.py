@@ -81,6 +81,9 @@ class Training:
             if getattr(self, name) not in known:
                 message = f"training: {unknown_name(name, getattr(self, name), known)}"
                 raise ArgumentError(message, argument=name)
+        if self.schedule == "milestones" and not self.milestones:
+            message = "training: schedule is 'milestones', and there are none: give milestones too"
+            raise ArgumentError(message, argument="schedule")
         initialisation(self.initialisation)
         if self.augment is not None:
             augmentation(self.augment)

@@ -1,0 +1,137 @@
+"""A recipe carried out with several methods, whose runs are compared."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .atomic import replace_file
+from .baselines.methods import NAMES
+from .carrying import HEADER, Answer, Circumstances, Source, data_of
+from .compare import COMPARISON, TABLE, check_recipe, read_comparison, rows, texts
+from .console import Silence
+from .errors import RunError, unknown_name
+from .runs import CONFIG, FORMAT, RECIPE, expanded, to_json, writing
+from .schema import to_data, to_toml
+from .series import read_series, run_of
+from .several import Member, begin_series, carry_out_together, check_data, summarise
+
+WORDS = {
+    "recipe": "recipe is",
+    "seeds": "seeds are",
+    "search_once": "--search-once is",
+}
+"""What a comparison is, and stays."""
+
+
+def compare(
+    source: Source,
+    place: Circumstances,
+    *,
+    methods: Sequence[str],
+    seed: int | None,
+    num_seeds: int,
+    search_once: bool,
+    num_jobs: int,
+    out: str | None,
+    console: Silence,
+) -> Answer:
+    """Carry out a recipe with several methods, and compare what they come to."""
+    for method in methods:
+        if method not in NAMES:
+            raise RunError(unknown_name("method", method, NAMES))
+    loaded = source.load(seed)
+    path = expanded(out) if out is not None else Path("runs") / f"{loaded.name}-compared"
+    before = read_comparison(path)
+    known = {
+        "format": FORMAT,
+        "recipe": loaded.name,
+        "source": source.absolute().to_json(),
+        "seeds": list(range(loaded.recipe.seed, loaded.recipe.seed + num_seeds)),
+        "search_once": search_once,
+        "data": data_of(place.data),
+        # Methods may be added to a comparison later.
+        "methods": list(dict.fromkeys([*before.get("methods", []), *methods])),
+    }
+    for key, words in WORDS.items():
+        if before and before[key] != known[key]:
+            raise RunError(
+                f"{path} is another comparison: its {words} {_in_words(before[key])}, not "
+                f"{_in_words(known[key])}; name another directory"
+            )
+    for method in (m for m in before.get("methods", []) if read_series(path / m)):
+        now = source.with_method(method).load(loaded.recipe.seed).recipe
+        held = Source(str(path / method / RECIPE)).load().recipe
+        check_recipe(path, method, now=to_data(now), before=to_data(held))
+    return go_on_comparing(path, known, methods, place, num_jobs=num_jobs, console=console)
+
+
+def go_on_comparing(
+    path: Path,
+    known: Mapping[str, Any],
+    methods: Sequence[str],
+    place: Circumstances,
+    *,
+    num_jobs: int,
+    console: Silence,
+) -> Answer:
+    """Carry out all runs of these methods that are not finished; the table of all methods.
+
+    What is finished is in the table's files also if some runs fail or are stopped.
+    """
+    _check_data(path, known, methods, place, console)
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / COMPARISON, to_json(known, indent=1).encode())
+    runs = []
+    for method in methods:
+        source = Source(str(path / method / RECIPE))  # The user's own may be another by now.
+        if not read_series(path / method):
+            source = Source.from_json(known["source"]).with_method(method)
+            text = to_toml(source.load(known["seeds"][0]).recipe, header=HEADER)
+            begin_series(path / method, {**known, "methods": [method]}, text)
+        runs += [
+            Member(path / method, seed, source, f"{method}, seed {seed}") for seed in known["seeds"]
+        ]
+    first = [run for run in runs if known["search_once"] and run.seed == known["seeds"][0]]
+    try:
+        for together in (first, [run for run in runs if run not in first]):
+            carry_out_together(path, together, place, num_jobs=num_jobs, console=console)
+    finally:
+        found, text = _write_table(path)
+    for method in methods:
+        summarise(path / method)
+    return found, f"{text}\nThe runs are in {path}, the table in {path / TABLE}.*"
+
+
+def _check_data(
+    path: Path,
+    known: Mapping[str, Any],
+    methods: Sequence[str],
+    place: Circumstances,
+    console: Silence,
+) -> None:
+    """Refuse to begin runs with other data than the runs of the comparison that are there have."""
+    runs = {m: [run_of(path / m, seed) for seed in known["seeds"]] for m in known["methods"]}
+    begun = [run for own in runs.values() for run in own if (run / CONFIG).is_file()]
+    wanted = [m for m in methods if begun and not set(runs[m]) <= set(begun)]
+    if wanted:
+        places = (place.data or {**known, **read_series(path / m)}["data"] for m in wanted)
+        check_data(begun[0], places, console)
+
+
+def _write_table(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The table of a comparison as far as it is finished, in its files; its rows and its text."""
+    found = rows(path)
+    written = texts(found)
+    with writing(path):
+        replace_file(path / f"{TABLE}.json", (to_json(found, indent=1) + "\n").encode())
+        for ending, text in written.items():
+            replace_file(path / f"{TABLE}.{ending}", text.encode())
+    return found, written["txt"]
+
+
+def _in_words(value: Any) -> str:
+    """A value of a comparison's file, lists and all, in one line."""
+    if isinstance(value, list):
+        return " ".join(_in_words(each) for each in value) or "none"
+    return str(value)

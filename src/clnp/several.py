@@ -1,0 +1,179 @@
+"""The runs of a series or comparison, one after the other or several at a time."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import datasets
+from .atomic import replace_file
+from .carrying import Answer, Circumstances, Source, begin, go_on_with
+from .console import Lines, Silence
+from .errors import ArgumentError, ClnpError, RunError, StoppedError
+from .jobs import STOPPED, Job, num_threads, side_by_side
+from .likeness import check_alike, fingerprints
+from .recipe import recipe_of
+from .runs import CONFIG, RECIPE, command, read_config, to_json, writing
+from .series import (
+    SERIES,
+    SUMMARY,
+    aggregate,
+    choices,
+    described,
+    finished_results,
+    read_series,
+    run_of,
+)
+from .streams import tasks_of
+
+FAILED = 2
+"""The exit code of a job that cannot be done as it is."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run of a series, and what it is called where several go on at the same time."""
+
+    series: Path
+    seed: int
+    source: Source
+    title: str
+
+    @property
+    def path(self) -> Path:
+        """The directory of the run."""
+        return run_of(self.series, self.seed)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the run is there."""
+        return (self.path / CONFIG).is_file()
+
+
+def begin_series(path: Path, series: dict[str, Any], text: str) -> None:
+    """Write down what a new series at `path` is, and its recipe."""
+    with writing(path):
+        # One that was killed before its first run had begun may be begun again.
+        found = list(path.iterdir()) if path.exists() else []
+        own = all(f.name in (SERIES, RECIPE) or f.name.startswith("seed") for f in found)
+        if not own or any((each / CONFIG).exists() for each in found):
+            raise RunError(
+                f"{path} is not empty; go on with it, {command('resume', path)}, or give another "
+                "directory"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / RECIPE, text.encode())
+        replace_file(path / SERIES, to_json(series, indent=1).encode())
+
+
+def go_on_with_series(
+    path: Path, source: Source, place: Circumstances, *, num_jobs: int, console: Silence
+) -> Answer:
+    """Carry out all runs of a series that are not finished, several at a time if asked to."""
+    series = read_series(path)
+    members = [Member(path, seed, source, f"seed {seed}") for seed in series["seeds"]]
+    begun = [member for member in members if member.begun]
+    if begun and len(begun) < len(members):
+        check_data(begun[0].path, [place.data or series["data"]], console)
+    # Where the first run searches for all of them, it has to come first.
+    num_alone = 1 if series["search_once"] else 0
+    alone = members if num_jobs == 1 else members[:num_alone]
+    for number, member in enumerate(alone):
+        console.say(f"{member.title}, {number + 1} of {len(members)}")
+        try:
+            _carry_out_one(member, place, console)
+        except StoppedError as error:
+            raise _stopped(path) from error
+    carry_out_together(path, members[len(alone) :], place, num_jobs=num_jobs, console=console)
+    summary = summarise(path)
+    return summary, f"{described(summary)}\n\nThe runs are in {path}."
+
+
+def summarise(path: Path) -> dict[str, Any]:
+    """Write down what the runs of a series have come to."""
+    found = aggregate(finished_results(path))
+    with writing(path):
+        replace_file(path / SUMMARY, (to_json(found, indent=1) + "\n").encode())
+    return found
+
+
+def check_data(begun: Path, places: Iterable[str | None], console: Silence) -> None:
+    """Refuse to begin runs beside one that has begun with what else there is in these places."""
+    held = recipe_of(begun)
+    for data in dict.fromkeys(places):
+        find = cache(partial(datasets.find, directory=data, on_progress=console.download))
+        try:
+            tasks = tasks_of(held.recipe.stream, find, seed=held.recipe.seed)
+            check_alike({"tasks": fingerprints(tasks)}, read_config(begun), begun)
+        except (ArgumentError, RunError) as error:
+            raise RunError(
+                f"{error}; runs that belong together have the same data, say where it is: "
+                "--data DIR"
+            ) from error
+
+
+def carry_out_together(
+    path: Path,
+    runs: Sequence[Member],
+    place: Circumstances,
+    *,
+    num_jobs: int,
+    console: Silence,
+) -> None:
+    """Carry out these runs of the series or comparison at `path`, in processes of their own."""
+    if not runs:
+        return
+    console.close()
+    devices = [place.device]
+    if place.device is None and torch.cuda.device_count() > 1:
+        devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    threads, quiet = num_threads(num_jobs), type(console) is Silence
+    jobs = [
+        Job(
+            run.title,
+            _job,
+            (run, replace(place, device=devices[number % len(devices)]), threads, quiet),
+        )
+        for number, run in enumerate(runs)
+    ]
+    codes = side_by_side(jobs, at_most=num_jobs)
+    failed = [name for name, code in codes.items() if code not in (0, STOPPED)]
+    if failed:
+        again = command("resume", path)
+        raise RunError(f"{', '.join(failed)} failed, see above; go on with: {again}")
+    if len(codes) < len(jobs) or STOPPED in codes.values():
+        raise _stopped(path)
+
+
+def _carry_out_one(member: Member, place: Circumstances, console: Silence) -> None:
+    """Begin the run, or go on with it."""
+    if member.begun:
+        go_on_with(member.path, place, console)
+        return
+    series = read_series(member.series)
+    loaded = replace(member.source.load(member.seed), name=series["recipe"])
+    if series["search_once"]:
+        learner = loaded.recipe.learner.with_choices(choices(member.series))
+        loaded = replace(loaded, recipe=replace(loaded.recipe, learner=learner))
+    begin(loaded, member.path, replace(place, data=place.data or series["data"]), console)
+
+
+def _job(run: Member, place: Circumstances, threads: int, quiet: bool) -> None:
+    """One run of a series in a process of its own."""
+    console = Silence() if quiet else Lines(sys.stderr, label=f"{run.title}: ")
+    torch.set_num_threads(threads)
+    try:
+        _carry_out_one(run, place, console)
+    except StoppedError:
+        sys.exit(STOPPED)
+    except ClnpError as error:
+        print(f"clnp: {run.title}: {error}", file=sys.stderr, flush=True)
+        sys.exit(FAILED)
+
+
+def _stopped(path: Path) -> StoppedError:
+    return StoppedError(f"stopped; go on with: {command('resume', path)}")
