@@ -4,15 +4,22 @@
     python results/collect.py --comparison RECIPE RUN...
                                                    results/compare-RECIPE/METHOD/seedN.json, and
                                                    the table as comparison.txt, .csv, .md and .tex
+    python results/collect.py --tried FILE RECIPE RUN...
+                                                   a line for each run in results/FILE, with what
+                                                   was set against the recipe
 
 RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
 each run that has its `result` and `environment`. `--commit` names the source where the environment
-does not know it, or knows it wrongly. `--variant` puts a comparison whose recipe was changed into
-results/compare-RECIPE-VARIANT.
+does not know it; results of sources with changes that are not committed are refused. `--variant`
+puts a comparison whose recipe was changed into results/compare-RECIPE-VARIANT.
 """
 
 import argparse
+import itertools
 import json
+import statistics
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,13 +44,19 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         }
 
 
-def put(folder: Path, recipe: str, found: dict[str, Any], commit: str | None) -> None:
-    """Write one run, as the file of its seed."""
+def ran_on(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
+    """Versions, hardware, commit and date of a run."""
     environment = found["environment"]
     kept = {key: environment[key] for key in VERSIONS}
     kept["commit"] = commit or kept["commit"]
-    kept["date"] = environment["began"][:10]
-    record = {"recipe": recipe, "environment": kept, "result": found["result"]}
+    if not kept["commit"] or kept["commit"].endswith("+"):
+        sys.exit(f"the source of a run is {kept['commit']}: name a commit, --commit HASH")
+    return {**kept, "date": environment["began"][:10]}
+
+
+def put(folder: Path, recipe: str, found: dict[str, Any], commit: str | None) -> None:
+    """Write one run, as the file of its seed."""
+    record = {"recipe": recipe, "environment": ran_on(found, commit), "result": found["result"]}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"seed{found['result']['seed']}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -76,6 +89,49 @@ def collect_comparison(
     print(written["txt"])
 
 
+def collect_tried(file: Path, runs: list[Path], commit: str | None) -> None:
+    """Add a line for each run: what was set on the command line, and what came of it."""
+    lines = [tried(found, commit) for run in runs for found in read(run)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
+        out.writelines(json.dumps(line) + "\n" for line in lines)
+    for line in lines:
+        print(line["average"], line["set"])
+
+
+def tried(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
+    """One run as a line of a search; keys of its method stand without their table."""
+    result, command = found["result"], found["environment"]["command"]
+    assignments = found.get("set") or [
+        value for option, value in itertools.pairwise(command) if option == "--set"
+    ]
+    settings = {"method": result["method"]}
+    for assignment in assignments:
+        key, _, value = assignment.partition("=")
+        if key != "method":
+            own = key.removeprefix(f"methods.{result['method']}.")
+            settings[own] = _value(value)
+    test = result["scores"][-1]
+    return {
+        "set": settings,
+        "seed": result["seed"],
+        "tasks": [record["task"] for record in result["tasks"]],
+        "learnt": [record["test_score"] for record in result["tasks"]],
+        "test": test,
+        "average": round(statistics.fmean(test), 2),
+        "seconds": round(result["timings"]["seconds"], 1),
+        "environment": ran_on(found, commit),
+    }
+
+
+def _value(text: str) -> Any:
+    """A value as `--set` reads it: one of TOML, or else plain text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
 def compared(folder: Path) -> list[dict[str, Any]]:
     """The rows of a comparison: those methods, in their usual order, that have results."""
     return rows_of({name: _results(folder / name) for name in NAMES})
@@ -101,10 +157,13 @@ def main() -> None:
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path)
     parser.add_argument("--comparison", action="store_true", help="several methods")
+    parser.add_argument("--tried", metavar="FILE", help="a search: a line for each run")
     parser.add_argument("--commit")
     parser.add_argument("--variant", help="what a comparison's recipe was changed to")
     options = parser.parse_args()
-    if options.comparison:
+    if options.tried:
+        collect_tried(HERE / options.tried, options.runs, options.commit)
+    elif options.comparison:
         collect_comparison(options.recipe, options.runs, options.commit, options.variant)
     else:
         collect(options.recipe, options.runs, options.commit)

@@ -45,6 +45,8 @@ PUBLISHED = {
 }
 """Averages over all tasks after the last one, as printed."""
 TOLERANCE = 0.5
+PRINTED_WIDTH = 2000
+"""Neurons of each hidden layer of the paper's network for permuted MNIST."""
 
 
 def headline() -> list[list[str]]:
@@ -154,6 +156,33 @@ def search(folder: str) -> list[list[str]]:
     return rows
 
 
+def tried(path: str) -> list[list[str]]:
+    """What was tried for neural pruning itself: one run each, in the order of the averages."""
+    records = [json.loads(line) for line in (HERE / path).read_text().splitlines()]
+    several = any(record["n"] > 1 for record in records)
+    rows = [["set", "validation", "test", "neurons kept, layer 1 and 2"]]
+    if several:
+        rows = [["set", "tasks learnt", "validation", "test", "used, layer 1 and 2"]]
+    for record in sorted(records, key=lambda record: float(record["mean"])):
+        settings = [text.split("=", 1) for text in record["set"]]
+        told = [_told(key, value) for key, value in settings if key != "stream.num_tasks"]
+        validation = f"{statistics.fmean(record['val']):.2f}"
+        layers = [sum(record[layer]) for layer in ("fc1", "fc2")]
+        row = [", ".join(told) or "as printed", validation, f"{record['mean']:.2f}"]
+        if several:
+            row.insert(1, f"{record['n']}, then full" if record["full"] else str(record["n"]))
+            row.append(", ".join(f"{100 * num / PRINTED_WIDTH:.0f} %" for num in layers))
+        else:
+            row.append(", ".join(map(str, layers)))
+        rows.append(row)
+    return rows
+
+
+def _told(key: str, value: str) -> str:
+    """An assignment of a run, without what stands before every key."""
+    return f"`{key.removeprefix('learner.').removeprefix('training.')} = {value}`"
+
+
 def _is_of_the_recipe(settings: dict[str, Any]) -> bool:
     """Whether tasks and network are the recipe's own."""
     return not any(key.startswith(("network.", "stream.")) for key in settings)
@@ -172,6 +201,7 @@ TABLES = {
     "comparison": comparison,
     "published": published,
     "search": search,
+    "tried": tried,
 }
 
 

@@ -241,6 +241,60 @@ def test_results_are_collected_from_runs(tmp_path, monkeypatch):
     assert (found["environment"]["commit"], found["environment"]["date"]) == ("abc", "2030-01-02")
 
 
+def test_a_search_is_collected_from_its_runs(tmp_path, monkeypatch):
+    collect, tables = program("collect"), program("tables")
+    monkeypatch.setattr(collect, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    command = ["clnp", "run", "x", "--set", "method=ewc", "--set", "methods.ewc.strength=1e3"]
+    environment = {
+        **dict.fromkeys(collect.VERSIONS, "1"),
+        "began": "2030-01-02T03:04:05+00:00",
+        "command": [*command, "--set", "methods.ewc.training.optimizer=SGD", "--seed", "7"],
+    }
+    result = {
+        "method": "ewc",
+        "seed": 7,
+        "tasks": [{"task": "a", "test_score": 90.0}, {"task": "b", "test_score": 70.0}],
+        "scores": [[90.0], [60.0, 70.0]],
+        "timings": {"seconds": 9.87},
+    }
+    lines = [
+        {"result": result, "environment": environment},
+        {"result": result, "environment": environment, "set": ["methods.ewc.strength=10"]},
+    ]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    collect.collect_tried(tmp_path / "s" / "baselines.jsonl", [tmp_path / "runs.jsonl"], None)
+    assert tables.search("s")[1:] == [
+        ["`ewc`", '`strength = 1000.0`, `optimizer = "SGD"`', "**65.00**", "80.00"],
+        ["`ewc`", "`strength = 10`", "**65.00**", "80.00"],
+    ]
+    environment["commit"] = "abc+"
+    with pytest.raises(SystemExit, match=r"is abc\+: name a commit"):
+        collect.tried(lines[0], None)
+    assert collect.tried(lines[0], "abc")["environment"]["commit"] == "abc"
+
+
+def test_what_was_tried_is_shown_as_it_was(tmp_path, monkeypatch):
+    tables = program("tables")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    common = {"n": 1, "full": False, "fc1": [10], "fc2": [20]}
+    lines = [
+        {**common, "mean": 98.0, "val": [97.0], "set": ["learner.margin=1", "stream.num_tasks=1"]},
+        {**common, "mean": 97.0, "val": [98.0], "set": []},
+    ]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert tables.tried("x.jsonl")[1:] == [
+        ["as printed", "98.00", "97.00", "10, 20"],
+        ["`margin = 1`", "97.00", "98.00", "10, 20"],
+    ]
+    both = {**common, "n": 2, "full": True, "mean": 50.0, "val": [60.0, 70.0], "set": []}
+    path.write_text(json.dumps({**both, "fc1": [10, 30], "fc2": [0, 2000]}) + "\n")
+    assert tables.tried("x.jsonl")[1:] == [
+        ["as printed", "2, then full", "65.00", "50.00", "2 %, 100 %"],
+    ]
+
+
 def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
     collect, tables = program("collect"), program("tables")
     monkeypatch.setattr(collect, "HERE", tmp_path)
