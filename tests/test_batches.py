@@ -264,3 +264,27 @@ def test_inputs_that_would_become_too_large_are_not_prepared_before(monkeypatch)
     assert data.prepared().prepare is None
     monkeypatch.setattr(module, "RESIDENT_BYTES", 40)
     assert data.prepared() is data
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_whoever_gets_a_batch_may_write_into_it(resident, seed):
+    given = torch.rand(20, 4), torch.ones(20)
+    kept = [tensor.clone() for tensor in given]
+    made = batches_of(given, CPU, resident=resident, prepare=lambda x: x.sub_(5).div_(3))
+    for _ in range(2):
+        for inputs, targets in made.batches(8, seed=seed):
+            assert inputs.max() < -1.3
+            inputs.zero_()
+            assert targets.min() == 1.0
+            targets.zero_()
+    assert all(torch.equal(*pair) for pair in zip(given, kept, strict=True))
+
+
+def test_inputs_are_prepared_once_by_what_works_in_place():
+    given = torch.rand(200, 4)
+    kept = given.clone()
+    made = batches_of((given, torch.ones(200)), CPU, prepare=lambda x: x.sub_(5)).prepared()
+    assert made.prepare is None
+    assert torch.equal(made.inputs, kept - 5)
+    assert torch.equal(given, kept)

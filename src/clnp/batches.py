@@ -51,18 +51,18 @@ class Batches:
         if self.inputs is None or self.prepare is None:
             return self
         few = self.inputs[:64]
-        once = self.prepare(few)
+        once = self.prepare(few.clone())
         fits = once.nbytes * len(self) <= RESIDENT_BYTES * len(few)
-        if not fits or not torch.equal(once, self.prepare(few)):
+        if not fits or not torch.equal(once, self.prepare(few.clone())):
             return self
-        inputs = torch.cat([self.prepare(part) for part in torch.split(self.inputs, 1024)])
+        inputs = torch.cat([inputs for inputs, _ in self.batches(1024)])
         return replace(self, inputs=inputs, prepare=None)
 
     def batches(self, size: int, *, seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets on the device, `size` at a time; shuffled when a seed is given.
 
-        A shuffled pass leaves out a last batch of one sample, on which BatchNorm cannot train,
-        unless all batches are of one.
+        They are copies, into which whoever gets them may write. A shuffled pass leaves out a last
+        batch of one sample, on which BatchNorm cannot train, unless all batches are of one.
         """
         for inputs, targets in self._raw(size, seed):
             yield inputs if self.prepare is None else self.prepare(inputs), targets
@@ -74,7 +74,8 @@ class Batches:
         assert self.targets is not None
         if seed is None:
             for start in range(0, len(self), size):
-                yield self.inputs[start : start + size], self.targets[start : start + size]
+                here = slice(start, start + size)
+                yield self.inputs[here].clone(), self.targets[here].clone()
             return
         for places in self.places(size, seed=seed):
             yield self.inputs[places], self.targets[places]
