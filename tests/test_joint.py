@@ -131,6 +131,18 @@ def test_tasks_with_other_numbers_of_outputs_are_refused(tmp_path):
         Experiment(model, x[:2], tasks, config, baseline=Joint()).run(tmp_path / "run")
 
 
+@pytest.mark.parametrize("num_outputs", [2, 4, 10])
+def test_tasks_have_as_many_outputs_as_their_data(tmp_path, num_outputs):
+    """As with every other method: whatever the model has."""
+    x, y = torch.randn(40, 6), torch.arange(40) % 4
+    tasks = [Task(name, (x, y), test=(x, y)) for name in "ab"]
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, num_outputs))
+    config = LearnerConfig(training=Training(1))
+    made = Experiment(model, x[:2], tasks, config, baseline=Joint())
+    result = made.run(tmp_path / "run")
+    assert result["stored_bytes"]["heads"] == 2 * 4 * (8 + 1) * 4
+
+
 def test_tasks_with_other_objectives_are_refused_before_anything_is_trained(tmp_path):
     x = torch.randn(20, 6)
     tasks = [

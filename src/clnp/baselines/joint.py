@@ -191,10 +191,10 @@ class JointMethod(WholeNetwork):
         self.counts = settings.counts(len(setting.tasks), self.training.batch_size)
         self.finished = False
         like: Any = setting.model.get_submodule(self.graph.classifier)
-        num_outputs = [task.num_outputs or len(like.weight) for task in setting.tasks]
-        if len(set(num_outputs)) > 1:
+        self.num_outputs = self._num_outputs() if state is None else list(state["num_outputs"])
+        if len(set(self.num_outputs)) > 1:
             raise ArgumentError(
-                f"joint: the tasks have different numbers of outputs, {num_outputs}"
+                f"joint: the tasks have different numbers of outputs, {self.num_outputs}"
             )
         objectives = [objective_named(task.objective) for task in setting.tasks]
         if any(objective != objectives[0] for objective in objectives):
@@ -203,13 +203,20 @@ class JointMethod(WholeNetwork):
                 "joint: the tasks have different objectives, "
                 f"{[objective.name for objective in objectives]}"
             )
-        heads = JointHeads(like, num_outputs, self.counts, cut=setting.head == "single")
+        heads = JointHeads(like, self.num_outputs, self.counts, cut=setting.head == "single")
         self.net: JointNet = JointNet(setting.model, self.graph.classifier, heads)
         if state is not None:
             self.finished = state["finished"]
             self.resumed = state["progress"]
             with of_this_model():
                 self.net.model.load_state_dict(state["net"])
+
+    def _num_outputs(self) -> list[int]:
+        """Of every task; where it does not say, its data has to be looked at."""
+        setting = self.setting
+        device = next(setting.model.parameters()).device
+        with isolated(device):
+            return [t.num_outputs or setting.load(t, device).num_outputs for t in setting.tasks]
 
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the training cannot be done."""
@@ -273,5 +280,6 @@ class JointMethod(WholeNetwork):
         return {
             "progress": self.progress(),
             "finished": self.finished,
+            "num_outputs": self.num_outputs,
             "net": dict(self.net.model.state_dict()),
         }
