@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from .augmentation import augmentation
 from .batches import Batches
 from .capture import CapturedStep
-from .errors import DivergedError
+from .errors import ArgumentError, DivergedError
 from .generators import seed_all
 from .net import ContinualNet
 from .objective import Objective
@@ -271,16 +271,37 @@ def _pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
                 yield inputs[start:end], targets[start:end]
 
 
-def outputs_of(predict: Callable[[Tensor], Any], batches: Batches) -> tuple[Tensor, Tensor]:
+def outputs_of(predict: Callable[[Tensor], Any], batches: Batches) -> tuple[Any, Tensor]:
     """All outputs and targets; a network is put in evaluation mode for it."""
     with torch.no_grad(), evaluating(predict):
         return joined([(predict(x), y) for x, y in batches.batches(EVALUATION_BATCH)])
 
 
-def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def joined(pairs: Sequence[tuple[Any, Tensor]]) -> tuple[Any, Tensor]:
     """The outputs of all pairs, and the targets of all of them."""
     outputs, targets = zip(*pairs, strict=True)
-    return torch.cat(outputs), torch.cat(targets)
+    return _together(outputs), torch.cat(targets)
+
+
+def _together(parts: Sequence[Any]) -> Any:
+    """What a network gave for several batches, as if it had been one; it may be nested."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        if not first.ndim:
+            raise ArgumentError(
+                "the network returns a tensor without an axis, such as a loss; in evaluation mode "
+                "it must return one entry for each sample"
+            )
+        return torch.cat(list(parts))
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [each.name for each in fields(first)]
+        return replace(first, **{n: _together([getattr(p, n) for p in parts]) for n in names})
+    if isinstance(first, Mapping):
+        return {name: _together([part[name] for part in parts]) for name in first}
+    if isinstance(first, tuple | list):
+        made = [_together(each) for each in zip(*parts, strict=True)]
+        return type(first)(*made) if hasattr(first, "_fields") else type(first)(made)
+    return first
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ of its `outputs` when it ended and the `arithmetic` they come of; where a run we
 arithmetic, `elsewhere` has what they were there before anything was learnt.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from .config import LearnerConfig
 from .fit import outputs_of
 from .generators import isolated, seed_all
 from .objective import objective_named
+from .operations import tensors_in
 from .seeds import derive
 from .task import Task, load_test
 
@@ -39,7 +41,15 @@ def judge(
             return None
         seed_all(derive(seed, "test", task.name))
         outputs, targets = outputs_of(lambda inputs: predict(inputs, task.name), batches)
-    return objective_named(task.objective).number(outputs, targets), digest_of(outputs)
+    return objective_named(task.objective).number(outputs, targets), _digest(outputs)
+
+
+def _digest(outputs: Any) -> str:
+    """SHA-256 of a tensor, or over those of all tensors in what a network returns."""
+    if isinstance(outputs, Tensor):
+        return digest_of(outputs)
+    found = " ".join(digest_of(tensor) for tensor in tensors_in(outputs))
+    return hashlib.sha256(found.encode()).hexdigest()
 
 
 def expected(record: Mapping[str, Any], here: str) -> str | None:
