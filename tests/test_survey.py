@@ -4,9 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
 
 import clnp
 from clnp import survey
+from clnp.errors import ArgumentError
 from networks import example, half, learn, make, train
 
 
@@ -62,3 +64,34 @@ def test_a_batch_that_fails_leaves_modes_and_statistics():
         now = net.open_state().tensors
         assert all(torch.equal(tensor, before[name]) for name, tensor in now.items())
     net.end_task(half(net))
+
+
+class Masked(nn.Module):
+    """A network with an input that may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.norm, self.out = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+
+    def forward(self, x, mask=None):
+        h = self.hidden(x)
+        return self.out(torch.relu(self.norm(h if mask is None else h * mask)))
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_batch_says_which_of_its_tensors_are_inputs(tmp_path, loaded):
+    x, mask, y = torch.randn(6, 4), torch.rand(6, 1), torch.zeros(6)
+    net = clnp.ContinualNet(Masked(), (x, mask))
+    net.begin_task("a")
+    if loaded:
+        net.save(tmp_path / "net")
+        net = clnp.ContinualNet.load(tmp_path / "net", Masked())
+    together = net.measure_activity([((x, mask), y)])
+    by_name = net.measure_activity([{"x": x, "mask": mask}])
+    alone = net.measure_activity([x])
+    assert torch.equal(together["hidden"], by_name["hidden"])
+    assert not torch.equal(together["hidden"], alone["hidden"])
+    for batch in ((x, mask, y), [x, y]):
+        for use in (net.measure_activity, net.recalibrate):
+            with pytest.raises(ArgumentError, match=r"has 2 inputs.* give its inputs together"):
+                use([batch])

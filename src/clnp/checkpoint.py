@@ -187,6 +187,7 @@ def _graph_to_json(graph: Graph) -> dict[str, Any]:
         ],
         "classifier": graph.classifier,
         "constants": list(graph.constants),
+        "num_inputs": graph.num_inputs,
     }
 
 
@@ -201,7 +202,8 @@ def _record_from_json(fields: dict[str, Any]) -> Record:
         )
         for site in graph["sites"]
     }
-    fields["graph"] = Graph(graph["groups"], sites, graph["classifier"], tuple(graph["constants"]))
+    own = (graph["classifier"], tuple(graph["constants"]), graph["num_inputs"])
+    fields["graph"] = Graph(graph["groups"], sites, *own)
     fields["ledger"] = Ledger.from_json(fields["ledger"])
     fields["certificates"] = tuple(Certificate.from_json(c) for c in fields["certificates"])
     if fields["open_task"] is not None:

@@ -66,7 +66,7 @@ def discover(model: nn.Module, example: Any, *, classifier: str | None = None) -
         order = {path or ROOT: number for number, (path, _) in enumerate(model.named_modules())}
         unique = dict.fromkeys(search.problems)
         raise GraphError(sorted(unique, key=lambda problem: order[problem.where]))
-    return search.graph()
+    return search.graph(num_inputs=sum(map(len, inputs)))
 
 
 @dataclass
@@ -139,7 +139,7 @@ class _Search:
                     "Let neurons meet only through the weights of Linear layers and convolutions",
                 )
 
-    def graph(self) -> Graph:
+    def graph(self, *, num_inputs: int) -> Graph:
         """What was found."""
         rows, columns = (self._resolved(axes) for axes in self._axes(training=False))
         sites = {}
@@ -156,7 +156,7 @@ class _Search:
             for name, _ in module.named_buffers(path, recurse=False)
         ]
         assert self.classifier is not None
-        return Graph(self._sizes(), sites, self.classifier, tuple(constants))
+        return Graph(self._sizes(), sites, self.classifier, tuple(constants), num_inputs)
 
     def _watch(
         self,

@@ -38,13 +38,15 @@ class Graph:
 
     `groups` maps the name of each group, the dotted path of the first layer that makes it, to its
     number of neurons. `sites` are the layers in the order in which they run, the classifier
-    included. `constants` are the buffers outside of layers, which the forward pass may read.
+    included. `constants` are the buffers outside of layers, which the forward pass may read, and
+    `num_inputs` says how many inputs the example had.
     """
 
     groups: Mapping[str, int]
     sites: Mapping[str, Site]
     classifier: str
     constants: tuple[str, ...] = ()
+    num_inputs: int = 1
 
     def group_named(self, name: str) -> str:
         """The group of that name, or the one that the layer at that path makes or acts on."""

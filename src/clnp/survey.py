@@ -65,6 +65,15 @@ def recalibrate(body: Body, batches: Iterable[Any]) -> None:
 
 
 def _feed(body: Body, batch: Any) -> None:
+    num_inputs = body.graph.num_inputs
+    first = batch[0] if isinstance(batch, tuple | list) and batch else None
+    if num_inputs > 1 and isinstance(first, Tensor):
+        # It may hold all of them, or one and the targets: what forward leaves out, nobody notices.
+        raise ArgumentError(
+            f"the network has {num_inputs} inputs, and a batch begins with a tensor; give its "
+            "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
+            "the only one"
+        )
     args, kwargs = inputs_of(batch, body.head.like.device)
     body.run_open(args, kwargs)
 
