@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+import clnp
 from assembled import Assembled
 from clnp.discovery import discover
 from clnp.errors import GraphError
@@ -200,3 +201,43 @@ def test_statistics_of_batch_norm_may_stay_behind():
     model = net(lambda m, x: m.fc(m.bn(m.second(m.first(x)))))
     model.bn = nn.BatchNorm1d(8)
     assert discover(model, VECTORS).groups == {"first": 8, "second": 8}
+
+
+def thrown(how):
+    """A number from 0 to 1."""
+    draws = {
+        "python": random.random,
+        "numpy": np.random.rand,
+        "torch": lambda: torch.rand(()),
+    }
+    return draws[how]()
+
+
+@pytest.mark.parametrize("how", ["python", "numpy", "torch"])
+def test_layers_that_run_by_chance_in_training_mode(how):
+    def run(m, x):
+        h = torch.relu(m.first(x))
+        if not m.training or thrown(how) < 0.5:
+            h = h + torch.relu(m.second(h))
+        return m.fc(h)
+
+    problem = only_problem(net(run))
+    assert "chance decides whether 'second' runs" in problem.found
+    assert "multiply what they add by 0 or 1" in problem.remedy
+
+
+def test_what_layers_add_may_be_left_out_by_chance():
+    depth = torchvision.ops.StochasticDepth(0.5, "row")
+
+    def run(m, x):
+        h = torch.relu(m.first(x))
+        return m.fc(h + m.depth(torch.relu(m.second(h))))
+
+    layers = {"first": nn.Linear(12, 8), "second": nn.Linear(8, 8), "fc": nn.Linear(8, 2)}
+    made = clnp.ContinualNet(Assembled(run, depth=depth, **layers), VECTORS)
+    for task in "ab":
+        made.begin_task(task)
+        made.train()
+        made(VECTORS).sum().backward()
+        made.end_task({group: range(3) for group in made.graph.groups})
+    made.verify()

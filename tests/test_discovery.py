@@ -251,18 +251,6 @@ def test_control_flow_may_depend_on_the_input():
     assert discover(model, -VECTORS.abs()).groups == {"first": 6}
 
 
-def test_random_control_flow_in_training_mode():
-    def run(m, x):
-        h = m.first(x)
-        for layer in (m.second, m.third):
-            if not m.training or torch.rand(1) < 0.5:
-                h = h + F.dropout(layer(h), 0.5, m.training)
-        return m.fc(h)
-
-    layers = {name: nn.Linear(12, 12) for name in ("first", "second", "third", "fc")}
-    assert discover(Assembled(run, **layers), VECTORS).groups == {"first": 12}
-
-
 def test_constants_are_the_buffers_outside_of_layers():
     """Those too that the example does not lead to."""
 

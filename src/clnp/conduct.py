@@ -1,15 +1,17 @@
 """What a forward pass does beside computing: draws random numbers, has layers run once more."""
 
 import copy
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .errors import Problem
-from .example import Inputs, random_state, seed
+from .example import Inputs, random_state, seed, seed_all
 from .narrowing import Plan, close, fill, outputs_of
 from .operations import imitate
 from .validation import ROOT
@@ -81,6 +83,45 @@ class _Draws:
 
     def on_layer(self, moment: Moment, layer: nn.Module) -> Any:
         return moment.run()
+
+
+def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> list[Problem]:
+    """The layers that a pass in training mode runs or leaves out by chance, in one problem."""
+    model = copy.deepcopy(model)
+    model.train()
+    called: Counter[str] = Counter()
+    for path in layers:
+        note = partial(_note, called, path)
+        model.get_submodule(path).register_forward_pre_hook(note, with_kwargs=True)
+    found: list[Counter[str]] = []
+    try:
+        for number in range(_NUM_TRIES):
+            seed_all(model, number)
+            before = random_state(model)
+            called.clear()
+            outputs_of(model, inputs)
+            found.append(called.copy())
+            if random_state(model) == before:
+                break
+    except Exception:
+        return []  # forward fails in training mode, which is told with its reason elsewhere
+    odd = [path for path in layers if len({counts[path] for counts in found}) > 1]
+    if not odd:
+        return []
+    told = f"{odd[0]!r} runs" if len(odd) == 1 else f"{odd[0]!r} and {len(odd) - 1} more layers run"
+    return [
+        Problem(
+            ROOT,
+            f"in training mode chance decides whether {told}: from the second task on forward runs "
+            "once for what is frozen and once for what is free, and must take the same path",
+            "Run them always, and multiply what they add by 0 or 1, as "
+            "torchvision.ops.StochasticDepth does",
+        )
+    ]
+
+
+def _note(called: Counter[str], path: str, *_: Any) -> None:
+    called[path] += 1
 
 
 def differences(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .axis import Axis, Segment, groups_of
-from .conduct import Checkpointed, differences
+from .conduct import Checkpointed, chances, differences
 from .errors import ArgumentError, GraphError, Problem, unknown_name
 from .example import Inputs, batch_size, inputs_of, own_random_numbers, two_of
 from .graph import Graph, Site, describe
@@ -117,8 +117,10 @@ class _Search:
             return
         if calls.batched:
             inputs = two_of(inputs)
+        by_chance = chances(self.model, inputs, layers=list(self.validation.layers))
+        self.problems.extend(by_chance)
         for training in (False, True):
-            if not self._record(inputs, training=training):
+            if by_chance or not self._record(inputs, training=training):
                 return
         self._check_calls()
         self._check_columns()

@@ -53,9 +53,7 @@ def own_random_numbers(model: nn.Module) -> Iterator[None]:
     python, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=_cuda_devices(model)):
-            random.seed(0)
-            np.random.seed(0)
-            seed(model, 0)
+            seed_all(model, 0)
             yield
     finally:
         random.setstate(python)
@@ -66,6 +64,13 @@ def seed(model: nn.Module, number: int) -> None:
     """Seed the generators of the CPU and of the model's devices, and no others."""
     for generator in _generators(model):
         generator.manual_seed(number)
+
+
+def seed_all(model: nn.Module, number: int) -> None:
+    """Seed those, and the generators of Python and NumPy."""
+    random.seed(number)
+    np.random.seed(number)
+    seed(model, number)
 
 
 def random_state(model: nn.Module) -> tuple[Any, ...]:
