@@ -24,11 +24,10 @@ either. `--measure` runs the step through `Fit`, on a GPU captured and replayed.
 
 import argparse
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from frozen import with_fraction_frozen
+from frozen import MLP, NARROW_CNN, WIDE_CNN, Subject, with_fraction_frozen
 from timing import aligned, machine, markdown
 from torch import nn
 
@@ -45,23 +44,7 @@ BANDWIDTH = 4.8e12
 FLOAT = 4
 TRAINED = 9
 """How often a trained weight, or something of its size, goes through memory."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """One of the paper's networks, the shape of a sample and the head of its experiments."""
-
-    title: str
-    make: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    head: str
-
-
-NETWORKS = {
-    "mlp": Network("MLP 784-2000-2000-10, single head", clnp.MLP, (784,), "single"),
-    "narrow-cnn": Network("narrow CNN, multi-head", clnp.NarrowCNN, (3, 32, 32), "multi"),
-    "wide-cnn": Network("wide CNN, single head", clnp.WideCNN, (3, 32, 32), "single"),
-}
+NETWORKS = {"mlp": MLP, "narrow-cnn": NARROW_CNN, "wide-cnn": WIDE_CNN}
 
 
 @dataclass(frozen=True)
@@ -148,7 +131,7 @@ class Cost:
         return "operations" if compute >= memory else "bytes"
 
 
-def layers_of(network: Network) -> list[Layer]:
+def layers_of(network: Subject) -> list[Layer]:
     """The layers in their order; each reads the one before it."""
     model = network.make()
     shapes: dict[nn.Module, torch.Size] = {}
@@ -175,7 +158,7 @@ def layers_of(network: Network) -> list[Layer]:
     return layers
 
 
-def parts_of(network: Network, fraction: float) -> list[Part]:
+def parts_of(network: Subject, fraction: float) -> list[Part]:
     """The layers when that fraction of every group is frozen."""
     layers = layers_of(network)
     single = network.head == "single"
@@ -198,7 +181,7 @@ def parts_of(network: Network, fraction: float) -> list[Part]:
     return parts
 
 
-def cost_of(network: Network, fraction: float) -> Cost:
+def cost_of(network: Subject, fraction: float) -> Cost:
     """What a step of the network costs with that fraction of every group frozen."""
     parts = parts_of(network, fraction)
     inputs = BATCH * torch.Size(network.shape).numel()
@@ -209,7 +192,7 @@ def cost_of(network: Network, fraction: float) -> Cost:
     )
 
 
-def counted(networks: list[Network]) -> list[list[str]]:
+def counted(networks: list[Subject]) -> list[list[str]]:
     """A row for each network and fraction; the time is what an H200 takes at least."""
     floors = [f"{precision}, µs" for precision in FLOPS]
     rows = [["network", "frozen", "GFLOP", "/ dense", "MB", "/ dense", *floors]]
@@ -233,7 +216,7 @@ def counted(networks: list[Network]) -> list[list[str]]:
 
 
 def measured(
-    network: Network, fraction: float, *, device: torch.device, training: clnp.Training, steps: int
+    network: Subject, fraction: float, *, device: torch.device, training: clnp.Training, steps: int
 ) -> float:
     """Seconds of a step through `Fit`: the median of all epochs but the first."""
     x = torch.rand(steps * BATCH, *network.shape)
@@ -247,7 +230,7 @@ def measured(
 
 
 def compared(
-    networks: list[Network], *, device: torch.device, training: clnp.Training, steps: int
+    networks: list[Subject], *, device: torch.device, training: clnp.Training, steps: int
 ) -> list[list[str]]:
     """A row for each network and fraction: the step as it is, and the floor."""
     rows = [["network", "frozen", "measured, µs", "/ dense", "floor, µs", "measured / floor"]]
