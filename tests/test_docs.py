@@ -95,6 +95,39 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
     assert "nothing was forgotten" in out
 
 
+def demo() -> dict[int, float]:
+    """The accuracy of each task of the demo, as the README shows it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^digits permuted (\d+) +(\S+)  (\S+)  identical$", text, re.MULTILINE)
+    assert all(learnt == now for _, learnt, now in rows)
+    return {int(number): float(now) for number, _, now in rows}
+
+
+def test_outputs_in_the_guides_are_those_of_the_demo():
+    scores = demo()
+    assert list(scores) == list(range(1, 11))
+    average = f"{sum(scores.values()) / len(scores):.2f}"
+    assert f"\nAverage {average}; " in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"average test accuracy {average} percent" in (ROOT / "docs/report.md").read_text()
+    page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+    # In tables and JSON, on the screen of `watch` and in the log.
+    shown = re.findall(r"digits permuted (\d+)\"?:? +(?:validation \S+ test )?(\d+\.\d+)", page)
+    assert len(shown) >= 13
+    for number, score in shown:
+        assert f"{float(score):.2f}" == f"{scores[int(number)]:.2f}", f"task {number} of the demo"
+    assert set(re.findall(r"[Aa]verage (?:test accuracy )?(\d+\.\d+)", page)) == {average}
+
+
+def test_what_the_quick_start_shows_of_its_run_is_of_as_many_tasks_as_it_has():
+    path = ROOT / "docs/quickstart.md"
+    page = path.read_text(encoding="utf-8")
+    (num_tasks,) = re.findall(r"^clnp run .*num_tasks=(\d+) --out runs/stop$", page, re.MULTILINE)
+    texts = [text for _, text in blocks(path, "text") if "runs/stop" in text]
+    said = re.findall(r"\d of (\d+)(?: tasks|: digits)", "".join(texts))
+    assert len(said) >= 2
+    assert set(said) == {num_tasks}
+
+
 def test_the_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
