@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,16 @@ def test_the_quick_start_shows_every_command():
     text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     missing = [name for name in commands() if not re.search(rf"\bclnp {name}\b", text)]
     assert missing == []
+
+
+def test_every_extra_that_is_named_is_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in (*PAGES, *sources))
+    lists = re.findall(r"pip install '(?:\.|clnp)\[([a-z,]+)\]'", text)
+    named = {extra for some in lists for extra in some.split(",")}
+    assert named >= {"demo", "report", "mlflow"}
+    assert named <= set(project["optional-dependencies"])
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
