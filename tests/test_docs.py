@@ -21,7 +21,14 @@ from clnp.schema import build
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *GUIDES]
+BENCHMARKS = ROOT / "benchmarks/README.md"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    BENCHMARKS,
+    *GUIDES,
+]
 
 
 def blocks(path: Path, language: str) -> list[tuple[int, str]]:
@@ -218,6 +225,12 @@ def test_every_relative_link_leads_somewhere(path):
         assert there.exists(), f"{path.name} links to {target}, which is not there"
         if anchor:
             assert anchor in anchors(there), f"{path.name} links to {target}: no such heading"
+
+
+def test_every_run_of_the_benchmarks_is_linked():
+    linked = set(re.findall(r"\((results/[^)]+)\)", BENCHMARKS.read_text(encoding="utf-8")))
+    here = (ROOT / "benchmarks/results").iterdir()
+    assert linked == {f"results/{path.name}" for path in here}
 
 
 def program(name):
