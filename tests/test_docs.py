@@ -233,6 +233,29 @@ def test_every_run_of_the_benchmarks_is_linked():
     assert linked == {f"results/{path.name}" for path in here}
 
 
+def test_ranges_of_the_benchmarks_are_in_their_runs():
+    triple = r"(\d+\.\d+)x? *\((\d+\.\d+) \.\. (\d+\.\d+)\)"
+    runs = "".join(path.read_text() for path in (ROOT / "benchmarks/results").iterdir())
+    measured = [tuple(map(float, found)) for found in re.findall(triple, runs)]
+    shown = re.findall(triple, BENCHMARKS.read_text(encoding="utf-8"))
+    assert len(shown) > 50
+    for words in shown:
+        # The page may have fewer digits.
+        half = 0.501 * 10.0 ** -len(words[0].partition(".")[2])
+        told = [float(text) for text in words]
+        assert any(
+            all(abs(a - b) <= half for a, b in zip(told, found, strict=True)) for found in measured
+        ), words
+
+
+def test_the_speed_in_the_readme_is_that_of_the_benchmarks():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("\n## Speed\n")[2].partition("\n## ")[0]
+    numbers = re.findall(r"\d+\.\d+", section)
+    assert len(numbers) > 15
+    assert set(numbers) <= set(re.findall(r"\d+\.\d+", BENCHMARKS.read_text(encoding="utf-8")))
+
+
 def program(name):
     """One of the programs that are kept with the results, as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "results" / f"{name}.py")
