@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import clnp
 from clnp import cli, cookbook, datasets, recipe
 from clnp.compare import texts
 from clnp.document import parse
@@ -189,7 +190,7 @@ def test_every_command_line_can_be_given(path, capsys):
             # Files of one's own are copies of the first recipe in these pages.
             known = options.recipe in cookbook.names()
             recipe.load(options.recipe if known else "permuted-digits", options.assignments)
-    assert lines or path.name == "your-own-loop.md"
+    assert lines or path.name in ("api.md", "your-own-loop.md")
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES], ids=lambda path: path.name)
@@ -256,12 +257,22 @@ def test_the_speed_in_the_readme_is_that_of_the_benchmarks():
     assert set(numbers) <= set(re.findall(r"\d+\.\d+", BENCHMARKS.read_text(encoding="utf-8")))
 
 
-def program(name):
-    """One of the programs that are kept with the results, as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "results" / f"{name}.py")
+def program(name, folder="results"):
+    """One of the programs that are kept with the results or pages, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_page_of_public_names_is_up_to_date_and_has_them_all():
+    api = program("api", "docs")
+    assert api.PAGE.read_text(encoding="utf-8") == api.page(), "run: make docs"
+    listed = [name for _, names in api.SECTIONS.values() for name in names]
+    assert sorted(listed) == clnp.__all__
+    for name in listed:
+        assert "." in api.meaning(name), f"{name} has no docstring"
+    assert {"begin_task", "verify", "load", "forward"} <= set(api.methods(clnp.ContinualNet))
 
 
 def test_the_tables_of_results_are_current():
