@@ -76,6 +76,17 @@ def test_forward_transfer_is_unknown_without_tasks_alone(tmp_path):
     assert r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$" in written["tex"]
 
 
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_latex_has_a_minus_before_numbers_and_a_dash_where_there_is_none(tmp_path, seeds):
+    make(tmp_path, "clnp", seeds=seeds)
+    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp"]}))
+    line = texts(rows(tmp_path))["tex"].splitlines()[4]
+    cells = line.removesuffix(r" \\").split(" & ")
+    spread = r" \pm 0.00" if len(seeds) > 1 else ""
+    assert cells[3:5] == [f"$-20.00{spread}$", "--"]
+    assert [cells[0], cells[-1]] == ["clnp", str(len(seeds))]
+
+
 def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
     make(tmp_path, "single", seeds=(0,))
     (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
@@ -92,7 +103,7 @@ def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
     assert written["md"].startswith("| method | tasks learnt | average |")
     ours, _ = csv.DictReader(written["csv"].splitlines())
     assert float(ours["tasks_mean"]) == 1
-    assert r"clnp & 1.0 & 90.00" in written["tex"]
+    assert r"clnp & $1.0$ & $90.00$" in written["tex"]
     make(tmp_path, "clnp", seeds=(1,))
     (tmp_path / "clnp" / "series.json").write_text(json.dumps({"seeds": [0, 1]}))
     assert "1.5 ± 0.7" in texts(rows(tmp_path))["txt"]

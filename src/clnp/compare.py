@@ -210,13 +210,9 @@ def _csv(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _latex(lines: Sequence[Sequence[str]]) -> str:
-    """A tabular of booktabs; numbers in math mode."""
+    """A tabular of booktabs; what was measured is in math mode, where a minus is not a hyphen."""
     head, *rest = lines
-
-    def cell(text: str) -> str:
-        return f"${text}$" if r"\pm" in text else text.replace("_", r"\_").replace("-", "--")
-
-    body = [" & ".join(cell(text) for text in line) + r" \\" for line in rest]
+    body = [" & ".join([*map(_latex_cell, line[:-1]), line[-1]]) + r" \\" for line in rest]
     return "\n".join(
         [
             rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
@@ -229,3 +225,13 @@ def _latex(lines: Sequence[Sequence[str]]) -> str:
             "",
         ]
     )
+
+
+def _latex_cell(text: str) -> str:
+    if text == "-":
+        return "--"
+    try:
+        float(text.partition(r" \pm ")[0])
+    except ValueError:
+        return text.replace("_", r"\_")
+    return f"${text}$"
