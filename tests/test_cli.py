@@ -12,10 +12,22 @@ from pathlib import Path
 import pytest
 
 from clnp import cli
+from clnp.baselines.methods import NAMES
 from clnp.experiment import Course
 from clnp.runs import CHECKPOINT, EVENTS, RESULT, read_events, read_json
 from clnp.version import __version__
 
+COMMANDS = (
+    "demo",
+    "run",
+    "compare",
+    "resume",
+    "watch",
+    "inspect",
+    "verify",
+    "report",
+    "recipes",
+)
 SRC = str(Path(__file__).parents[1] / "src")
 RECIPE = """\
 description = "two small tasks"
@@ -96,23 +108,45 @@ def test_help_names_every_command_without_torch():
         env={**os.environ, "PYTHONPATH": SRC},
     )
     assert done.returncode == 0
-    for command in ("demo", "run", "resume", "watch", "inspect", "verify", "recipes"):
+    for command in COMMANDS:
         assert f"\n    {command} " in done.stdout
+        assert f"\n  clnp {command}" in done.stdout  # An example.
     assert not re.search(r"\| +(torch|rich|sklearn)$", done.stderr, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "run", "resume", "watch", "inspect", "verify", "recipes"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_its_options(command, capsys):
+    out = help_of(command, capsys)
+    assert "--json" in out
+    assert "--debug" in out
+    if command in ("demo", "run", "compare"):
+        assert all(f"--{option}" in out for option in ("seed", "device", "out", "data", "set"))
+
+
+@pytest.mark.parametrize(
+    ("commands", "device", "data"),
+    [
+        (("demo", "run", "compare"), "a GPU if there is one", "$CLNP_DATA, or ~/.cache/clnp"),
+        (("resume", "verify"), "the one that the run was last on", "where the run had them"),
+    ],
+)
+def test_help_says_where_a_run_is_carried_out_unless_told(commands, device, data, capsys):
+    for command in commands:
+        out = help_of(command, capsys)
+        assert f"(default: {device})" in out
+        assert f"(default: {data})" in out
+
+
+def test_help_names_all_methods(capsys):
+    assert f"of {', '.join(NAMES)} (default" in help_of("compare", capsys)
+
+
+def help_of(command, capsys):
+    """What `clnp COMMAND --help` prints, in one line."""
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
     assert ended.value.code == 0
-    out = capsys.readouterr().out
-    assert "--json" in out
-    assert "--debug" in out
-    if command in ("demo", "run"):
-        assert all(f"--{option}" in out for option in ("seed", "device", "out", "data", "set"))
+    return " ".join(capsys.readouterr().out.split())
 
 
 def test_the_version(capsys):

@@ -31,6 +31,7 @@ examples:
   clnp recipes                                   what can be run
   clnp run permuted-digits --set learner.margin=2 --seed 1
   clnp run permuted-digits --seeds 5             five seeds: mean and standard deviation
+  clnp compare permuted-digits                   other methods on the same tasks: a table
   clnp resume runs/permuted-digits-seed1         after Ctrl-C, a crash or a power cut
   clnp watch runs/permuted-digits-seed1          how it goes, from another terminal or machine
   clnp inspect runs/permuted-digits-seed1        what it has come to, in a screenful
@@ -38,6 +39,8 @@ examples:
   clnp report runs/permuted-digits-seed1         one page with all figures, for a browser or a paper
 """
 FAILURE, USER_ERROR, STOPPED = 1, 2, 130
+METHODS = "clnp, single, finetune, joint, ewc, packnet, hat, si, superposition"
+"""Spelt out here, because those who know them import PyTorch."""
 TRACKERS = {
     "tensorboard": "write curves for TensorBoard into the directory of the run",
     "mlflow": "send curves to MLflow, to the server of MLFLOW_TRACKING_URI if that is set",
@@ -135,13 +138,13 @@ def parser() -> argparse.ArgumentParser:
         type=_names,
         default=("clnp", "single", "finetune"),
         metavar="A,B,...",
-        help="clnp and baselines: single, finetune, ewc, ... (default: clnp,single,finetune)",
+        help=f"those to compare, of {METHODS} (default: clnp,single,finetune)",
     )
     _add_recipe_options(compare)
     where = "the directory of the run, or of a series of them"
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("run", metavar="RUN", help=where)
-    _add_run_options(resume)
+    _add_run_options(resume, begun=True)
     inspect = command("inspect", _inspect, "say what a run is and how far it has come")
     inspect.add_argument("run", metavar="RUN", help=where)
     inspect.add_argument(
@@ -158,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
     )
     verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
     verify.add_argument("run", metavar="RUN", help=where)
-    _add_place_options(verify)
+    _add_place_options(verify, begun=True)
     report = command("report", _report, "write a page and figures about runs")
     report.add_argument(
         "runs", nargs="+", metavar="RUN", help="directories of runs, series or comparisons"
@@ -203,8 +206,8 @@ def _add_recipe_options(command: argparse.ArgumentParser) -> None:
     _add_run_options(command)
 
 
-def _add_run_options(command: argparse.ArgumentParser) -> None:
-    _add_place_options(command)
+def _add_run_options(command: argparse.ArgumentParser, *, begun: bool = False) -> None:
+    _add_place_options(command, begun=begun)
     command.add_argument(
         "--checkpoint-every",
         type=_seconds,
@@ -226,11 +229,11 @@ def _add_run_options(command: argparse.ArgumentParser) -> None:
         )
 
 
-def _add_place_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
-    command.add_argument(
-        "--data", metavar="DIR", help="where data sets are (default: $CLNP_DATA, or ~/.cache/clnp)"
-    )
+def _add_place_options(command: argparse.ArgumentParser, *, begun: bool) -> None:
+    device = "the one that the run was last on" if begun else "a GPU if there is one"
+    data = "where the run had them" if begun else "$CLNP_DATA, or ~/.cache/clnp"
+    command.add_argument("--device", help=f"cpu, cuda, cuda:1, ... (default: {device})")
+    command.add_argument("--data", metavar="DIR", help=f"where data sets are (default: {data})")
 
 
 def _seconds(text: str) -> float:
