@@ -82,7 +82,7 @@ def test_ten_tasks_and_three_layers_are_a_screenful(tmp_path, monkeypatch):
     for part in (
         "mine, seed 0, head multi",
         "finished: 10 of 10 tasks in 12.0 s",
-        "Average test accuracy 90.90, forgetting exactly 0, 71 % of all neurons free.",
+        "Average test accuracy 90.90, forgetting exactly 0, layers 53 % free on average.",
         "nothing was forgotten",
         "task 10",
         "conv2",
@@ -178,7 +178,7 @@ def test_a_headline_without_test_data():
     result["scores"] = [[None], [None, None]]
     for task in result["tasks"]:
         task.update(test_score=None, unchanged=None)
-    assert headline(result) == ["80 % of all neurons free."]
+    assert headline(result) == ["Layers 80 % free on average."]
     one = made_up(1, {"fc1": 10})
     one["scores"] = [["nan"]]
     assert headline(one)[0].startswith("Average test accuracy nan, forgetting exactly 0,")

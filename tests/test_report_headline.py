@@ -32,7 +32,7 @@ def test_the_headline_of_a_run(tmp_path):
         ),
         "Capacity left": (
             "82 %",
-            "Of all neurons, averaged over the layers; least in fc2, 76 %.",
+            "Of the neurons of a layer, averaged over the layers; least in fc2, 76 %.",
         ),
         "Room": ("About 7 more tasks like the last would fit", "fc1 fills up first."),
     }

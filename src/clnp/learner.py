@@ -24,6 +24,7 @@ from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
 from .generators import isolated, seed_all
 from .grid import judged, train_at_once
 from .initialisation import initialisation
+from .ledger import free_fraction
 from .net import ContinualNet
 from .openstate import OpenState
 from .progress import Candidate, Choice, Progress
@@ -287,7 +288,10 @@ class Learner:
                 continue
             self._reopen(data, candidate.state)
             plan = self._plan(data, best)
-            choices.append(Choice(number, plan, self._free_fraction(plan)))
+            left = {
+                group: free - plan.kept[group] for group, free in self.net.ledger.free().items()
+            }
+            choices.append(Choice(number, plan, free_fraction(left, self.net.ledger.sizes)))
             self.net.abandon_task()
             self._tell(progress, "pruning", name, candidate=number, plan=plan.to_json())
         chosen = max(choices, key=lambda c: (c.free_fraction, scores[c.candidate], -c.candidate))
@@ -307,11 +311,6 @@ class Learner:
     def _reopen(self, data: TaskData, state: OpenState) -> None:
         self._open(self.net, data, 0)
         self.net.set_open_state(state)
-
-    def _free_fraction(self, plan: PruningPlan) -> float:
-        ledger = self.net.ledger
-        left = {group: free - plan.kept[group] for group, free in ledger.free().items()}
-        return sum(left[group] / size for group, size in ledger.sizes.items()) / len(left)
 
     def _fine_tune(self, data: TaskData, progress: Progress) -> int:
         """Train the survivors, prune and train again; the number of rounds that were kept.

@@ -161,7 +161,7 @@ class Capacity:
     @property
     def free_fraction(self) -> float:
         """The fraction of free neurons, averaged over the groups."""
-        return sum(self.free[g] / size for g, size in self.sizes.items()) / len(self.sizes)
+        return free_fraction(self.free, self.sizes)
 
     def __str__(self) -> str:
         tasks = list(dict.fromkeys(usage.task for usage in self.usages))
@@ -176,6 +176,14 @@ class Capacity:
             rows.append([group, str(size), *(cell[task, group] for task in tasks), share])
         legend = "each task: new + reused neurons" if tasks else "no task has ended yet"
         return f"{aligned(rows)}\n({legend})"
+
+
+def free_fraction(free: Mapping[str, int], sizes: Mapping[str, int]) -> float:
+    """The fraction of free neurons, averaged over the groups.
+
+    A small group counts as much as a large one, because the narrow layers are those that fill up.
+    """
+    return sum(free[group] / size for group, size in sizes.items()) / len(sizes)
 
 
 def aligned(rows: Iterable[Iterable[str]]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from .compare import read_comparison, rows, texts
 from .console import alpha_told
 from .glyphs import Screen, plain, screen_of
+from .ledger import free_fraction
 from .metrics import backward_transfer, forgetting
 from .outlook import Forecast
 from .panels import layers, measure, tasks
@@ -121,8 +122,7 @@ def headline(result: Result) -> list[str]:
         words.append("" if change is None else f"backward transfer {change:.2f}")
     sizes, free = result["capacity"]["sizes"], result["capacity"]["free"]
     if sizes:
-        share = 100 * sum(free.values()) / sum(sizes.values())
-        words.append(f"{share:.0f} % of all neurons free")
+        words.append(f"layers {100 * free_fraction(free, sizes):.0f} % free on average")
     text = ", ".join(word for word in words if word)
     lines = [f"{text[:1].upper()}{text[1:]}."] if text else []
     if any(task["unchanged"] is not None for task in result["tasks"]):

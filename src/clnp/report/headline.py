@@ -120,7 +120,7 @@ def _forgetting(member: Member) -> Fact:
 def _capacity(member: Member) -> Fact:
     found = spread_of(free_share(run) for run in member.runs)
     least = tightest(member)
-    more = f"{_over(member.runs)}of all neurons, averaged over the layers"
+    more = f"{_over(member.runs)}of the neurons of a layer, averaged over the layers"
     if least is not None and len(member.groups) > 1:
         more += f"; least in {shortened(clean(least[0]), 40)}, {least[1]:.0f} %"
     value = "unknown" if found is None else f"{found.text(0)} %"

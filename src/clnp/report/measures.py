@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..compare import ALONE, COLUMNS, LEARNT, figures
+from ..ledger import free_fraction
 from ..metrics import average
 from ..series import plus_minus, spread
 from .collection import Collection, Member
@@ -70,8 +71,8 @@ def claimed_shares(member: Member, group: str) -> list[float]:
 
 def free_share(run: RunHistory) -> float | None:
     """The percentage of free neurons, averaged over the groups."""
-    shares = [100 - (used_share(run, group)[-1] or 0) for group in run.sizes]
-    return sum(shares) / len(shares) if shares else None
+    free = {group: size - run.used(group)[-1] for group, size in run.sizes.items()}
+    return 100 * free_fraction(free, run.sizes) if free else None
 
 
 def tightest(member: Member) -> tuple[str, float] | None:
