@@ -12,11 +12,11 @@ from clnp.arguments import (
     check_room,
     checked_outputs,
     described,
-    duration,
     extra_by_group,
     first_difference,
     listed,
     neurons_by_group,
+    number_of_seconds,
     threshold_by_group,
     told,
     whole_number,
@@ -292,9 +292,18 @@ def is_number(value):
         (lambda: whole_number("it", "a"), "it is 'a'; it must be a whole number"),
         (lambda: whole_number("it", 1.0), "it is 1.0; it must be a whole number"),
         (lambda: whole_number("it", True), "it is True; it must be a whole number"),
-        (lambda: duration("it", "x"), "it is 'x'; it must be a number of seconds, 0 or more"),
-        (lambda: duration("it", -1), "it is -1; it must be a number of seconds, 0 or more"),
-        (lambda: duration("it", math.nan), "it is nan; it must be a number of seconds, 0 or more"),
+        (
+            lambda: number_of_seconds("it", "x"),
+            "it is 'x'; it must be a number of seconds, 0 or more",
+        ),
+        (
+            lambda: number_of_seconds("it", -1),
+            "it is -1; it must be a number of seconds, 0 or more",
+        ),
+        (
+            lambda: number_of_seconds("it", math.nan),
+            "it is nan; it must be a number of seconds, 0 or more",
+        ),
     ],
 )
 def test_an_argument_of_another_kind_is_refused_by_its_name(call, message):
@@ -308,5 +317,5 @@ def test_arguments_come_back_as_they_are_used():
     check_kind("it", [], list, "a list")
     assert listed("it", (n for n in (1, 2)), is_number, what="numbers") == [1, 2]
     assert type(whole_number("it", np.int64(3))) is int
-    assert duration("it", np.float32(2)) == 2.0
-    assert duration("it", math.inf) == math.inf
+    assert number_of_seconds("it", np.float32(2)) == 2.0
+    assert number_of_seconds("it", math.inf) == math.inf

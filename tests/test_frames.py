@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from clnp.following import Scene, View
-from clnp.frames import closing, duration, frame, line
+from clnp.frames import closing, frame, line
 from clnp.glyphs import ASCII, BLOCKS, Screen, cells
 
 VIEW = View(
@@ -268,21 +268,3 @@ def test_the_last_word():
     assert line(scene(DONE, STOP, kind="series")) == "1 of 2 runs finished; seed 1 stopped"
     assert shown(STOP)[1] == "stopped after 2 of 10 tasks; clnp resume runs/mine goes on"
     assert shown(DONE, STOP, kind="series")[2].endswith("stopped after 2 of 10 tasks")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (math.inf, "an unknown time"),
-        (99.4, "99 s"),
-        (100, "2 min"),
-        (5400, "90 min"),
-        (6000, "1 h 40 min"),
-        (7200, "2 h"),
-        (86400 * 2, "2 d"),
-        (86400 * 3 + 3600 * 4, "3 d 4 h"),
-    ],
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text

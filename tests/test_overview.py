@@ -81,7 +81,7 @@ def test_ten_tasks_and_three_layers_are_a_screenful(tmp_path, monkeypatch):
     text = "\n".join(lines)
     for part in (
         "mine, seed 0, head multi",
-        "finished: 10 of 10 tasks in 12.0 s",
+        "finished: 10 of 10 tasks in 12 s",
         "Average test accuracy 90.90, forgetting exactly 0, layers 53 % free on average.",
         "nothing was forgotten",
         "task 10",

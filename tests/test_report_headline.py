@@ -1,10 +1,8 @@
 import json
 import re
 
-import pytest
-
 from clnp.report.collection import read_collection
-from clnp.report.headline import duration, headline, lead
+from clnp.report.headline import headline, lead
 from written_runs import write, write_comparison, write_run, write_series
 
 
@@ -103,11 +101,6 @@ def test_scores_without_percent_and_without_test_data(tmp_path):
     assert facts(run)["Average test score"][0] == "92.00"
     none = write_run(tmp_path / "none", scores=[])
     assert facts(none)["Average test score"][0] == "unknown"
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(5, "5 s"), (600, "10 min"), (36000, "10.0 h")])
-def test_durations(seconds, expected):
-    assert duration(seconds) == expected
 
 
 def test_what_was_run_in_a_sentence(tmp_path):

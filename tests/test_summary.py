@@ -175,7 +175,7 @@ def test_the_status_of_a_finished_run():
     assert status(PLACE, CONFIG, [environment()], result(), []).splitlines() == [
         "runs/mine: permuted-digits, seed 4, head single",
         "started once, last 2030-01-02T03:04:05+00:00 on Fast CPU, torch 2.11.0, clnp 0.3",
-        "finished: 2 of 3 tasks in 12.3 s",
+        "finished: 2 of 3 tasks in 12 s",
     ]
 
 

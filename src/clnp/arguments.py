@@ -195,7 +195,7 @@ def whole_number(argument: str, value: object) -> int:
     return int(value)
 
 
-def duration(argument: str, value: object) -> float:
+def number_of_seconds(argument: str, value: object) -> float:
     """The value as a number of seconds."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         message = f"{argument} is {value!r}; it must be a number of seconds, 0 or more"

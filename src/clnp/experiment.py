@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from .arguments import check_kind, duration, listed, whole_number
+from .arguments import check_kind, listed, number_of_seconds, whole_number
 from .baselines.dense_method import DenseMethod
 from .baselines.joint import Joint, JointMethod
 from .baselines.methods import BASELINES
@@ -120,7 +120,7 @@ class Experiment:
         `result.json`. Trackers, `clnp.TensorBoard()` for example, are told of the whole run, also
         if it is finished.
         """
-        seconds = duration("checkpoint_seconds", checkpoint_seconds)
+        seconds = number_of_seconds("checkpoint_seconds", checkpoint_seconds)
         told = listed("trackers", trackers, is_tracker, what="trackers")
         path, described = expanded(directory), self.to_json()
         going_on = (path / CONFIG).is_file()

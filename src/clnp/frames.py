@@ -1,8 +1,8 @@
 """What is followed as it stands: on a screen, in a line, and in a last word."""
 
-import math
 from collections.abc import Sequence
 
+from .durations import duration
 from .following import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Scene, View
 from .glyphs import Screen, cells, columns, progress, sparkline, stacked
 from .panels import MOST_LAYERS, ends
@@ -296,20 +296,3 @@ def _shortly(view: View) -> list[str]:
     news = f", no news for {duration(silent)}" if late else _left(view)
     where = f"task {view.number} of {view.num_tasks}"
     return [f"{where}, {_doing(view)}{news}", f"{where}{news}", where]
-
-
-def duration(seconds: float) -> str:
-    """A time in words that are right to a tenth or so: 40 s, 3 min, 2 h 10 min, 3 d 4 h."""
-    if not math.isfinite(seconds):
-        return "an unknown time"
-    whole = round(seconds)
-    if whole < 100:
-        return f"{whole} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TextIO
 
+from .durations import duration
 from .errors import RunError
 from .following import ENDED, Following, Scene
-from .frames import SILENCE, closing, duration, frame, line
+from .frames import SILENCE, closing, frame, line
 from .glyphs import Screen, glyphs_for, screen_of
 
 SCREEN_SECONDS, LINE_SECONDS = 1.0, 10.0

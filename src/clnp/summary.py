@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from .console import alpha_told, described
+from .durations import duration
 from .ledger import aligned
 from .metrics import forgetting
 from .outlook import Forecast
@@ -53,8 +54,8 @@ def status(
             f"torch {last['torch']}, clnp {last['clnp']}"
         )
     if result is not None and result["finished"]:
-        seconds = result["timings"]["seconds"]
-        lines.append(f"finished: {num_done} of {num_tasks} tasks in {seconds:.1f} s")
+        took = duration(result["timings"]["seconds"])
+        lines.append(f"finished: {num_done} of {num_tasks} tasks in {took}")
     elif events and events[-1]["event"] == "failed":
         lines.append(f"failed after {num_done} of {num_tasks} tasks: {events[-1]['reason']}")
         lines.append("the same would happen again: change the recipe, and begin a new run")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ..durations import duration
 from ..metrics import average, forgetting
 from . import markup
 from .collection import Collection, Member
@@ -29,15 +30,6 @@ def lead(collection: Collection) -> str:
     if devices:
         words += f" {took} on {in_words(sorted(devices))}."
     return words
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, as one would say it."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def headline(collection: Collection) -> str:

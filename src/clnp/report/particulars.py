@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from ..durations import duration
 from . import markup
 from .collection import Collection, Member, settings_of
-from .headline import duration
 from .history import RunHistory
 from .labels import clean
 from .picture import Cell, Table
