@@ -204,9 +204,10 @@ def number_of_seconds(argument: str, value: object) -> float:
 
 
 def described(model: nn.Module) -> dict[str, str]:
-    """Class and settings of each module in one line, to tell whether another model is like it.
+    """Class and settings of each module, to tell whether another model can take its place.
 
-    What drops out may do so at another rate: that is a matter of training.
+    That is for weights to be put into a network. What drops out may do so at another rate, and
+    dtypes may differ: in a run, which `likeness.describe_model` is for, neither may.
     """
     return {
         path or "(model)": type(module).__name__

@@ -25,12 +25,13 @@ from .generators import isolated, seed_all
 from .grid import judged, train_at_once
 from .initialisation import initialisation
 from .ledger import free_fraction
+from .loading import load_task
 from .net import ContinualNet
 from .openstate import OpenState
 from .progress import Candidate, Choice, Progress
 from .pruning import PruningPlan
 from .seeds import derive
-from .task import Task, TaskData, load
+from .task import Task, TaskData
 from .training import Training, check_optimizer
 
 Event = Mapping[str, Any]
@@ -81,13 +82,13 @@ class Learner:
     def learn(self, task: Task, progress: Progress | None = None) -> TaskReport:
         """Learn the task and freeze it; if that fails, the network is as it was."""
         start = time.monotonic()
-        config, net = self.config, self.net
+        net = self.net
         progress = progress if progress is not None else Progress()
         if net.open_task is not None and progress.resumed is None and progress.winner is None:
             raise TaskError(f"task {net.open_task!r} is open; end or abandon it before the next")
         mode = net.training
         with isolated(net.device):
-            data = self._load(task, check=config.check_data, resident=config.resident)
+            data = load_task(task, net.device, self.config, seed=self.seed)
             try:
                 self._check_inputs(data, progress)
                 self._train_all(data, progress)
@@ -109,26 +110,14 @@ class Learner:
         tensors = isinstance(task.train, tuple | list)
         if not tensors and task.num_outputs is None:
             return  # To count the labels, all samples would have to be read.
+        config = replace(self.config, check_data=False, resident=None if tensors else False)
         with isolated(self.net.device):
-            data = self._load(task, check=False, resident=None if tensors else False)
+            data = load_task(task, self.net.device, config, seed=self.seed)
             mode = self.net.training
             try:
                 self._check_inputs(data, Progress())
             finally:
                 self.net.train(mode)
-
-    def _load(self, task: Task, *, check: bool, resident: bool | None) -> TaskData:
-        config = self.config
-        seed_all(derive(self.seed, "load", task.name))
-        return load(
-            task,
-            self.net.device,
-            seed=self.seed,
-            validation_fraction=config.validation_fraction,
-            resident=resident,
-            num_workers=config.num_workers,
-            check=check,
-        )
 
     def _open(self, net: ContinualNet, data: TaskData, seed: int) -> None:
         seed_all(derive(seed, "init"))

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from .config import LearnerConfig
 from .fit import Epoch
-from .generators import seed_all
-from .seeds import derive
-from .task import Task, TaskData, load
+from .loading import load_task
+from .task import Task, TaskData
 
 Event = Mapping[str, Any]
 
@@ -36,17 +35,7 @@ class Setting:
 
     def load(self, task: Task, device: torch.device) -> TaskData:
         """The task's data, with the same samples held out whatever the method."""
-        config = self.config
-        seed_all(derive(self.seed, "load", task.name))
-        return load(
-            task,
-            device,
-            seed=self.seed,
-            validation_fraction=config.validation_fraction,
-            resident=config.resident,
-            num_workers=config.num_workers,
-            check=config.check_data,
-        )
+        return load_task(task, device, self.config, seed=self.seed)
 
     def tell_epoch(self, task: Task, epoch: Epoch, *, num_epochs: int) -> None:
         """Tell of an epoch of a task that is trained once, after which it could be saved."""
