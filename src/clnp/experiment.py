@@ -23,6 +23,7 @@ from .judgement import is_known, judge, note, note_elsewhere
 from .likeness import check_alike, describe_model, fingerprints
 from .method import Event, Method, Setting
 from .neural_pruning import NeuralPruning
+from .ours import OURS
 from .runs import (
     CHECKPOINT,
     CONFIG,
@@ -101,7 +102,7 @@ class Experiment:
     @property
     def method(self) -> str:
         """The name of the method that learns."""
-        return "clnp" if self.baseline is None else type(self.baseline).__name__.lower()
+        return OURS if self.baseline is None else type(self.baseline).__name__.lower()
 
     def run(
         self,

@@ -15,6 +15,7 @@ from typing import Any
 
 from .compare import COMPARISON, read_comparison
 from .errors import RunError
+from .ours import method_of
 from .runs import CONFIG, EVENTS, RESULT, expanded, read_config, read_json, reading, to_json
 from .series import SERIES, read_series, run_of
 from .standing import DAMAGED, Standing, tuning_of
@@ -207,7 +208,7 @@ class Follower:
             status=status,
             reason=standing.reason,
             recipe=config.get("recipe"),
-            method=config.get("method", "clnp"),
+            method=method_of(config),
             seed=config["seed"],
             num_tasks=len(config["tasks"]),
             num_learnt=len(tasks),

@@ -13,6 +13,7 @@ from .console import alpha_told
 from .glyphs import Screen, plain, screen_of
 from .ledger import free_fraction
 from .metrics import backward_transfer, forgetting
+from .ours import is_ours
 from .outlook import Forecast
 from .panels import layers, measure, tasks
 from .runs import (
@@ -133,7 +134,7 @@ def headline(result: Result) -> list[str]:
 def choices(config: Mapping[str, Any], result: Result) -> list[str]:
     """What pruning gave up, and what was chosen from the grid."""
     learner, records = config["learner"], result["tasks"]
-    if result.get("method", "clnp") != "clnp":
+    if not is_ours(result):
         return []
     given = [
         float(record["best_score"]) - float(record["score"])
@@ -193,7 +194,7 @@ def room(result: Result) -> list[str]:
     found = []
     if result["full"] is not None:
         found.append(f"Full: {result['full'].partition('. ')[0]}.")
-    if result["tasks"] and result.get("method", "clnp") == "clnp":
+    if result["tasks"] and is_ours(result):
         found.append(f"Room: {Forecast(**result['forecast'])}.")
     return found
 

@@ -10,11 +10,12 @@ from typing import Literal
 from torch import nn
 
 from . import cookbook
-from .baselines.methods import NAMES, OURS, Methods
+from .baselines.methods import NAMES, Methods
 from .config import LearnerConfig
 from .document import Document, parse, read
 from .errors import ArgumentError, RecipeError, RunError, unknown_name
 from .models import MLP, NarrowCNN, WideCNN
+from .ours import OURS
 from .runs import CHECKPOINT, CONFIG, RECIPE, command, expanded
 from .schema import build
 from .streams import Chain, Permuted, Split

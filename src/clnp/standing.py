@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .ours import is_ours
+
 RECENT = 3
 """Tasks that the next ones are taken to last as long as."""
 
@@ -62,7 +64,7 @@ class Tuning:
 def tuning_of(config: Mapping[str, Any]) -> Tuning:
     """The fine-tuning that the config of a run asks for; baselines have none."""
     found = config.get("learner", {}).get("fine_tuning")
-    if not found or config.get("method", "clnp") != "clnp":
+    if not found or not is_ours(config):
         return Tuning()
     return Tuning(int(found["rounds"]), int(found["epochs"]))
 

@@ -8,6 +8,7 @@ from .console import alpha_told, described
 from .durations import duration
 from .ledger import aligned
 from .metrics import forgetting
+from .ours import is_ours, method_of
 from .outlook import Forecast
 from .runs import command
 
@@ -20,7 +21,7 @@ def summary(result: Mapping[str, Any]) -> str:
     parts = ["No task has been learnt yet."]
     if result["tasks"]:
         parts = [scores(result)]
-    ours = result.get("method", "clnp") == "clnp"
+    ours = is_ours(result)
     if result["tasks"] and ours:
         parts.append(neurons(result))
     if result["full"] is not None:
@@ -43,8 +44,7 @@ def status(
     num_done = len(result["tasks"]) if result is not None else 0
     num_tasks = len(config["tasks"])
     what = config.get("recipe") or "an experiment"
-    name = config.get("method", "clnp")
-    method = "" if name == "clnp" else f"{name}, "
+    method = "" if is_ours(config) else f"{method_of(config)}, "
     lines = [f"{path}: {what}, {method}seed {config['seed']}, head {config['head']}"]
     if sessions:
         last = sessions[-1]
@@ -89,13 +89,13 @@ def scores(result: Mapping[str, Any]) -> str:
 
 def verdict(result: Mapping[str, Any]) -> str:
     """Whether the outputs of all tasks are what they were when those ended."""
-    if result.get("method") == "joint":
+    if method_of(result) == "joint":
         return "all were learnt at the same time, so that there was nothing to forget"
     if all(task["unchanged"] in (True, None) for task in result["tasks"]):
         return "nothing was forgotten: all outputs are what they were, to the last bit"
     amount = forgetting(floats(result["scores"]))
     lost = "" if amount is None else f", forgetting {amount:.2f}"
-    then = ": see clnp verify" if result.get("method", "clnp") == "clnp" else lost
+    then = ": see clnp verify" if is_ours(result) else lost
     return f"outputs differ from when their task ended{then}"
 
 
@@ -153,7 +153,7 @@ def everything(
     parts = [summary(result)]
     if result["tasks"]:
         parts.append(f"Candidates\n{candidates(result)}")
-    if result["tasks"] and result.get("method", "clnp") == "clnp":
+    if result["tasks"] and is_ours(result):
         parts.append(f"Pruning, margin {config['learner']['margin']:g}\n{thresholds(result)}")
         foretold = Forecast(**result["forecast"])
         advice = "\n".join(f"{text[:1].upper()}{text[1:]}." for text in foretold.advice)

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from .assembly import experiment_of
-from .baselines.methods import OURS
 from .checkpoint import attached
 from .compare import read_comparison
 from .devices import find_device, use_threads
@@ -18,6 +17,7 @@ from .judgement import Record, expected, judge
 from .likeness import check_alike
 from .net import ContinualNet
 from .neural_pruning import figures
+from .ours import OURS
 from .recipe import recipe_of
 from .runs import (
     CHECKPOINT,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ..ours import OURS
 from .ewc import EWC
 from .finetune import Finetune
 from .hat import HAT
@@ -37,7 +38,6 @@ class Methods:
 
 BASELINES = (Single, Finetune, Joint, EWC, PackNet, HAT, SI, Superposition)
 """The classes of their settings."""
-OURS = "clnp"
 NAMES = (OURS, *(each.name for each in fields(Methods)))
 
 

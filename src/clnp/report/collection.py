@@ -8,6 +8,7 @@ from typing import Any
 
 from ..compare import read_comparison
 from ..errors import RunError
+from ..ours import OURS
 from ..runs import CONFIG, EVENTS, command, expanded
 from ..series import SERIES, read_series, run_of
 from .history import RunHistory, TaskHistory, name_of, read_run
@@ -224,7 +225,7 @@ def _title(members: Sequence[Member]) -> str:
         return f"{title}: {len(members)} {_kind(members)} compared"
     if len(runs) > 1:
         return f"{title}, {len(runs)} seeds"
-    method = "" if runs[0].method == "clnp" else f" by {clean(runs[0].method)}"
+    method = "" if runs[0].method == OURS else f" by {clean(runs[0].method)}"
     return f"{title}{method}, seed {'?' if runs[0].seed is None else runs[0].seed}"
 
 
@@ -268,6 +269,6 @@ def _notes(run: RunHistory, name: str) -> Iterator[str]:
         yield f"{where}{lines} of {EVENTS} {verb} damaged and left out; curves may have gaps."
     if not run.num_events:
         yield f"{where}{there} is no {EVENTS}: training and pruning curves are missing."
-    if any(task.unchanged is False for task in run.learnt) and run.method == "clnp":
+    if any(task.unchanged is False for task in run.learnt) and run.method == OURS:
         check = command("verify", run.path)
         yield f"{where}OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen: {check}."

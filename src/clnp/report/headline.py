@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ..durations import duration
 from ..metrics import average, forgetting
+from ..ours import OURS
 from . import markup
 from .collection import Collection, Member
 from .history import RunHistory
@@ -18,7 +19,7 @@ def lead(collection: Collection) -> str:
     """What was run, in two sentences."""
     names, num = collection.names, collection.num_tasks
     methods = list(dict.fromkeys(each.method for each in collection.runs))
-    how = "neural pruning" if methods == ["clnp"] else in_words(methods, 12)
+    how = "neural pruning" if methods == [OURS] else in_words(methods, 12)
     heads = {each.head for each in collection.runs} & {"single", "multi"}
     network = f" in a {heads.pop()}-head network" if len(heads) == 1 else ""
     ends = [shortened(clean(name), 60) for name in names[:num]][:: max(num - 1, 1)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..ours import OURS
 from ..outlook import Forecast
 from ..runs import (
     ENVIRONMENT,
@@ -165,7 +166,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     return RunHistory(
         path=place,
         recipe=str(config.get("recipe") or name_of(place)),
-        method=str(result.get("method") or config.get("method") or "clnp"),
+        method=str(result.get("method") or config.get("method") or OURS),
         seed=count(config.get("seed")),
         head=str(config.get("head", "?")),
         num_tasks=len(sequence(config.get("tasks"))),

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ..atomic import replace_file
 from ..errors import RunError
+from ..ours import method_of
 from ..runs import RECIPE, read_json, to_json, writing
 
 Event = Mapping[str, Any]
@@ -56,7 +57,7 @@ class TrackedRun:
         if not re.fullmatch(r"seed-?\d+", self._path.name):
             return []
         series = self._path.parent
-        compared = series.name == self.config.get("method", "clnp")
+        compared = series.name == method_of(self.config)
         return [series.parent.name, series.name] if compared else [series.name]
 
     @property
