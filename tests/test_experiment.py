@@ -691,7 +691,7 @@ def test_tasks_can_be_added_to_a_run_of_a_baseline(tmp_path, settings):
 def test_tasks_cannot_be_added_to_joint_training(tmp_path):
     made = [replace(experiment(*names), baseline=Joint()) for names in ("ab", "abc")]
     first = made[0].run(tmp_path / "run")
-    with pytest.raises(RunError, match="run: joint training learns all tasks at the same time"):
+    with pytest.raises(RunError, match="run: joint learns all tasks at the same time"):
         made[1].run(tmp_path / "run")
     assert made[0].run(tmp_path / "run") == first
 

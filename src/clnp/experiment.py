@@ -11,9 +11,7 @@ import torch
 from torch import nn
 
 from .arguments import check_kind, listed, number_of_seconds, whole_number
-from .baselines.dense_method import DenseMethod
-from .baselines.joint import Joint, JointMethod
-from .baselines.methods import BASELINES
+from .baselines.methods import BASELINES, method_for, takes_more_tasks
 from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import arithmetic, describe, peak_bytes
@@ -266,10 +264,10 @@ class Course:
 
     def _check_added(self, num_added: int) -> None:
         """Raise an error unless the run can have that many tasks at the end too."""
-        if isinstance(self.experiment.baseline, Joint):
+        if not takes_more_tasks(self.experiment.baseline):
             raise RunError(
-                f"{self.run.path}: joint training learns all tasks at the same time, so that none "
-                "can be added; begin a new run"
+                f"{self.run.path}: {self.experiment.method} learns all tasks at the same time, so "
+                "that none can be added; begin a new run"
             )
         fresh = self._method(None)  # The network of the run may be inside a task.
         for task in self.experiment.tasks[-num_added:]:
@@ -291,9 +289,7 @@ class Course:
         )
         if experiment.baseline is None:
             return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
-        if isinstance(experiment.baseline, Joint):
-            return JointMethod(experiment.baseline, setting, state)
-        return DenseMethod(experiment.baseline, setting, state)
+        return method_for(experiment.baseline, setting, state)
 
     def _announce(self, event: str, task: Task) -> None:
         self._tell(

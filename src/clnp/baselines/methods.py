@@ -1,13 +1,16 @@
-"""The baselines by name, and their settings in a recipe."""
+"""The baselines by name, their settings in a recipe, and what carries them out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ..method import Method, Setting
 from ..ours import OURS
+from .dense_method import DenseMethod
 from .ewc import EWC
 from .finetune import Finetune
 from .hat import HAT
-from .joint import Joint
+from .joint import Joint, JointMethod
 from .packnet import PackNet
 from .si import SI
 from .single import Single
@@ -44,3 +47,15 @@ NAMES = (OURS, *(each.name for each in fields(Methods)))
 def baseline_of(methods: Methods, name: str) -> Any:
     """The settings of the baseline of that name; None for neural pruning."""
     return None if name == OURS else getattr(methods, name)
+
+
+def method_for(baseline: Any, setting: Setting, state: Mapping[str, Any] | None) -> Method:
+    """What carries out the baseline with these settings, from the start or from a saved state."""
+    if isinstance(baseline, Joint):
+        return JointMethod(baseline, setting, state)
+    return DenseMethod(baseline, setting, state)
+
+
+def takes_more_tasks(baseline: Any) -> bool:
+    """Whether tasks can be added to a run with these settings; None are those of neural pruning."""
+    return not isinstance(baseline, Joint)
