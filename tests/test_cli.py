@@ -28,6 +28,7 @@ COMMANDS = (
     "report",
     "recipes",
 )
+NAME_ONE = "name the directory of a run, a series or a comparison"
 SRC = str(Path(__file__).parents[1] / "src")
 RECIPE = """\
 description = "two small tasks"
@@ -316,15 +317,18 @@ def test_a_mistake_in_a_recipe_is_named(folder, capsys, monkeypatch, change, mes
         (["run", "small.toml", "--device", "cuda:77"], r"device 'cuda:77' cannot be used here .*"),
         (["run", "small.toml", "--out", "small.toml"], r"small\.toml is a file; give the run .*"),
         (["run", "small.toml", "--out", "."], r"\. is not empty; give the run a directory .*"),
-        (["resume", "gone"], "there is no run at gone"),
-        (["inspect", "gone"], "there is no run at gone"),
-        (["verify", "gone"], "there is no run at gone"),
-        (["inspect", "."], r"\. is not a run: it has no config\.json"),
+        (["resume", "gone"], f"there is no run at gone; {NAME_ONE}"),
+        (["inspect", "gone"], f"there is no run at gone; {NAME_ONE}"),
+        (["verify", "gone"], f"there is no run at gone; {NAME_ONE}"),
+        (
+            ["inspect", "."],
+            r"\. is not a run: it has no config\.json; name the directory of a run.*",
+        ),
         (["recipes", "gone"], r"unknown recipe 'gone'.*"),
         (["run", "small.toml", "--device", "meta"], r"device 'meta' cannot be used here .*"),
         (["run", "~nosuchuser/x"], "~nosuchuser/x: there is no such file; check the path"),
         (["run", "a" * 300 + ".toml"], "a+.toml: the file cannot be read: File name too long"),
-        (["inspect", "a" * 300], "there is no run at a+"),
+        (["inspect", "a" * 300], f"there is no run at a+; {NAME_ONE}"),
         (["run", "small.toml", "--set", "description=\udcff"], r"--set .*: this is not UTF-8"),
         (["run", "small.toml", "--set", ".".join("a" * 3000) + "=1"], ".*"),
         (
@@ -349,14 +353,26 @@ def test_what_makes_no_sense_is_one_sentence(folder, capsys, arguments, message)
 
 def test_an_error_in_json_is_json_too(folder, capsys):
     assert cli.main(["inspect", "gone", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out) == {"error": "there is no run at gone"}
+    assert json.loads(capsys.readouterr().out) == {"error": f"there is no run at gone; {NAME_ONE}"}
+
+
+def test_a_result_that_is_damaged_is_written_anew_once_it_is_removed(run, capsys):
+    before = read_json(run, RESULT, {})
+    (run / RESULT).write_text("{")
+    damaged = (
+        r".*result\.json is damaged: .*; remove it and go on with the run, which writes it anew"
+    )
+    fails(capsys, 2, damaged, "resume", run)
+    (run / RESULT).unlink()
+    assert cli.main(["resume", str(run), "--quiet"]) == 0
+    assert {**read_json(run, RESULT, {}), "timings": None} == {**before, "timings": None}
 
 
 def test_debug_shows_the_traceback(folder, capsys):
     assert cli.main(["inspect", "gone", "--debug"]) == 2
     error = capsys.readouterr().err
     assert "Traceback" in error
-    assert error.endswith("clnp: there is no run at gone\n")
+    assert error.endswith(f"clnp: there is no run at gone; {NAME_ONE}\n")
 
 
 def test_a_setting_that_would_change_nothing_is_refused(folder, capsys):

@@ -172,10 +172,10 @@ def test_the_exit_code_tells_how_it_ended(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        (None, None, "there is no run at run"),
+        (None, None, "there is no run at run; name the directory of a run"),
         ("config.json", "{", "config.json is damaged"),
         ("series.json", "{}", "the files of run are damaged, or of another version of clnp"),
-        ("notes.txt", "x", "there is no run at run"),
+        ("notes.txt", "x", "there is no run at run; name the directory of a run"),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path, capsys, monkeypatch, file, text, message):

@@ -72,7 +72,7 @@ def test_a_directory_that_holds_something_cannot_become_a_run(tmp_path):
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"there is no run at .*nowhere"):
+    with pytest.raises(RunError, match=r"there is no run at .*nowhere; name the directory of"):
         Run.open(tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"is not a run: it has no config\.json"):
         Run.open(tmp_path)
@@ -163,14 +163,15 @@ def test_environments_are_collected(tmp_path):
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / CONFIG).write_text('{"tasks": ')
-    with pytest.raises(RunError, match=r"config\.json is damaged: Expecting value"):
+    remedy = "; put a copy of it back, or begin a new run"
+    with pytest.raises(RunError, match=rf"config\.json is damaged: Expecting value.*{remedy}"):
         read_config(tmp_path)
     (tmp_path / "result.json").mkdir()
     with pytest.raises(RunError, match=r"result\.json cannot be read: Is a directory"):
         read_json(tmp_path, "result.json", {})
     for text, kind in (("[]", "list"), ("null", "NoneType"), ('"x"', "str")):
         (tmp_path / "some.json").write_text(text)
-        with pytest.raises(RunError, match=rf"some\.json is damaged: it holds a {kind}"):
+        with pytest.raises(RunError, match=rf"some\.json is damaged: it holds a {kind}{remedy}"):
             read_json(tmp_path, "some.json", {})
     (tmp_path / "some.json").write_text("[" * 100_000)
     with pytest.raises(RunError, match=r"some\.json is damaged"):
@@ -181,7 +182,7 @@ def test_files_of_another_form_are_refused(tmp_path):
     (tmp_path / CONFIG).write_text('{"format": 99}')
     with pytest.raises(RunError, match="has format 99, this clnp reads 1; use the clnp that wrote"):
         read_config(tmp_path)
-    message = "are damaged, or of another version of clnp: KeyError"
+    message = "are damaged, or of another version of clnp: KeyError.*; use the clnp that wrote them"
     with pytest.raises(RunError, match=message), reading(tmp_path):
         {}["gone"]
     with pytest.raises(RunError, match="mine"), reading(tmp_path):

@@ -13,6 +13,7 @@ from .errors import RunError
 from .following import ENDED, Following, Scene
 from .frames import SILENCE, closing, frame, line
 from .glyphs import Screen, glyphs_for, screen_of
+from .runs import no_run
 
 SCREEN_SECONDS, LINE_SECONDS = 1.0, 10.0
 """How often to look, unless told otherwise: for a screen, and for a log."""
@@ -30,7 +31,7 @@ def watch(
         following = Following(path, patience=0.0)
         scene = following.look()
         if scene.kind is None:
-            raise RunError(f"there is no run at {following.path}")
+            raise RunError(no_run(following.path))
         return scene, "\n".join(frame(scene, screen=screen_of(sys.stdout)))
     display = _display(sys.stdout, quiet=quiet)
     with contextlib.closing(display):

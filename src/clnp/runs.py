@@ -37,6 +37,7 @@ ENVIRONMENT = "environment.json"
 LOCK = ".lock"
 FORMAT = 1
 """Version of the files in a run directory."""
+NAME_ONE = "name the directory of a run, a series or a comparison"
 
 
 class Run:
@@ -191,6 +192,11 @@ def taken(path: Path) -> str:
     )
 
 
+def no_run(path: Path) -> str:
+    """What to say where a run is looked for and nothing is."""
+    return f"there is no run at {path}; {NAME_ONE}"
+
+
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """The value as JSON that every reader accepts: what is not a finite number becomes text."""
 
@@ -228,7 +234,8 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, ClnpError):
             raise
         raise RunError(
-            f"the files of {path} are damaged, or of another version of clnp: {error!r}"
+            f"the files of {path} are damaged, or of another version of clnp: {error!r}; use the "
+            "clnp that wrote them, or begin a new run"
         ) from error
 
 
@@ -247,14 +254,14 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The config of the run at `path`; a `RunError` unless there is one."""
     place = expanded(path)
     if not os.path.exists(place):
-        raise RunError(f"there is no run at {place}")
+        raise RunError(no_run(place))
     if not os.path.isfile(place / CONFIG):
         if os.path.isfile(place / EVENTS) and not has_learnt(place):
             raise RunError(
                 f"{place} is no run any more: it failed before it had learnt anything; begin it "
                 "again"
             )
-        raise RunError(f"{place} is not a run: it has no {CONFIG}")
+        raise RunError(f"{place} is not a run: it has no {CONFIG}; {NAME_ONE}")
     config: dict[str, Any] = read_json(place, CONFIG, {})
     if config.get("format") != FORMAT:
         raise RunError(
@@ -273,10 +280,17 @@ def read_json(path: Path, name: str, otherwise: Any) -> Any:
     except OSError as error:
         raise RunError(f"{path / name} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path / name} is damaged: {error}") from error
+        raise RunError(_damaged(path / name, str(error))) from error
     if not isinstance(found, type(otherwise)):
-        raise RunError(f"{path / name} is damaged: it holds a {type(found).__name__}")
+        raise RunError(_damaged(path / name, f"it holds a {type(found).__name__}"))
     return found
+
+
+def _damaged(file: Path, reason: str) -> str:
+    remedy = "put a copy of it back, or begin a new run"
+    if file.name == RESULT:
+        remedy = "remove it and go on with the run, which writes it anew"
+    return f"{file} is damaged: {reason}; {remedy}"
 
 
 def last_environment(place: Path) -> dict[str, Any]:
