@@ -41,7 +41,7 @@ class TaskSettings:
     """What one task has of its own; what is not given is as for all tasks."""
 
     margin: float | None = None
-    """What its validation score may give up, in percentage points."""
+    """What its validation score may give up, in the units of the score."""
     alphas: tuple[Alpha, ...] = ()
     """Strengths of the L1 penalty to try for it; one is a choice that is made."""
     lrs: tuple[float, ...] = ()
@@ -55,7 +55,8 @@ class LearnerConfig:
     """How tasks are learnt; `alphas` and `lrs` span the grid, and `training` has the rest."""
 
     margin: float = 0.5
-    """What the validation score may give up for free neurons, in percentage points."""
+    """What the validation score may give up for free neurons, in the units of the score:
+    percentage points, unless the objective is one of your own."""
     alphas: tuple[Alpha, ...] = ()
     """Strengths of the L1 penalty to try, which replace `training.alpha`."""
     lrs: tuple[float, ...] = ()
