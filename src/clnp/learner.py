@@ -90,7 +90,8 @@ class Learner:
         with isolated(net.device):
             data = load_task(task, net.device, self.config, seed=self.seed)
             try:
-                self._check_inputs(data, progress)
+                if not progress.trained and progress.resumed is None:
+                    self._check_trainable(data)
                 self._train_all(data, progress)
                 self._prune_winner(data, progress)
                 num_rounds = self._fine_tune(data, progress)
@@ -115,7 +116,7 @@ class Learner:
             data = load_task(task, self.net.device, config, seed=self.seed)
             mode = self.net.training
             try:
-                self._check_inputs(data, Progress())
+                self._check_trainable(data)
             finally:
                 self.net.train(mode)
 
@@ -124,10 +125,8 @@ class Learner:
         chosen = self.config.training.initialisation
         net.begin_task(data.task.name, data.num_outputs, initial=initialisation(chosen))
 
-    def _check_inputs(self, data: TaskData, progress: Progress) -> None:
-        """Refuse a task whose inputs do not fit the network, before anything is trained."""
-        if progress.trained or progress.resumed is not None:
-            return
+    def _check_trainable(self, data: TaskData) -> None:
+        """Refuse penalties, optimizers and inputs that do not fit, before anything is trained."""
         for training in self.candidates(data.task.name):
             alpha_by_layer(self.net.graph, training.alpha)
             check_optimizer(training, self.net.device)
