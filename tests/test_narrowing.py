@@ -9,8 +9,8 @@ from clnp.axis import Segment
 from clnp.discovery import discover
 from clnp.layouts import Mark, Neurons
 from clnp.narrowing import Plan, Replay, agrees, halved, narrow, single
+from clnp.observing import Moment
 from clnp.trace import Event
-from clnp.watching import Moment
 
 IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 

@@ -10,8 +10,8 @@ from clnp.axis import Segment
 from clnp.discovery import discover
 from clnp.errors import GraphError
 from clnp.layouts import Groups, Mark, Neurons
+from clnp.observing import observe
 from clnp.trace import Recorder
-from clnp.watching import watch
 
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 VECTORS = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
@@ -28,7 +28,7 @@ def record(model, x, *, classifier):
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     recorder = Recorder(layers, (), classifier=classifier, groups=Groups())
     recorder.begin(model, x)
-    out = watch(model, ((x,), {}), observer=recorder, opaque=layers)
+    out = observe(model, ((x,), {}), observer=recorder, opaque=layers)
     return recorder, out
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from .errors import Problem
 from .example import Inputs, random_state, seed, seed_all
 from .narrowing import Plan, close, fill, outputs_of
+from .observing import Moment, in_checkpoint, observe
 from .operations import imitate
 from .validation import ROOT
-from .watching import Moment, in_checkpoint, watch
 
 _NUM_TRIES = 8
 _NUM_PASSES = 2
@@ -138,7 +138,7 @@ def differences(
     try:
         if _repeats(model, inputs):
             return [] if _outlasts_training(model, inputs) else [_REMEMBERED]
-        watch(model, imitate(inputs, torch.clone), observer=draws, opaque=opaque)
+        observe(model, imitate(inputs, torch.clone), observer=draws, opaque=opaque)
     except Exception:
         return []  # forward does not bear other weights, which `agrees` will find as well
     return draws.problems or [

@@ -20,11 +20,11 @@ from .example import Inputs, batch_size, inputs_of, own_random_numbers, two_of
 from .graph import Graph, Site, describe
 from .layouts import Groups, Mark, Neurons, spell
 from .narrowing import Plan, Replay, agrees, halved, narrow, single
+from .observing import Moment, Observer, failure_of, observe
 from .operations import imitate, tensors_in
 from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
 from .trace import Event, Recorder
 from .validation import ROOT, Validation, held_tensors, takes_task, validate
-from .watching import Moment, Observer, failure_of, watch
 
 
 def inspect(model: nn.Module, example_input: Any, *, classifier: str | None = None) -> Graph:
@@ -176,10 +176,10 @@ class _Search:
             given = imitate(inputs, torch.clone)
             if isinstance(observer, Recorder):
                 observer.begin(model, given)
-            watched = watch(
+            observed = observe(
                 model, given, observer=observer, opaque=self._opaque, with_grad=with_grad
             )
-            return [watched]
+            return [observed]
         except Exception as error:
             # What was found before may well be the reason.
             known = observer.problems if isinstance(observer, Replay) else self.problems * with_grad

@@ -1,6 +1,6 @@
 """Where the neurons of a tensor lie, and how shapes and meetings of tensors move them.
 
-While a model is watched, every tensor has a state: its `Neurons` (which dimension is the neuron
+While a model is observed, every tensor has a state: its `Neurons` (which dimension is the neuron
 axis, and whose neurons lie along it), or a `Mark` that says why it has none. All sizes here are
 those of the full-width model.
 """

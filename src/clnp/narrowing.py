@@ -16,11 +16,11 @@ from .axis import Axis, num_entries, positions
 from .errors import Problem
 from .example import Inputs, seed
 from .layouts import Mark, Neurons
+from .observing import Moment
 from .operations import imitate, tensors_in
 from .surgery import NORMS, is_mixing, plain_layer, with_layers
 from .trace import Event
 from .validation import ROOT
-from .watching import Moment
 
 _SIZES = (
     "in_features", "out_features", "in_channels", "out_channels", "num_features", "num_parameters",

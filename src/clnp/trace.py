@@ -10,11 +10,11 @@ from torch import nn
 from .axis import Axis, Segment, has_input
 from .errors import Problem
 from .layouts import Groups, Mark, Neurons, Refusal, State, spell
+from .observing import Moment
 from .operations import Call, imitate, tensors_in
 from .rules import FORM_ONLY, interpret
 from .surgery import CONVOLUTIONS, is_mixing
 from .validation import held_tensors
-from .watching import Moment
 
 
 @dataclass(frozen=True)

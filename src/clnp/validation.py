@@ -24,7 +24,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 class Validation:
     """The layers of a model that can be followed, those that cannot, and the problems they are.
 
-    `layers` and `refused` are watched from outside only: nobody looks into their forward.
+    `layers` and `refused` are observed from outside only: nobody looks into their forward.
     """
 
     layers: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""A forward pass, watched: an observer sees and runs every operation and every layer call."""
+"""A forward pass, observed: an observer sees and runs every operation and every layer call."""
 
 import os
 import sys
@@ -51,10 +51,10 @@ class Observer(Protocol):
         """The result of an operation."""
 
     def on_layer(self, moment: Moment, layer: nn.Module) -> Any:
-        """The result of calling a layer that is watched from outside only."""
+        """The result of calling a layer that is observed from outside only."""
 
 
-class _Watcher(TorchFunctionMode):
+class _Observation(TorchFunctionMode):
     def __init__(self, observer: Observer) -> None:
         super().__init__()
         self.observer = observer
@@ -99,7 +99,7 @@ class _Watcher(TorchFunctionMode):
         return wrapped
 
 
-def watch(
+def observe(
     model: nn.Module,
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     *,
@@ -107,21 +107,21 @@ def watch(
     opaque: Collection[str],
     with_grad: bool = False,
 ) -> Any:
-    """What the model returns; layers at the paths `opaque` are watched from outside only.
+    """What the model returns; layers at the paths `opaque` are observed from outside only.
 
     Instead of hooks, which a direct call of `forward` passes by, `forward` itself is wrapped.
     """
-    watcher = _Watcher(observer)
+    observation = _Observation(observer)
     wrapped = []
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
         own = module.__dict__.get("forward")
         wrapped.append((module, own))
-        module.__dict__["forward"] = watcher.wrap(path, module, opaque=path in opaque)
+        module.__dict__["forward"] = observation.wrap(path, module, opaque=path in opaque)
     args, kwargs = inputs
     try:
-        with torch.set_grad_enabled(with_grad), watcher:
+        with torch.set_grad_enabled(with_grad), observation:
             return model(*args, **kwargs)
     finally:
         for module, own in wrapped:
@@ -132,9 +132,9 @@ def watch(
 
 
 def in_checkpoint() -> bool:
-    """Whether torch.utils.checkpoint called what now runs in the watched pass."""
+    """Whether torch.utils.checkpoint called what now runs in the observed pass."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not watch.__code__:
+    while frame is not None and frame.f_code is not observe.__code__:
         if frame.f_code.co_filename == _CHECKPOINT:
             return True
         frame = frame.f_back

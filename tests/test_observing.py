@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from assembled import Assembled
-from clnp.watching import Moment, watch
+from clnp.observing import Moment, observe
 
 
 @dataclass
@@ -33,14 +33,14 @@ def test_layers_are_seen_from_outside_and_operations_with_their_module():
     inner = nn.Sequential(Doubled(4, 4), nn.ReLU())
     model = Assembled(lambda m, x: m.inner(x.tanh()).shape and m.inner(x) * 2, inner=inner)
     notes = Notes()
-    out = watch(model, ((torch.ones(1, 4),), {}), observer=notes, opaque=["inner.0"])
+    out = observe(model, ((torch.ones(1, 4),), {}), observer=notes, opaque=["inner.0"])
     assert torch.equal(out, inner(torch.ones(1, 4)) * 2)
     once = [("inner.0", "Doubled"), ("inner.1", "relu")]
     assert notes.seen == [("", "tanh"), *once, *once, ("", "mul")]
-    assert notes.source.startswith("test_watching.py:")
+    assert notes.source.startswith("test_observing.py:")
     assert not out.requires_grad
     inputs = ((torch.ones(1, 4),), {})
-    assert watch(model, inputs, observer=notes, opaque=["inner.0"], with_grad=True).requires_grad
+    assert observe(model, inputs, observer=notes, opaque=["inner.0"], with_grad=True).requires_grad
 
 
 def test_model_is_left_as_it_was():
@@ -54,7 +54,7 @@ def test_model_is_left_as_it_was():
     notes = Notes()
     notes.on_layer = fail
     with pytest.raises(KeyError):
-        watch(model, ((torch.ones(1, 4),), {}), observer=notes, opaque=["0"])
+        observe(model, ((torch.ones(1, 4),), {}), observer=notes, opaque=["0"])
     assert "forward" not in vars(model[0])
     assert model[1].forward is own
 
@@ -70,7 +70,7 @@ def test_operations_draw_the_same_numbers_whatever_ran_before_them():
     for num in (1, 7):
         model = Assembled(run)
         model.num = num
-        watch(model, ((torch.ones(1),), {}), observer=Notes(), opaque=[])
+        observe(model, ((torch.ones(1),), {}), observer=Notes(), opaque=[])
     assert torch.equal(*drawn)
 
 
