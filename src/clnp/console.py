@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-Event = Mapping[str, Any]
+from .events import Event
 
 LINE_SECONDS = 10.0
 """In a log, epochs are told of this often at most."""

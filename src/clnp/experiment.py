@@ -16,10 +16,11 @@ from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import arithmetic, describe, peak_bytes
 from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
+from .events import Event
 from .identity import plain
 from .judgement import is_known, judge, note, note_elsewhere
 from .likeness import check_alike, describe_model, fingerprints
-from .method import Event, Method, Setting
+from .method import Method, Setting
 from .neural_pruning import NeuralPruning
 from .ours import OURS
 from .runs import (

@@ -20,6 +20,7 @@ from .activity import Activity
 from .arguments import alpha_by_layer
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
+from .events import Event
 from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
 from .generators import isolated, seed_all
 from .grid import judged, train_at_once
@@ -33,8 +34,6 @@ from .pruning import PruningPlan
 from .seeds import derive
 from .task import Task, TaskData
 from .training import Training, check_optimizer
-
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A method of continual learning, as a run carries it out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal, Protocol
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .config import LearnerConfig
+from .events import Event
 from .fit import Epoch
 from .loading import load_task
 from .task import Task, TaskData
-
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

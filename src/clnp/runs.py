@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from .atomic import TEMPORARY, replace_file
 from .errors import ClnpError, RunError
+from .events import Event
 
 CHECKPOINT = "checkpoint.safetensors"
 EVENTS = "events.jsonl"
@@ -140,7 +141,7 @@ class Run:
                 "seconds": self.seconds,
             }
 
-    def log(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def log(self, event: Event) -> dict[str, Any]:
         """Append an event, and give it back with `at`: for how many seconds the run has worked."""
         assert self._events is not None
         written = {**event, "at": round(self.seconds, 3)}

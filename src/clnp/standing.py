@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .events import Event
 from .ours import is_ours
 
 RECENT = 3
 """Tasks that the next ones are taken to last as long as."""
 
-Event = Mapping[str, Any]
 DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What may come of a line that is not what an event should be."""
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ClnpError, RunError
+from ..events import Event
 from ..runs import EVENTS, RESULT, Run, last_environment, read_config, read_events, read_json
-from .tracker import Event, TrackedRun, Tracker
+from .tracker import TrackedRun, Tracker
 
 
 def warn(text: str) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 from filelock import FileLock
 
 from ..errors import StoppedError
+from ..events import Event
 from .curves import Curves, Point, Table, settings
-from .tracker import Event, TrackedRun, note, recall, require
+from .tracker import TrackedRun, note, recall, require
 
 FLUSH_SECONDS = 5.0
 """How often curves are sent: a request for each epoch could take longer than the epoch."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..events import Event
 from .curves import ALL, Curves, Point, settings
-from .tracker import Event, TrackedRun, require
+from .tracker import TrackedRun, require
 
 DIRECTORY = "tensorboard"
 SUFFIX = ".clnp"

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from ..atomic import replace_file
 from ..errors import RunError
+from ..events import Event
 from ..ours import method_of
 from ..runs import RECIPE, read_json, to_json, writing
 
-Event = Mapping[str, Any]
 IDENTIFIERS = "trackers.json"
 """What a run is called where it is tracked, to be found there again."""
 

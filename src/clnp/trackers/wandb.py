@@ -8,8 +8,9 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from ..events import Event
 from .curves import Curves, Point, Table
-from .tracker import Event, TrackedRun, note, recall, require
+from .tracker import TrackedRun, note, recall, require
 
 
 class WeightsAndBiases:
