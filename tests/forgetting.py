@@ -27,6 +27,25 @@ def permuted(*, num_tasks: int = 3, noise: float = 0.7, seed: int = 0) -> list[T
     ]
 
 
+def permuted_rule(num_tasks: int = 3) -> list[Task]:
+    """A linear rule, with the inputs in another order for each task."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 12, generator=generator)
+    y = (x @ torch.randn(12, 3, generator=generator)).argmax(1)
+    orders = [torch.randperm(12, generator=generator) for _ in range(num_tasks)]
+    return [
+        Task(f"t{number}", (x[:300, order], y[:300]), test=(x[300:, order], y[300:]))
+        for number, order in enumerate(orders)
+    ]
+
+
+def forgotten(result) -> float:
+    """How much accuracy the tasks have lost on average since each was learnt."""
+    rows = result["scores"]
+    lost = [rows[number][number] - rows[-1][number] for number in range(len(rows) - 1)]
+    return sum(lost) / len(lost)
+
+
 def experiment(
     baseline, *, head="single", noise=0.7, seed=0, device="cpu", **training
 ) -> Experiment:

@@ -13,7 +13,7 @@ from clnp.baselines.hat import ATTENTION, HAT, along, annealed, compensation
 from clnp.discovery import discover
 from clnp.errors import ArgumentError
 from clnp.packing import pack, unpack
-from forgetting import labelled, method_of
+from forgetting import Crash, forgotten, labelled, method_of, permuted_rule
 from networks import HEADS, NETWORKS, copied_state, example
 
 
@@ -291,31 +291,12 @@ def test_settings_that_make_no_sense_are_refused(options, message):
     assert caught.value.argument == next(iter(options))
 
 
-def permuted(num_tasks=3):
-    """The same problem with its inputs in another order each time."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(400, 12, generator=generator)
-    y = (x @ torch.randn(12, 3, generator=generator)).argmax(1)
-    orders = [torch.randperm(12, generator=generator) for _ in range(num_tasks)]
-    return [
-        Task(f"t{number}", (x[:300, order], y[:300]), test=(x[300:, order], y[300:]))
-        for number, order in enumerate(orders)
-    ]
-
-
 def experiment(baseline, *, epochs=15, patience=None):
     torch.manual_seed(0)
     sgd = {"optimizer": "SGD", "lr": 0.1, "batch_size": 16, "clip_norm": 10_000.0}
     config = LearnerConfig(training=Training(epochs=epochs, patience=patience, **sgd))
     model = clnp.MLP(12, (60, 60), 3)
-    return Experiment(model, torch.zeros(2, 12), permuted(), config, baseline=baseline)
-
-
-def forgotten(result):
-    """How much accuracy the tasks have lost on average since each was learnt."""
-    rows = result["scores"]
-    lost = [rows[number][number] - rows[-1][number] for number in range(len(rows) - 1)]
-    return sum(lost) / len(lost)
+    return Experiment(model, torch.zeros(2, 12), permuted_rule(), config, baseline=baseline)
 
 
 def test_a_run_forgets_much_less_than_fine_tuning(tmp_path):
@@ -325,10 +306,6 @@ def test_a_run_forgets_much_less_than_fine_tuning(tmp_path):
     assert abs(forgotten(result)) < 2
     assert min(result["scores"][-1]) > 60
     assert result["stored_bytes"]["masks"] == 3 * 120 * 4
-
-
-class Crash(BaseException):
-    """What a power cut looks like from inside."""
 
 
 @pytest.mark.parametrize("patience", [None, 2])

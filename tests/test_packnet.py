@@ -4,14 +4,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import clnp
-from clnp import Experiment, LearnerConfig, Task, Training
+from clnp import Experiment, LearnerConfig, Training
 from clnp.baselines import packnet
 from clnp.baselines.dense import DenseNet
 from clnp.baselines.finetune import Finetune
 from clnp.baselines.packnet import PackNet, packed, survivors
 from clnp.errors import ArgumentError, CapacityError
 from clnp.packing import pack, unpack
-from forgetting import labelled, method_of
+from forgetting import Crash, forgotten, labelled, method_of, permuted_rule
 from networks import HEADS, NETWORKS, copied_state, example, same_state
 
 
@@ -290,31 +290,14 @@ def test_held_weights_have_no_part_in_the_norm_of_the_gradient():
     assert any(weight.grad.any() for weight in net.parameters())
 
 
-def permuted(num_tasks=3):
-    """The same problem with its inputs in another order each time."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(400, 12, generator=generator)
-    y = (x @ torch.randn(12, 3, generator=generator)).argmax(1)
-    orders = [torch.randperm(12, generator=generator) for _ in range(num_tasks)]
-    return [
-        Task(f"t{number}", (x[:300, order], y[:300]), test=(x[300:, order], y[300:]))
-        for number, order in enumerate(orders)
-    ]
-
-
 def experiment(baseline, *, head="single", epochs=8):
     torch.manual_seed(0)
     training = Training(epochs=epochs, lr=0.01, batch_size=32)
     config = LearnerConfig(training=training)
     model = clnp.MLP(12, (40, 40), 3)
-    return Experiment(model, torch.zeros(2, 12), permuted(), config, head=head, baseline=baseline)
-
-
-def forgotten(result):
-    """How much accuracy the tasks have lost on average since each was learnt."""
-    rows = result["scores"]
-    lost = [rows[number][number] - rows[-1][number] for number in range(len(rows) - 1)]
-    return sum(lost) / len(lost)
+    return Experiment(
+        model, torch.zeros(2, 12), permuted_rule(), config, head=head, baseline=baseline
+    )
 
 
 def test_a_run_forgets_nothing(tmp_path):
@@ -326,10 +309,6 @@ def test_a_run_forgets_nothing(tmp_path):
     assert min(result["scores"][-1]) > 60
     num_weights = 12 * 40 + 40 * 40 + 40 * 3
     assert result["stored_bytes"]["masks"] == num_weights * 2 // 8
-
-
-class Crash(BaseException):
-    """What a power cut looks like from inside."""
 
 
 @pytest.mark.parametrize(("event", "number"), [("epoch", 5), ("epoch", 8), ("task", 2)])
