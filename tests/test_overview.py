@@ -179,6 +179,12 @@ def test_a_headline_without_test_data():
     for task in result["tasks"]:
         task.update(test_score=None, unchanged=None)
     assert headline(result) == ["Layers 80 % free on average."]
+    half = made_up(2, {"fc1": 10})
+    half["scores"] = [[90.0], [90.0, None]]
+    half["tasks"][1].update(test_score=None, unchanged=None)
+    first, second = headline(half)
+    assert first.startswith("Average test accuracy of 1 of 2 tasks 90.00, ")
+    assert "the outputs of 1 of 2 tasks are what they were" in second
     one = made_up(1, {"fc1": 10})
     one["scores"] = [["nan"]]
     assert headline(one)[0].startswith("Average test accuracy nan, forgetting exactly 0,")

@@ -103,6 +103,12 @@ def test_scores_without_percent_and_without_test_data(tmp_path):
     assert facts(none)["Average test score"][0] == "unknown"
 
 
+def test_the_average_of_the_tasks_that_have_test_data(tmp_path):
+    scores = [[90.0], [90.0, None], [90.0, None, 94.0]]
+    found = facts(write_run(tmp_path / "run", scores=scores))["Average test accuracy"]
+    assert found == ("92.00 %", "Of 2 of 3 tasks, after the last")
+
+
 def test_what_was_run_in_a_sentence(tmp_path):
     run = write_run(tmp_path / "run")
     assert lead(read_collection([run])) == (

@@ -132,7 +132,8 @@ def test_tasks_without_test_data_are_left_out_of_the_average():
     assert scores(half).splitlines()[2:] == [
         "flowers            -      -  no test data",
         "trees          80.00  80.00     identical",
-        "Average 80.00; nothing was forgotten: all outputs are what they were, to the last bit.",
+        "Average of 1 of 2 tasks 80.00; nothing was forgotten: the outputs of 1 of 2 tasks are "
+        "what they were, to the last bit.",
     ]
     none = result(tasks=tasks(None, None, scored=(None, None)), scores=[[None], [None, None]])
     assert scores(none).splitlines()[1:] == [
@@ -237,7 +238,7 @@ def test_a_real_run_is_summed_up_from_its_files(tmp_path):
     score = f"{found['tasks'][0]['test_score']:.2f}"
     assert lines[2].split() == ["x", score, score, "identical"]
     assert lines[3].split() == ["y", "-", "-", "no", "test", "data"]
-    assert lines[4].startswith(f"Average {score}; nothing was forgotten")
+    assert lines[4].startswith(f"Average of 1 of 2 tasks {score}; nothing was forgotten")
     assert lines[8].split() == ["(at", "the", "start)", "8"]
     sessions = json.loads((path / "environment.json").read_text())
     told = status(path, read_config(path), sessions, found, read_events(path))

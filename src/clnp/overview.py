@@ -29,7 +29,7 @@ from .runs import (
     reading,
 )
 from .series import aggregate, described as series_text, finished_results, read_series
-from .summary import everything, floats, status, verdict
+from .summary import everything, floats, part_of, status, verdict
 
 MOST_CHOICES = 2
 """Winners of the grid that are spelt out."""
@@ -112,7 +112,8 @@ def headline(result: Result) -> list[str]:
     known = [float(score) for score in result["scores"][-1] if score is not None]
     words = []
     if known:
-        words.append(f"average {measure(result)} {fmean(known):.2f}")
+        which = part_of(known, result["tasks"])
+        words.append(f"average {measure(result)}{which} {fmean(known):.2f}")
     lost = forgetting(floats(result["scores"]))
     same = all(task["unchanged"] in (True, None) for task in result["tasks"])
     if same and lost is not None and math.isfinite(lost):

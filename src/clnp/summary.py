@@ -84,15 +84,24 @@ def scores(result: Mapping[str, Any]) -> str:
     text = f"{title}\n{aligned(rows)}"
     if not known:
         return text
-    return f"{text}\nAverage {sum(known) / len(known):.2f}; {verdict(result)}."
+    average = f"Average{part_of(known, now)} {sum(known) / len(known):.2f}"
+    return f"{text}\n{average}; {verdict(result)}."
+
+
+def part_of(known: Sequence[Any], tasks: Sequence[Any]) -> str:
+    """Of how many tasks something is known, where it is not all of them."""
+    return "" if len(known) == len(tasks) else f" of {len(known)} of {len(tasks)} tasks"
 
 
 def verdict(result: Mapping[str, Any]) -> str:
     """Whether the outputs of all tasks are what they were when those ended."""
     if method_of(result) == "joint":
         return "all were learnt at the same time, so that there was nothing to forget"
-    if all(task["unchanged"] in (True, None) for task in result["tasks"]):
-        return "nothing was forgotten: all outputs are what they were, to the last bit"
+    judged = [task["unchanged"] for task in result["tasks"] if task["unchanged"] is not None]
+    if all(judged):
+        which = part_of(judged, result["tasks"])
+        outputs = f"the outputs{which} are" if which else "all outputs are"
+        return f"nothing was forgotten: {outputs} what they were, to the last bit"
     amount = forgetting(floats(result["scores"]))
     lost = "" if amount is None else f", forgetting {amount:.2f}"
     then = ": see clnp verify" if is_ours(result) else lost

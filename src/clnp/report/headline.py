@@ -1,9 +1,10 @@
 """What was run and what it came to: the top of a report."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from ..durations import duration
-from ..metrics import average, forgetting
+from ..metrics import forgetting
 from ..ours import OURS
 from . import markup
 from .collection import Collection, Member
@@ -72,13 +73,16 @@ def _over(runs: Sequence[RunHistory]) -> str:
 
 
 def _average(collection: Collection, member: Member) -> Fact | None:
-    found = spread_of(average(run.scores) if run.scores else None for run in member.runs)
+    rows = [run.scores[-1] for run in member.runs if run.scores]
+    known = [[score for score in row if score is not None] for row in rows]
+    found = spread_of(fmean(row) if row else None for row in known)
     if found is None:
         return ("Average test score", "unknown", "There is no test data.", "words")
     accuracy = "accuracy" in collection.score_name
     name = "Average test accuracy" if accuracy else "Average test score"
     value = f"{found.text()} %" if accuracy else found.text()
-    more = f"{_over(member.runs)}of {counted(member.num_tasks, 'task')}, after the last"
+    some = "" if known == list(map(list, rows)) else f"{max(map(len, known))} of "
+    more = f"{_over(member.runs)}of {some}{counted(member.num_tasks, 'task')}, after the last"
     return (name, value, more[0].upper() + more[1:], "" if found.num == 1 else "words")
 
 
