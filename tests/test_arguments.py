@@ -11,9 +11,7 @@ from clnp.arguments import (
     check_kind,
     check_room,
     checked_outputs,
-    described,
     extra_by_group,
-    first_difference,
     listed,
     neurons_by_group,
     number_of_seconds,
@@ -23,7 +21,7 @@ from clnp.arguments import (
 )
 from clnp.errors import ArgumentError, CapacityError, PruningError
 from clnp.graph import Graph
-from networks import ConvNet, Residual, example
+from networks import ConvNet, example
 
 
 @pytest.fixture(scope="module")
@@ -238,43 +236,6 @@ def test_a_single_head_has_no_more_outputs_than_the_classifier():
     expected = 'num_outputs is 5, and the single head has 4 for all tasks; .* use head="multi"'
     with pytest.raises(ArgumentError, match=expected):
         checked_outputs(5, own=4, single=True)
-
-
-def test_modules_are_described_by_class_and_settings():
-    found = described(ConvNet())
-    assert list(found) == ["(model)", "conv1", "bn1", "conv2", "bn2", "fc1", "dropout", "fc2"]
-    assert found["(model)"] == "ConvNet()"
-    assert found["dropout"] == "Dropout"
-    assert found["fc2"] == "Linear(in_features=7, out_features=4, bias=True)"
-    assert found["conv2"].startswith("Conv2d(6, 5, kernel_size=(3, 3)")
-
-
-def test_a_model_like_the_described_one_has_no_difference():
-    model = ConvNet().double()
-    model.dropout.p = 0.1
-    assert first_difference(model, described(ConvNet())) is None
-
-
-@pytest.mark.parametrize(
-    ("path", "layer", "expected"),
-    [
-        ("fc1", nn.Linear(45, 8), "fc1 is Linear(in_features=45, out_features=8, bias=True), exp"),
-        ("fc1", nn.Identity(), "fc1 is Identity(), expected Linear(in_features=45, out_features=7"),
-        ("bn1", nn.BatchNorm2d(6, eps=0.1), "bn1 is BatchNorm2d(6, eps=0.1"),
-        ("dropout", nn.Tanh(), "dropout is Tanh(), expected Dropout"),
-        ("more", nn.ReLU(), "more is ReLU(), expected nothing"),
-    ],
-)
-def test_the_first_difference_is_named(path, layer, expected):
-    model = ConvNet()
-    setattr(model, path, layer)
-    assert first_difference(model, described(ConvNet())).startswith(expected)
-
-
-def test_a_missing_module_is_a_difference():
-    found = first_difference(nn.Sequential(), described(nn.Sequential(nn.Linear(2, 3))))
-    assert found.startswith("0 is nothing, expected Linear(in_features=2")
-    assert first_difference(Residual(), described(ConvNet())).startswith("(model) is Residual()")
 
 
 def is_number(value):

@@ -11,6 +11,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from .activity import Activity
+from .description import Description
 from .errors import ArgumentError, CapacityError, PruningError, TaskError, unknown_name
 from .graph import Graph
 from .pruning import PruningPlan
@@ -203,22 +204,8 @@ def number_of_seconds(argument: str, value: object) -> float:
     return float(value)
 
 
-def described(model: nn.Module) -> dict[str, str]:
-    """Class and settings of each module, to tell whether another model can take its place.
-
-    That is for weights to be put into a network. What drops out may do so at another rate, and
-    dtypes may differ: in a run, which `likeness.describe_model` is for, neither may.
-    """
-    return {
-        path or "(model)": type(module).__name__
-        if "drop" in type(module).__name__.lower()
-        else f"{type(module).__name__}({module.extra_repr()})"
-        for path, module in model.named_modules()
-    }
-
-
 def check_initial(
-    initial: object, expected: Mapping[str, str], *, is_first: bool, widened: bool, fits: bool
+    initial: object, expected: Description, *, is_first: bool, widened: bool, fits: bool
 ) -> None:
     """Raise an error unless `initial` is a function, or can give a first task all its weights."""
     if not isinstance(initial, nn.Module):
@@ -228,20 +215,10 @@ def check_initial(
         raise ArgumentError(f"initial is {initial!r}; it must be {what}")
     if not is_first:
         raise TaskError("initial weights are for the first task; later ones start in what is free")
-    difference = first_difference(initial, expected)
+    difference = expected.difference(initial)
     if difference is None and widened:
         difference = "the network has been widened"
     if difference is None and not fits:
         difference = "too few outputs"
     if difference is not None:
         raise ArgumentError(f"initial is not like the model: {difference}")
-
-
-def first_difference(model: nn.Module, expected: Mapping[str, str]) -> str | None:
-    """Where `model` is not like the one that `expected` describes, in one sentence."""
-    found = described(model)
-    for path in (*expected, *found):
-        here, there = found.get(path, "nothing"), expected.get(path, "nothing")
-        if here != there:
-            return f"{path} is {here}, expected {there}"
-    return None

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .atomic import replace_file
 from .axis import Segment
 from .certificate import Certificate, digest_of
+from .description import Description
 from .errors import CheckpointError
 from .graph import Graph, Site
 from .ledger import Ledger, OpenTask
@@ -38,7 +39,7 @@ class Record:
 
     graph: Graph
     head: str
-    modules: Mapping[str, str]
+    description: Description
     ledger: Ledger
     certificates: tuple[Certificate, ...]
     num_outputs: tuple[int, ...]
@@ -60,7 +61,7 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
         {
             "graph": _graph_to_json(record.graph),
             "head": record.head,
-            "modules": dict(record.modules),
+            "description": record.description.to_json(),
             "ledger": record.ledger.to_json(),
             "certificates": [certificate.to_json() for certificate in record.certificates],
             "num_outputs": list(record.num_outputs),
@@ -204,6 +205,7 @@ def _record_from_json(fields: dict[str, Any]) -> Record:
     }
     own = (graph["classifier"], tuple(graph["constants"]), graph["num_inputs"])
     fields["graph"] = Graph(graph["groups"], sites, *own)
+    fields["description"] = Description.from_json(fields["description"])
     fields["ledger"] = Ledger.from_json(fields["ledger"])
     fields["certificates"] = tuple(Certificate.from_json(c) for c in fields["certificates"])
     if fields["open_task"] is not None:

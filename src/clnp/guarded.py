@@ -11,6 +11,7 @@ from .blocks import CHANGES
 from .body import Body
 from .certificate import Certificate, certify
 from .checkpoint import Record, identity
+from .description import Description
 from .errors import TaskError
 from .graph import Graph
 from .ledger import Ledger, OpenTask
@@ -42,7 +43,7 @@ class GuardedNet(nn.Module):
     _body: Body
     _open: OpenTask | None
     _certificates: tuple[Certificate, ...]
-    _described: Mapping[str, str]
+    _description: Description
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -79,7 +80,7 @@ class GuardedNet(nn.Module):
         return Record(
             graph=self.graph,
             head=self.head,
-            modules=self._described,
+            description=self._description,
             ledger=self.ledger,
             certificates=self._certificates,
             num_outputs=self._body.head.outputs(len(self.ledger.rows)),

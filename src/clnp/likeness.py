@@ -108,7 +108,7 @@ def describe_model(model: nn.Module) -> list[str]:
     """Path, class and settings of each module, and its own tensors where these do not tell them.
 
     The values of weights do not count. All else does, rates of dropout and dtypes among it, because
-    a run that goes on has to come to the same; `arguments.described` asks for less.
+    a run that goes on has to come to the same; `Description` asks for less.
     """
     lines = []
     for path, module in model.named_modules():

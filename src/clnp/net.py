@@ -14,9 +14,7 @@ from .arguments import (
     check_initial,
     check_room,
     checked_outputs,
-    described,
     extra_by_group,
-    first_difference,
     kept_by,
     threshold_by_group,
     told,
@@ -26,6 +24,7 @@ from .body import Body, eagerly
 from .candidates import Candidates
 from .cascade import run_all
 from .certificate import Certificate
+from .description import Description
 from .discovery import discover
 from .errors import (
     ArgumentError,
@@ -83,7 +82,7 @@ class ContinualNet(GuardedNet):
         self.ledger = Ledger(dict(graph.groups))
         self._body = Body(model, graph, shared_head=head == "single")
         self.model = self._body.model
-        self._described = described(model)
+        self._description = Description.of(model)
         self._open: OpenTask | None = None
         self._certificates: tuple[Certificate, ...] = ()
         self.train(model.training)
@@ -159,7 +158,7 @@ class ContinualNet(GuardedNet):
             check_room(name, {group: free[group] for group in self._body.head_groups})
         check_initial(
             initial,
-            self._described,
+            self._description,
             is_first=not self.tasks,
             widened=dict(self.ledger.sizes) != dict(self.graph.groups),
             fits=num_outputs <= own,
@@ -370,9 +369,10 @@ class ContinualNet(GuardedNet):
         damaged file, so that `verify` can tell which task is concerned.
         """
         record, tensors = checkpoint.read(path, check=check)
-        difference = first_difference(model, record.modules)
+        difference = record.description.difference(model)
         if difference is not None:
             raise CheckpointError(f"{path} was made from another model: {difference}")
+        record.description.warn(model, str(path))
         net = cls.__new__(cls)
         net._assemble(model, record.graph, record.head)
         net.ledger, net._certificates = record.ledger, record.certificates

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any
 
 from .. import checkpoint
+from ..description import Description
 from ..errors import CheckpointError
 from ..graph import Graph
 from ..ledger import Ledger
@@ -62,7 +63,7 @@ def save_state(path: str | PathLike[str], graph: Graph, head: str, attached: Any
     empty = checkpoint.Record(
         graph=graph,
         head=head,
-        modules={},
+        description=Description({}, {}),
         ledger=Ledger(graph.groups),
         certificates=(),
         num_outputs=(),
