@@ -557,3 +557,30 @@ def test_a_constant_cannot_be_changed_through_a_wrapper_nor_if_the_example_does_
     net.model.low += 1
     with pytest.raises(ForgettingError, match="low is no longer"):
         net.verify()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset():
+    num_runs = 0
+
+    def backend(graph, inputs):
+        def run(*given):
+            nonlocal num_runs
+            num_runs += 1
+            return graph.forward(*given)
+
+        return run
+
+    x = torch.randn(4, 6)
+    net = clnp.ContinualNet(clnp.MLP(6, (40, 40), 3), x)
+    compiled = torch.compile(net, backend=backend)
+    for number in range(10):
+        net.begin_task(f"t{number}")
+        torch.compiler.reset()
+        before = num_runs
+        outputs = compiled(x)
+        assert num_runs > before, number
+        assert torch.allclose(outputs, net(x), atol=1e-6)
+        outputs.sum().backward()
+        net.end_task({group: range(2) for group in net.graph.groups})
+    torch.compiler.reset()
