@@ -8,6 +8,7 @@ statistics, which each process has of its own shares.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,10 @@ def learn(net: clnp.ContinualNet, name: str, x: Tensor, y: Tensor) -> None:
 
 
 def main() -> None:
+    if "LOCAL_RANK" not in os.environ:
+        sys.exit(
+            "start it with torchrun: torchrun --nproc-per-node 2 examples/several_processes.py"
+        )
     place = int(os.environ["LOCAL_RANK"])
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", place) if on_gpu else torch.device("cpu")

@@ -68,6 +68,17 @@ def test_the_sparsest_candidate_within_the_margin_wins():
     assert all(plan["best"] == report.best_score for plan in plans.values())
 
 
+def test_a_report_can_be_read():
+    report = Learner(network(), config()).learn(task("a"))
+    text = str(report)
+    assert text.startswith(
+        f"learnt a: validation {report.score:.2f}, test {report.test_score:.2f}, best unpruned "
+        f"{report.best_score:.2f}; alpha "
+    )
+    assert f"; pruning: {report.plan}; " in text
+    assert text.endswith(" s")
+
+
 def test_a_task_is_learnt_with_its_own_settings():
     own = TaskSettings(margin=40.0, alphas=(1e-3, 2e-3, 3e-3), epochs=2)
     learner = Learner(network(), config(tasks={"b": own}, fine_tuning=FineTuning(1, 1e-6)))

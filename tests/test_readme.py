@@ -24,7 +24,7 @@ def test_the_loop_in_the_readme_runs(capsys):
     assert 0 < sum(names["plan"].kept.values()) < 128
     assert "flowers" in capsys.readouterr().out
 
-    names.update(x=x[:200], y=y[:200], x_test=x[200:], y_test=y[200:])
+    names.update(x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:])
     exec(compile(learner, "README.md", "exec"), names)
     assert net.tasks == ("flowers", "trees")
     assert names["report"].test_score > 60

@@ -19,6 +19,7 @@ from torch import Tensor
 from .activity import Activity
 from .arguments import alpha_by_layer
 from .config import LearnerConfig
+from .durations import duration
 from .errors import ArgumentError, DivergedError, TaskError
 from .events import Event
 from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
@@ -49,6 +50,15 @@ class TaskReport:
     test_score: float | None
     num_rounds: int
     seconds: float
+
+    def __str__(self) -> str:
+        chosen = self.candidates[self.winner]
+        test = "" if self.test_score is None else f", test {self.test_score:.2f}"
+        return (
+            f"learnt {self.task}: validation {self.score:.2f}{test}, best unpruned "
+            f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
+            f"pruning: {self.plan}; {duration(self.seconds)}"
+        )
 
 
 class Learner:
