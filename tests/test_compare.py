@@ -49,7 +49,9 @@ def duration(run):
 def test_rows_are_means_over_seeds(tmp_path):
     make(tmp_path, "clnp")
     make(tmp_path, "single", scores=((85.0,), (85.0, 82.0)))
-    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single", "ewc"]}))
+    (tmp_path / "compare.json").write_text(
+        json.dumps({"seeds": [], "methods": ["clnp", "single", "ewc"]})
+    )
     (tmp_path / "ewc").mkdir()
     (tmp_path / "ewc" / "series.json").write_text(json.dumps({"seeds": [0]}))
     ours, alone = rows(tmp_path)
@@ -64,7 +66,7 @@ def test_rows_are_means_over_seeds(tmp_path):
 
 def test_forward_transfer_is_unknown_without_tasks_alone(tmp_path):
     make(tmp_path, "clnp")
-    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp"]}))
+    (tmp_path / "compare.json").write_text(json.dumps({"seeds": [], "methods": ["clnp"]}))
     [ours] = found = rows(tmp_path)
     assert ours["forward_transfer"] is None
     written = texts(found)
@@ -79,7 +81,7 @@ def test_forward_transfer_is_unknown_without_tasks_alone(tmp_path):
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_latex_has_a_minus_before_numbers_and_a_dash_where_there_is_none(tmp_path, seeds):
     make(tmp_path, "clnp", seeds=seeds)
-    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp"]}))
+    (tmp_path / "compare.json").write_text(json.dumps({"seeds": [], "methods": ["clnp"]}))
     line = texts(rows(tmp_path))["tex"].splitlines()[4]
     cells = line.removesuffix(r" \\").split(" & ")
     spread = r" \pm 0.00" if len(seeds) > 1 else ""
@@ -89,7 +91,7 @@ def test_latex_has_a_minus_before_numbers_and_a_dash_where_there_is_none(tmp_pat
 
 def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
     make(tmp_path, "single", seeds=(0,))
-    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
+    (tmp_path / "compare.json").write_text(json.dumps({"seeds": [], "methods": ["clnp", "single"]}))
     assert "tasks" not in rows(tmp_path)[0]
     make(tmp_path, "clnp", seeds=(0,), scores=((90.0,),))
     found = rows(tmp_path)
@@ -112,14 +114,14 @@ def test_tasks_are_counted_where_not_all_were_learnt(tmp_path):
 def test_tasks_are_counted_where_some_were_added(tmp_path):
     make(tmp_path, "single", seeds=(0,), scores=((90.0,),), num_tasks=1)
     make(tmp_path, "clnp", seeds=(0,))
-    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
+    (tmp_path / "compare.json").write_text(json.dumps({"seeds": [], "methods": ["clnp", "single"]}))
     assert [row["tasks"]["mean"] for row in rows(tmp_path)] == [2, 1]
 
 
 def test_a_network_that_was_full_from_the_start_has_no_average(tmp_path):
     make(tmp_path, "clnp", scores=())
     make(tmp_path, "single")
-    (tmp_path / "compare.json").write_text(json.dumps({"methods": ["clnp", "single"]}))
+    (tmp_path / "compare.json").write_text(json.dumps({"seeds": [], "methods": ["clnp", "single"]}))
     ours, _ = found = rows(tmp_path)
     assert (ours["tasks"]["mean"], ours["average"], ours["forward_transfer"]) == (0, None, None)
     assert (
@@ -194,12 +196,14 @@ def test_a_terminal_that_is_interrupted_while_everything_is_imported(folder, mom
 
 
 def test_runs_of_a_comparison_that_fail_are_named(folder, capsys):
+    options = ["--seeds", "2", "--quiet", "--out", "c", "--methods"]
+    assert cli.main(["compare", "small.toml", *options, "single"]) == 0
+    capsys.readouterr()
     for name in ("finetune", "ewc"):
         (folder / "c" / name / "seed1").mkdir(parents=True)
         (folder / "c" / name / "seed1" / "precious").touch()
-    options = ["--methods", "finetune,ewc,single", "--seeds", "2", "--quiet", "--out", "c"]
     failed = "finetune, seed 1, ewc, seed 1 failed, see above; go on with: clnp resume c"
-    fails(capsys, 2, failed, "compare", "small.toml", *options)
+    fails(capsys, 2, failed, "compare", "small.toml", *options, "finetune,ewc,single")
     assert [len(finished_results(folder / "c" / m)) for m in ("finetune", "ewc", "single")] == [
         1,
         1,
@@ -207,19 +211,18 @@ def test_runs_of_a_comparison_that_fail_are_named(folder, capsys):
     ]
     table = json.loads((folder / "c" / "comparison.json").read_text())
     assert [(row["method"], row["seeds"]) for row in table] == [
+        ("single", [0, 1]),
         ("finetune", [0]),
         ("ewc", [0]),
-        ("single", [0, 1]),
     ]
 
 
-def test_the_first_seed_of_every_method_comes_first_where_it_searches_for_all(folder, capsys):
+def test_the_first_seed_comes_first_where_it_searches_for_all(folder, capsys):
     options = ["--methods", "clnp,finetune", "--seeds", "2", "--jobs", "4", "--search-once"]
     grid = ["--set", "learner.alphas=[1e-4, 1e-3]"]
     assert cli.main(["compare", "small.toml", *options, *grid, "--quiet", "--out", "c"]) == 0
-    for name in ("clnp", "finetune"):
-        first, second = (duration(folder / "c" / name / f"seed{seed}") for seed in (0, 1))
-        assert first[1] <= second[0]
+    first, second = (duration(folder / "c" / "clnp" / f"seed{seed}") for seed in (0, 1))
+    assert first[1] <= second[0]
     searched, taken = (
         [len(task["candidates"]) for task in result["tasks"]]
         for result in finished_results(folder / "c" / "clnp")
@@ -358,3 +361,50 @@ def test_methods_tell_what_they_do(folder, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "all were learnt at the same time, so that there was nothing to forget" in text
     assert cli.main(["watch", "c", "--once"]) == 0
+
+
+def test_a_comparison_is_not_written_beside_something_else(folder, capsys):
+    compare = ["compare", "small.toml", "--quiet", "--methods", "finetune", "--out"]
+    run = ["run", "small.toml", "--quiet", "--set", "learner.training.epochs=1", "--out", "r"]
+    assert cli.main(run) == 0
+    capsys.readouterr()
+    message = "r is not empty; give the comparison a directory of its own"
+    fails(capsys, 2, message, *compare, "r")
+    assert not (folder / "r" / "compare.json").exists()
+    (folder / "left").mkdir()
+    (folder / "left" / ".clnp-abc").touch()  # A process was killed while it wrote.
+    assert cli.main([*compare, "left"]) == 0
+    (folder / "left" / "single").mkdir()
+    (folder / "left" / "single" / ".clnp-abc").touch()
+    assert cli.main([*compare[:4], "single", *compare[5:], "left"]) == 0
+
+
+def test_a_comparison_whose_runs_diverge(folder, capsys):
+    """All that can be done is done, the exit code is that of a run, and it may be begun anew."""
+    options = ["--seeds", "2", "--search-once", "--quiet", "--out", "c"]
+    compare = ["compare", "small.toml", "--methods", "clnp,finetune", *options]
+    assert cli.main([*compare, "--set", "learner.lrs=[1e30]"]) == 1
+    assert "clnp, seed 0 failed, see above" in capsys.readouterr().err
+    assert [row["seeds"] for row in rows(folder / "c")] == [[0, 1]]  # Those of finetune.
+    assert cli.main(["resume", "c", "--quiet"]) == 1
+
+
+def test_a_comparison_that_has_not_begun_may_be_told_otherwise(folder, capsys):
+    compare = ["compare", "small.toml", "--methods", "finetune", "--quiet", "--out", "c"]
+    wrong = ["--set", "learner.lrs=[1]", "--set", "learner.training.lr=1"]
+    assert cli.main([*compare[:3], "clnp", *compare[4:], *wrong]) == 2
+    assert cli.main([*compare[:3], "clnp", *compare[4:]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "key"), [("compare.json", "seeds"), ("finetune/series.json", "seeds")]
+)
+def test_damaged_files_of_a_comparison_are_told(folder, capsys, file, key):
+    compare = ["compare", "small.toml", "--methods", "finetune", "--quiet", "--out", "c"]
+    assert cli.main(compare) == 0
+    (folder / "c" / file).write_text('{"format": 1}')
+    capsys.readouterr()
+    message = f"c/{file} is damaged: it has no {key}; put a copy of it back, or begin anew .*"
+    place = str(Path("c", file).parent)
+    for command in ("resume", "verify", "inspect"):
+        fails(capsys, 2, message, command, place)

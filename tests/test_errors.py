@@ -85,3 +85,27 @@ def test_a_graph_error_can_be_pickled():
 )
 def test_an_unknown_name_comes_with_the_nearest_known_one(name, known, expected):
     assert unknown_name("group", name, known) == expected
+
+
+def test_errors_know_the_exit_code_of_the_command_line():
+    codes = {name: getattr(errors, name).code for name in TREE}
+    assert {name for name, code in codes.items() if code == 1} == {
+        "DivergedError",
+        "ForgettingError",
+        "CheckpointError",
+    }
+    assert codes["StoppedError"] == 130
+    assert codes["RunError"] == ClnpError.code == 2
+
+
+def test_out_of_memory_is_known_however_it_is_said():
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    for error in (
+        MemoryError(),
+        OutOfMemoryError("CUDA"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 3200000000 bytes"),
+    ):
+        assert errors.is_out_of_memory(error)
+    assert not errors.is_out_of_memory(RuntimeError("shapes do not match"))

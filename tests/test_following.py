@@ -226,9 +226,9 @@ def look_for_long(following, clock):
         ("config.json", '{"format": 99}', "has format 99, this clnp reads 1"),
         ("config.json", f'{{"format": {FORMAT}}}', "are damaged, or of another version"),
         ("series.json", "{", "series.json is damaged"),
-        ("series.json", "{}", "are damaged, or of another version"),
+        ("series.json", "{}", "is damaged: it has no seeds"),
         ("compare.json", "[]", "compare.json is damaged"),
-        ("compare.json", '{"methods": 3, "seeds": 4}', "are damaged, or of another version"),
+        ("compare.json", '{"methods": 3, "seeds": 4}', "is damaged: it has no seeds"),
     ],
 )
 def test_a_file_that_stays_damaged_is_named(tmp_path, clock, file, text, message):

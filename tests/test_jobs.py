@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,22 @@ def test_a_job_that_has_nothing_to_save_yet_is_stopped_without_a_word(tmp_path, 
     threading.Thread(target=interrupt).start()
     assert side_by_side([Job("a", dawdle, (tmp_path / "started",))], at_most=1) == {"a": STOPPED}
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_being_started_is_stopped_too(tmp_path, number, monkeypatch):
+    """What it is forked from may still be importing."""
+    start = BaseProcess.start
+
+    def signalled(process):
+        os.kill(os.getpid(), number)
+        start(process)
+
+    monkeypatch.setattr(BaseProcess, "start", signalled)
+    jobs = [Job(name, dawdle, (tmp_path / name,)) for name in "ab"]
+    began = time.monotonic()
+    assert side_by_side(jobs, at_most=2) == {"a": STOPPED}
+    assert time.monotonic() - began < 40
 
 
 def test_jobs_stop_when_their_parent_is_killed(tmp_path):

@@ -92,7 +92,7 @@ def begin(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silen
     experiment = experiment_of(loaded, device, data, on_download=console.download)
     config = {**experiment.to_json(), "recipe": loaded.name, "data": data_of(data)}
     files = {CONFIG: to_json(config, indent=1), RECIPE: to_toml(loaded.recipe, header=HEADER)}
-    if (path / CONFIG).is_file() and not has_learnt(path):
+    if os.path.isfile(path / CONFIG) and not has_learnt(path):
         with Run.open(path) as left:
             left.withdraw()
     with Run.create(path, files) as run:

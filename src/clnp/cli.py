@@ -13,14 +13,7 @@ from typing import Any
 
 from . import cookbook
 from .console import Bars, Lines, Silence
-from .errors import (
-    ArgumentError,
-    CheckpointError,
-    ClnpError,
-    DivergedError,
-    ForgettingError,
-    StoppedError,
-)
+from .errors import OUT_OF_MEMORY, ArgumentError, ClnpError, is_out_of_memory
 from .jobs import get_ready
 from .version import __version__
 
@@ -71,17 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(options, "what was given is nested too deeply", USER_ERROR)
     except KeyboardInterrupt:
         return _failed(options, "stopped at once; what was saved last is whole", STOPPED)
-    except StoppedError as error:
-        return _failed(options, str(error), STOPPED)
-    except (CheckpointError, DivergedError, ForgettingError) as error:
-        return _failed(options, str(error), FAILURE)
     except ClnpError as error:
-        return _failed(options, str(error), USER_ERROR)
+        return _failed(options, str(error), error.code)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+        if not is_out_of_memory(error):
             raise
-        remedy = "use a smaller learner.training.batch_size, or a machine with more"
-        return _failed(options, f"out of memory; {remedy}", FAILURE)
+        return _failed(options, OUT_OF_MEMORY, FAILURE)
 
 
 def _show(options: argparse.Namespace, text: str) -> int:

@@ -1,5 +1,6 @@
 """What the commands of `clnp` that learn do: each gives back what `--json` prints, and text."""
 
+import os
 from itertools import count
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def start(
             option = "--search-once" if search_once else "--jobs"
             raise RunError(f"{option} is for a series: name the number of seeds, --seeds 5")
         path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-seed{first}")
-        if (path / CONFIG).is_file() and has_learnt(path):
+        if os.path.isfile(path / CONFIG) and has_learnt(path):
             return add_tasks(loaded, path, place, console)
         return begin(loaded, path, place, console)
     path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-{num_seeds}seeds")

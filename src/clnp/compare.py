@@ -16,8 +16,7 @@ from typing import Any
 from .errors import RunError
 from .ledger import aligned
 from .metrics import Scores, average, backward_transfer, forgetting, forward_transfer
-from .runs import read_json
-from .series import finished_results, plus_minus, spread
+from .series import checked, finished_results, plus_minus, spread
 from .tomltext import dotted, shown
 
 COMPARISON = "compare.json"
@@ -53,8 +52,7 @@ def read_comparison(path: Path) -> dict[str, Any]:
     """The recipe's name, the methods and the seeds of the comparison at `path`, if there is one."""
     if not os.path.isfile(path / COMPARISON):
         return {}
-    found: dict[str, Any] = read_json(path, COMPARISON, {})
-    return found
+    return checked(path, COMPARISON, "seeds", "methods")
 
 
 def check_recipe(

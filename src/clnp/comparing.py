@@ -1,18 +1,20 @@
 """A recipe carried out with several methods, whose runs are compared."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .atomic import replace_file
+from .atomic import TEMPORARY, replace_file
 from .baselines.methods import NAMES
 from .carrying import HEADER, Answer, Circumstances, Source, data_of
 from .compare import COMPARISON, TABLE, check_recipe, read_comparison, rows, texts
 from .console import Silence
 from .errors import RunError, unknown_name
+from .ours import OURS
 from .runs import CONFIG, FORMAT, RECIPE, expanded, to_json, writing
 from .schema import to_data, to_toml
-from .series import read_series, run_of
+from .series import SERIES, read_series, run_of
 from .several import Member, begin_series, carry_out_together, check_data, summarise
 
 WORDS = {
@@ -42,6 +44,8 @@ def compare(
     loaded = source.load(seed)
     path = expanded(out) if out is not None else Path("runs") / f"{loaded.name}-compared"
     before = read_comparison(path)
+    if not before:
+        _check_empty(path)
     known = {
         "format": FORMAT,
         "recipe": loaded.name,
@@ -53,15 +57,20 @@ def compare(
         "methods": list(dict.fromkeys([*before.get("methods", []), *methods])),
     }
     for key, words in WORDS.items():
-        if before and before[key] != known[key]:
+        if before and before.get(key) != known[key]:
             raise RunError(
-                f"{path} is another comparison: its {words} {_in_words(before[key])}, not "
+                f"{path} is another comparison: its {words} {_in_words(before.get(key))}, not "
                 f"{_in_words(known[key])}; name another directory"
             )
     for method in (m for m in before.get("methods", []) if read_series(path / m)):
         now = source.with_method(method).load(loaded.recipe.seed).recipe
         held = Source(str(path / method / RECIPE)).load().recipe
-        check_recipe(path, method, now=to_data(now), before=to_data(held))
+        try:
+            check_recipe(path, method, now=to_data(now), before=to_data(held))
+        except RunError:
+            if _has_begun(path / method):
+                raise
+            (path / method / SERIES).unlink()  # Nothing is lost: its runs begin as told now.
     return go_on_comparing(path, known, methods, place, num_jobs=num_jobs, console=console)
 
 
@@ -92,15 +101,37 @@ def go_on_comparing(
         runs += [
             Member(path / method, seed, source, f"{method}, seed {seed}") for seed in known["seeds"]
         ]
-    first = [run for run in runs if known["search_once"] and run.seed == known["seeds"][0]]
+    # Where the first run of a grid searches for the others, it comes first.
+    searching = [run for run in runs if known.get("search_once") and run.series.name == OURS]
+    first, failed = [run for run in searching if run.seed == known["seeds"][0]], None
     try:
-        for together in (first, [run for run in runs if run not in first]):
-            carry_out_together(path, together, place, num_jobs=num_jobs, console=console)
+        try:
+            carry_out_together(path, first, place, num_jobs=num_jobs, console=console)
+        except RunError as error:
+            failed = error
+        left = [run for run in runs if run not in (first if failed is None else searching)]
+        carry_out_together(path, left, place, num_jobs=num_jobs, console=console)
+        if failed is not None:
+            raise failed
     finally:
         found, text = _write_table(path)
     for method in methods:
         summarise(path / method)
     return found, f"{text}\nThe runs are in {path}, the table in {path / TABLE}.*"
+
+
+def _check_empty(path: Path) -> None:
+    """Refuse to write a comparison beside something else."""
+    with writing(path):
+        found = list(path.iterdir()) if path.exists() else []
+    if any(TEMPORARY not in file.name for file in found):
+        raise RunError(f"{path} is not empty; give the comparison a directory of its own")
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether a run of the series is there."""
+    seeds = read_series(path).get("seeds", [])
+    return any(os.path.isfile(run_of(path, seed) / CONFIG) for seed in seeds)
 
 
 def _check_data(
@@ -115,7 +146,7 @@ def _check_data(
     begun = [run for own in runs.values() for run in own if (run / CONFIG).is_file()]
     wanted = [m for m in methods if begun and not set(runs[m]) <= set(begun)]
     if wanted:
-        places = (place.data or {**known, **read_series(path / m)}["data"] for m in wanted)
+        places = (place.data or {**known, **read_series(path / m)}.get("data") for m in wanted)
         check_data(begun[0], places, console)
 
 

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 
 
 class ClnpError(Exception):
-    """Any error raised on purpose by clnp."""
+    """Any error raised on purpose by clnp; `code` is what the command line exits with."""
+
+    code = 2
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,19 @@ class PruningError(ClnpError, ValueError):
 class DivergedError(ClnpError, RuntimeError):
     """What is about to be measured or frozen is NaN or infinite."""
 
+    code = 1
+
 
 class ForgettingError(ClnpError, RuntimeError):
     """An ended task no longer matches its certificate."""
 
+    code = 1
+
 
 class CheckpointError(ClnpError, RuntimeError):
     """A checkpoint is truncated, corrupted, foreign, or made from another model."""
+
+    code = 1
 
 
 class RecipeError(ClnpError, ValueError):
@@ -97,6 +105,8 @@ class RunError(ClnpError, RuntimeError):
 class StoppedError(ClnpError, RuntimeError):
     """A run was asked to stop, and all that it has done is saved."""
 
+    code = 130
+
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """A sentence that says `name` is no known `kind`, with the nearest one that is.
@@ -107,3 +117,19 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown {kind} {name!r}{hint} Known: {', '.join(names) if names else 'none yet'}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a machine or its GPU has no memory left; PyTorch has an error of its own for one."""
+    words = ("can't allocate memory", "not enough memory")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and any(each in str(error) for each in words))
+    )
+
+
+OUT_OF_MEMORY = (
+    "out of memory; use a smaller learner.training.batch_size or smaller network.widths, or a "
+    "machine with more"
+)

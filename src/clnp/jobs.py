@@ -46,11 +46,14 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
     environment = dict(os.environ)
     waiting, codes = list(jobs), dict[str, int]()
     running: dict[str, BaseProcess] = {}
+    untold: list[int] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         waiting.clear()
         for process in running.values():
-            if process.pid is not None and process.is_alive():
+            if process.pid is None:
+                untold.append(number)  # It is being started, which may take seconds.
+            elif process.is_alive():
                 os.kill(process.pid, number)
 
     # What is ignored stays so: nohup ignores SIGHUP.
@@ -63,8 +66,11 @@ def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
             while waiting and len(running) < at_most:
                 job = waiting.pop(0)
                 work = (job, environment)
-                running[job.name] = context.Process(target=_work, args=work, name=job.name)
-                running[job.name].start()
+                started = context.Process(target=_work, args=work, name=job.name)
+                running[job.name] = started
+                started.start()
+                while untold and started.pid is not None:
+                    os.kill(started.pid, untold.pop())
             wait([process.sentinel for process in running.values()])
             for name, process in list(running.items()):
                 if process.exitcode is not None:

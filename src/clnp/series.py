@@ -28,8 +28,19 @@ def read_series(path: Path) -> dict[str, Any]:
     """The recipe's name and the seeds of the series at `path`; empty if there is none."""
     if not os.path.isfile(path / SERIES):
         return {}
-    series: dict[str, Any] = read_json(path, SERIES, {})
-    return series
+    return checked(path, SERIES, "seeds")
+
+
+def checked(path: Path, name: str, *lists: str) -> dict[str, Any]:
+    """The JSON file of a series or comparison, which must have lists under these keys."""
+    found: dict[str, Any] = read_json(path, name, {})
+    for key in lists:
+        if not isinstance(found.get(key), list):
+            raise RunError(
+                f"{path / name} is damaged: it has no {key}; put a copy of it back, or begin anew "
+                "in another directory"
+            )
+    return found
 
 
 def finished_results(path: Path) -> list[dict[str, Any]]:

@@ -1,19 +1,27 @@
 """The runs of a series or comparison, one after the other or several at a time."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from . import datasets
-from .atomic import replace_file
+from .atomic import TEMPORARY, replace_file
 from .carrying import Answer, Circumstances, Source, begin, go_on_with
 from .console import Lines, Silence
-from .errors import ArgumentError, ClnpError, RunError, StoppedError
+from .errors import (
+    OUT_OF_MEMORY,
+    ArgumentError,
+    ClnpError,
+    RunError,
+    StoppedError,
+    is_out_of_memory,
+)
 from .jobs import STOPPED, Job, num_threads, side_by_side
 from .likeness import check_alike, fingerprints
 from .recipe import recipe_of
@@ -30,8 +38,8 @@ from .series import (
 )
 from .streams import tasks_of
 
-FAILED = 2
-"""The exit code of a job that cannot be done as it is."""
+FAILURE, USER_ERROR = 1, 2
+"""The exit codes of a job that has failed, and of one that cannot be done as it is."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Member:
     @property
     def begun(self) -> bool:
         """Whether the run is there."""
-        return (self.path / CONFIG).is_file()
+        return os.path.isfile(self.path / CONFIG)
 
 
 def begin_series(path: Path, series: dict[str, Any], text: str) -> None:
@@ -59,7 +67,8 @@ def begin_series(path: Path, series: dict[str, Any], text: str) -> None:
     with writing(path):
         # One that was killed before its first run had begun may be begun again.
         found = list(path.iterdir()) if path.exists() else []
-        own = all(f.name in (SERIES, RECIPE) or f.name.startswith("seed") for f in found)
+        names = [file.name for file in found if TEMPORARY not in file.name]
+        own = all(name in (SERIES, SUMMARY, RECIPE) or name.startswith("seed") for name in names)
         if not own or any((each / CONFIG).exists() for each in found):
             raise RunError(
                 f"{path} is not empty; go on with it, {command('resume', path)}, or give another "
@@ -78,9 +87,9 @@ def go_on_with_series(
     members = [Member(path, seed, source, f"seed {seed}") for seed in series["seeds"]]
     begun = [member for member in members if member.begun]
     if begun and len(begun) < len(members):
-        check_data(begun[0].path, [place.data or series["data"]], console)
+        check_data(begun[0].path, [place.data or series.get("data")], console)
     # Where the first run searches for all of them, it has to come first.
-    num_alone = 1 if series["search_once"] else 0
+    num_alone = 1 if series.get("search_once") else 0
     alone = members if num_jobs == 1 else members[:num_alone]
     for number, member in enumerate(alone):
         console.say(f"{member.title}, {number + 1} of {len(members)}")
@@ -141,10 +150,12 @@ def carry_out_together(
         for number, run in enumerate(runs)
     ]
     codes = side_by_side(jobs, at_most=num_jobs)
-    failed = [name for name, code in codes.items() if code not in (0, STOPPED)]
+    failed = {name: code for name, code in codes.items() if code not in (0, STOPPED)}
     if failed:
         again = command("resume", path)
-        raise RunError(f"{', '.join(failed)} failed, see above; go on with: {again}")
+        error = RunError(f"{', '.join(failed)} failed, see above; go on with: {again}")
+        error.code = USER_ERROR if set(failed.values()) == {USER_ERROR} else FAILURE
+        raise error
     if len(codes) < len(jobs) or STOPPED in codes.values():
         raise _stopped(path)
 
@@ -155,11 +166,11 @@ def _carry_out_one(member: Member, place: Circumstances, console: Silence) -> No
         go_on_with(member.path, place, console)
         return
     series = read_series(member.series)
-    loaded = replace(member.source.load(member.seed), name=series["recipe"])
-    if series["search_once"]:
+    loaded = replace(member.source.load(member.seed), name=series.get("recipe", member.series.name))
+    if series.get("search_once"):
         learner = loaded.recipe.learner.with_choices(choices(member.series))
         loaded = replace(loaded, recipe=replace(loaded.recipe, learner=learner))
-    begin(loaded, member.path, replace(place, data=place.data or series["data"]), console)
+    begin(loaded, member.path, replace(place, data=place.data or series.get("data")), console)
 
 
 def _job(run: Member, place: Circumstances, threads: int, quiet: bool) -> None:
@@ -171,8 +182,16 @@ def _job(run: Member, place: Circumstances, threads: int, quiet: bool) -> None:
     except StoppedError:
         sys.exit(STOPPED)
     except ClnpError as error:
-        print(f"clnp: {run.title}: {error}", file=sys.stderr, flush=True)
-        sys.exit(FAILED)
+        _leave(run, str(error), error.code)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _leave(run, OUT_OF_MEMORY, FAILURE)
+
+
+def _leave(run: Member, message: str, code: int) -> NoReturn:
+    print(f"clnp: {run.title}: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
 
 
 def _stopped(path: Path) -> StoppedError:
