@@ -174,7 +174,7 @@ def test_the_exit_code_tells_how_it_ended(tmp_path, capsys):
     [
         (None, None, "there is no run at run; name the directory of a run"),
         ("config.json", "{", "config.json is damaged"),
-        ("series.json", "{}", "the files of run are damaged, or of another version of clnp"),
+        ("series.json", "{}", "run/series.json is damaged: it has no seeds"),
         ("notes.txt", "x", "there is no run at run; name the directory of a run"),
     ],
 )
