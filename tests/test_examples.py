@@ -27,6 +27,12 @@ def test_three_tasks_in_a_loop_of_ones_own():
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
 def test_several_processes_learn_the_same_network():
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    out = said(*torchrun, EXAMPLES / "several_processes.py")
+    try:
+        out = said(*torchrun, EXAMPLES / "several_processes.py")
+    except AssertionError as error:
+        # PyTorch's own threads now and then end a process that is on its way out.
+        if "terminate called without an active exception" not in str(error):
+            raise
+        out = said(*torchrun, EXAMPLES / "several_processes.py")
     assert out.count("learnt digits") == 2
     assert "all processes have the same network, and nothing was forgotten" in out
