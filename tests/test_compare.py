@@ -229,6 +229,9 @@ def test_the_first_seed_comes_first_where_it_searches_for_all(folder, capsys):
     )
     assert max(searched) == 2
     assert max(taken) == 1
+    for seed in (0, 1):  # Nobody searches for a baseline, whichever run comes first.
+        config = json.loads((folder / "c" / "finetune" / f"seed{seed}" / "config.json").read_text())
+        assert config["learner"]["tasks"] == {}
 
 
 def test_a_comparison_that_has_hardly_begun_can_be_inspected(tmp_path, capsys):

@@ -24,6 +24,7 @@ from .errors import (
 )
 from .jobs import STOPPED, Job, num_threads, side_by_side
 from .likeness import check_alike, fingerprints
+from .ours import OURS
 from .recipe import recipe_of
 from .runs import CONFIG, RECIPE, command, read_config, to_json, writing
 from .series import (
@@ -167,7 +168,7 @@ def _carry_out_one(member: Member, place: Circumstances, console: Silence) -> No
         return
     series = read_series(member.series)
     loaded = replace(member.source.load(member.seed), name=series.get("recipe", member.series.name))
-    if series.get("search_once"):
+    if series.get("search_once") and loaded.recipe.method == OURS:  # No other has a grid.
         learner = loaded.recipe.learner.with_choices(choices(member.series))
         loaded = replace(loaded, recipe=replace(loaded.recipe, learner=learner))
     begin(loaded, member.path, replace(place, data=place.data or series.get("data")), console)
