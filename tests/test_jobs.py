@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from clnp.jobs import STOPPED, Job, get_ready, num_threads, side_by_side
+from clnp.errors import STOPPED
+from clnp.jobs import Job, get_ready, num_threads, side_by_side
 
 
 def write(path, text):

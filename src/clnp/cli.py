@@ -13,7 +13,15 @@ from typing import Any
 
 from . import cookbook
 from .console import Bars, Lines, Silence
-from .errors import OUT_OF_MEMORY, ArgumentError, ClnpError, is_out_of_memory
+from .errors import (
+    FAILURE,
+    OUT_OF_MEMORY,
+    STOPPED,
+    USER_ERROR,
+    ArgumentError,
+    ClnpError,
+    is_out_of_memory,
+)
 from .jobs import get_ready
 from .version import __version__
 
@@ -31,7 +39,6 @@ examples:
   clnp verify runs/permuted-digits-seed1         certificates and accuracies, recomputed
   clnp report runs/permuted-digits-seed1         one page with all figures, for a browser or a paper
 """
-FAILURE, USER_ERROR, STOPPED = 1, 2, 130
 METHODS = "clnp, single, finetune, joint, ewc, packnet, hat, si, superposition"
 """Spelt out here, because those who know them import PyTorch."""
 TRACKERS = {

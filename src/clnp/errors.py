@@ -19,11 +19,14 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+FAILURE, USER_ERROR, STOPPED = 1, 2, 130
+"""Exit codes: something failed, it cannot be done as it was asked for, a signal stopped it."""
+
 
 class ClnpError(Exception):
     """Any error raised on purpose by clnp; `code` is what the command line exits with."""
 
-    code = 2
+    code = USER_ERROR
 
 
 @dataclass(frozen=True)
@@ -75,19 +78,19 @@ class PruningError(ClnpError, ValueError):
 class DivergedError(ClnpError, RuntimeError):
     """What is about to be measured or frozen is NaN or infinite."""
 
-    code = 1
+    code = FAILURE
 
 
 class ForgettingError(ClnpError, RuntimeError):
     """An ended task no longer matches its certificate."""
 
-    code = 1
+    code = FAILURE
 
 
 class CheckpointError(ClnpError, RuntimeError):
     """A checkpoint is truncated, corrupted, foreign, or made from another model."""
 
-    code = 1
+    code = FAILURE
 
 
 class RecipeError(ClnpError, ValueError):
@@ -105,7 +108,7 @@ class RunError(ClnpError, RuntimeError):
 class StoppedError(ClnpError, RuntimeError):
     """A run was asked to stop, and all that it has done is saved."""
 
-    code = 130
+    code = STOPPED
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

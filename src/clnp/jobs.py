@@ -20,11 +20,9 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
+from .errors import STOPPED
+
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-
-
-STOPPED = 130
-"""The exit code of a job that a signal has stopped."""
 
 
 @dataclass(frozen=True)

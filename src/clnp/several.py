@@ -15,14 +15,17 @@ from .atomic import TEMPORARY, replace_file
 from .carrying import Answer, Circumstances, Source, begin, go_on_with
 from .console import Lines, Silence
 from .errors import (
+    FAILURE,
     OUT_OF_MEMORY,
+    STOPPED,
+    USER_ERROR,
     ArgumentError,
     ClnpError,
     RunError,
     StoppedError,
     is_out_of_memory,
 )
-from .jobs import STOPPED, Job, num_threads, side_by_side
+from .jobs import Job, num_threads, side_by_side
 from .likeness import check_alike, fingerprints
 from .ours import OURS
 from .recipe import recipe_of
@@ -38,9 +41,6 @@ from .series import (
     run_of,
 )
 from .streams import tasks_of
-
-FAILURE, USER_ERROR = 1, 2
-"""The exit codes of a job that has failed, and of one that cannot be done as it is."""
 
 
 @dataclass(frozen=True)
