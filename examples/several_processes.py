@@ -64,7 +64,8 @@ def learn(net: clnp.ContinualNet, name: str, x: Tensor, y: Tensor) -> None:
         return 100 * (predict(x[:held_out]).argmax(1) == y[:held_out]).double().mean().item()
 
     batches = x[held_out:].split(256)
-    plans = [net.plan_pruning(net.measure_contribution(batches), accuracy, margin=1.0)]
+    contribution = net.measure_contribution(batches)
+    plans = [net.plan_pruning(contribution, accuracy, margin=1.0, recalibrate=batches)]
     dist.broadcast_object_list(plans, 0)
     net.prune(plans[0])
     net.recalibrate(batches)

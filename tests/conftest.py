@@ -16,8 +16,10 @@ settings.load_profile(os.environ.get("CLNP_HYPOTHESIS", "quick"))
 
 torch.set_num_threads(1)
 
-# In the background of a shell the signal is ignored, and processes that tests start inherit that.
+# In the background of a shell, or under nohup, signals are ignored, and processes that tests start
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

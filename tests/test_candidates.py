@@ -6,6 +6,7 @@ from torch import nn
 
 import clnp
 from clnp.candidates import Candidates
+from clnp.errors import ArgumentError
 from clnp.layers import PrefixLayer
 from networks import HEADS, NETWORKS, example, learn, make, train
 
@@ -135,6 +136,122 @@ def test_an_ended_task_may_run_in_between():
     before = outputs(candidates, keep, x)
     net(x, task="a")
     assert torch.equal(outputs(candidates, keep, x), before)
+
+
+class Branches(nn.Module):
+    """BatchNorm over two branches side by side, so that frozen channels lie between free ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Conv2d(3, 7, 3, padding=1), nn.Conv2d(3, 6, 3, padding=1)
+        self.norm, self.conv = nn.BatchNorm2d(13), nn.Conv2d(13, 9, 3, bias=False)
+        self.flat, self.fc = nn.BatchNorm1d(9), nn.Linear(9, 4)
+
+    def forward(self, x):
+        x = torch.cat([self.left(x), self.right(x)], 1)
+        x = torch.relu(self.conv(torch.relu(self.norm(x))))
+        return self.fc(self.flat(x.mean((2, 3))))
+
+
+def opened_with_norms(*, head="multi"):
+    """`Branches` with a task that has ended and one that is open; batches that it is trained on."""
+    torch.manual_seed(0)
+    x = torch.randn(60, 3, 6, 6)
+    net = clnp.ContinualNet(Branches(), x[:2], head=head)
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    net.eval()
+    return net, x, x.split(20)
+
+
+@pytest.mark.parametrize("aligned", [1, 8])
+@pytest.mark.parametrize("step", [2, 3, 1000])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_recalibrated_candidate_is_what_the_task_will_be(head, step, aligned):
+    net, x, batches = opened_with_norms(head=head)
+    keep, ended = some(net, step), net(x, task="a")
+    plain = outputs(Candidates(net._body), keep, x)
+    found = outputs(Candidates(net._body, aligned=aligned, recalibrate=batches), keep, x)
+    net.end_task(keep, recalibrate=batches)
+    torch.testing.assert_close(found, net(x, task="b"), rtol=1e-4, atol=1e-5)
+    assert (found - plain).abs().max() > 0.05
+    assert torch.equal(net(x, task="a"), ended)
+
+
+def test_one_candidate_leaves_nothing_of_its_statistics_to_the_next():
+    net, x, batches = opened_with_norms()
+    candidates = Candidates(net._body, recalibrate=iter(batches))
+    keeps = [some(net, 2), {**some(net, 2), "left": (1,)}, some(net, 3)]
+    for keep in (*keeps, *keeps):
+        alone = outputs(Candidates(net._body, recalibrate=batches), keep, x)
+        assert torch.equal(outputs(candidates, keep, x), alone)
+
+
+def test_with_all_neurons_statistics_are_those_it_was_trained_with():
+    net, x, batches = opened_with_norms()
+    everything = some(net, 1)
+    before = net.open_state().tensors
+    plain = outputs(Candidates(net._body), everything, x)
+    candidates = Candidates(net._body, recalibrate=batches)
+    outputs(candidates, some(net, 2), x)
+    assert torch.equal(outputs(candidates, everything, x), plain)
+    assert all(torch.equal(t, before[name]) for name, t in net.open_state().tensors.items())
+
+
+def planned(net, x, **options):
+    """A plan that keeps the more active half, by how near it is to the network with all neurons."""
+    outputs, activity = net(x).detach(), net.measure_activity([x])
+
+    def score(predict):
+        return -(predict(x) - outputs).abs().mean().item()
+
+    thresholds = {group: values.median().item() for group, values in activity.items()}
+    return score, net.plan_pruning(activity, score, thresholds=thresholds, **options)
+
+
+def test_a_plan_that_is_recalibrated_says_what_the_ended_task_scores():
+    """And with statistics of all neurons it does not."""
+    gaps = []
+    for recalibrated in (True, False):
+        net, x, batches = opened_with_norms()
+        score, plan = planned(net, x, **({"recalibrate": batches} if recalibrated else {}))
+        assert 0 < sum(plan.kept.values()) < sum(plan.available.values())
+        net.end_task(plan, recalibrate=batches)
+        gaps.append(abs(plan.score - score(lambda x, net=net: net(x, task="b"))))
+    assert gaps[0] < 1e-4
+    assert gaps[1] > 0.005
+
+
+def test_what_cannot_be_recalibrated_on_is_refused():
+    net, x, batches = opened_with_norms()
+    with pytest.raises(ArgumentError, match="a Tensor is not batches"):
+        planned(net, x, recalibrate=x)
+    with pytest.raises(ArgumentError, match="more than one sample"):
+        planned(net, x, recalibrate=x.split(1)[:3])
+    assert planned(net, x, recalibrate=batches)[1].num_evaluations
+
+
+def test_without_batch_norm_no_batch_is_asked_for():
+    net, x = opened()
+
+    def batches():
+        raise AssertionError
+        yield x
+
+    activity = net.measure_activity([x])
+    plan = net.plan_pruning(activity, lambda f: f(x).mean(), margin=9.0, recalibrate=batches())
+    assert plan.num_evaluations
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", HEADS)
+def test_a_gpu_recalibrates_as_a_cpu_does(head):
+    net, x, batches = opened_with_norms(head=head)
+    keep = some(net, 2)
+    expected = outputs(Candidates(net._body, recalibrate=batches), keep, x)
+    found = outputs(Candidates(net.cuda()._body, recalibrate=batches), keep, x.cuda())
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.gpu

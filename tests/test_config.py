@@ -30,6 +30,7 @@ def test_the_grid_is_every_combination():
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be between 0 and 1"),
         ({"lrs": (0.1, -1.0)}, "training: lr cannot be -1.0"),
         ({"resolution": 0}, "resolution is 0; it must be 1 or more"),
+        ({"calibration_samples": -1}, "calibration_samples is -1; it must be 0 or more"),
         ({"num_workers": -1}, "num_workers is -1; it must be 0 or more"),
     ],
 )

@@ -9,6 +9,7 @@ from torch import nn
 
 import clnp
 from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, TaskSettings, Training
+from clnp.datasets import digits
 from clnp.errors import ArgumentError, CapacityError, DivergedError, TaskError
 from clnp.packing import pack, unpack
 from clnp.progress import Progress
@@ -228,6 +229,44 @@ def test_batchnorm_is_recalibrated():
         assert len(means[recalibrate])
     assert means[True].shape == means[False].shape
     assert not torch.allclose(means[True], means[False])
+
+
+def pruned_behind_batchnorm(**options):
+    """What came of a network with BatchNorm and digits that lie one class after the other."""
+    data = digits()
+    (x, y), (x_test, y_test) = (
+        (torch.as_tensor(x).float().view(-1, 1, 8, 8) / 16, torch.as_tensor(y).long())
+        for x, y in (data.train, data.test)
+    )
+    order = y.argsort(stable=True)
+    task = Task("a", (x[order], y[order]), validation=(x_test, y_test))
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 24, 3), nn.BatchNorm2d(24), nn.ReLU()),
+        *(nn.Conv2d(24, 32, 3), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(128, 10)),
+    )
+    training = {"epochs": 6, "lr": 0.01, "batch_size": 64, "alpha": 1e-4}
+    chosen = config(importance="contribution", training=training, **options)
+    return Learner(clnp.ContinualNet(model, x[:2]), chosen).learn(task)
+
+
+def test_neurons_are_recalibrated_before_they_are_scored():
+    stale, fresh = (pruned_behind_batchnorm(calibration_samples=num) for num in (0, 1024))
+    assert fresh.score == pytest.approx(fresh.plan.score, abs=0.6)
+    assert stale.score != pytest.approx(stale.plan.score, abs=1.2)
+    assert sum(fresh.plan.kept.values()) < sum(stale.plan.kept.values()) - 4
+    # On samples of all classes, however few they are.
+    few = pruned_behind_batchnorm(calibration_samples=64)
+    assert sum(few.plan.kept.values()) < sum(stale.plan.kept.values()) - 4
+
+
+def test_without_recalibration_plans_are_made_without_it():
+    plans = [
+        pruned_behind_batchnorm(recalibrate=False, calibration_samples=num).plan for num in (0, 64)
+    ]
+    assert plans[0] == plans[1]
 
 
 def test_a_lone_sample_in_the_last_batch_does_no_harm_to_batchnorm():

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     )
     from .experiment import Experiment as Experiment
     from .graph import Graph as Graph
-    from .learner import Learner as Learner, TaskReport as TaskReport
+    from .learner import Learner as Learner
     from .ledger import Capacity as Capacity, Ledger as Ledger
     from .models import MLP as MLP, NarrowCNN as NarrowCNN, WideCNN as WideCNN
     from .net import ContinualNet as ContinualNet
     from .objective import Objective as Objective
     from .openstate import OpenState as OpenState
     from .outlook import Forecast as Forecast, forecast as forecast
+    from .progress import TaskReport as TaskReport
     from .pruning import PruningPlan as PruningPlan
     from .report.write import write_report as write_report
     from .task import Task as Task
@@ -76,13 +77,14 @@ _FILES = {
         "StoppedError",
     ],
     "graph": ["Graph"],
-    "learner": ["Learner", "TaskReport"],
+    "learner": ["Learner"],
     "ledger": ["Capacity", "Ledger"],
     "models": ["MLP", "NarrowCNN", "WideCNN"],
     "net": ["ContinualNet"],
     "objective": ["Objective"],
     "openstate": ["OpenState"],
     "outlook": ["Forecast", "forecast"],
+    "progress": ["TaskReport"],
     "pruning": ["PruningPlan"],
     "report.write": ["write_report"],
     "task": ["Task"],

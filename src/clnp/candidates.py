@@ -1,18 +1,21 @@
 """The open task with only some of its neurons, in one way after another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-from .axis import STAND_IN, View, as_index, groups_of
+from .arguments import told
+from .axis import STAND_IN, View, as_index, groups_of, positions
 from .blocks import Tensors
 from .body import Body
 from .errors import PruningError, TaskError
 from .heads import Head
-from .layers import PrefixLayer
+from .layers import Averaging, PrefixLayer
+from .pruning import Evaluate
 from .surgery import CONVOLUTIONS
+from .survey import average, check_batches, norms_of
 
 ALIGNED = {"cuda": 8}
 """What widths of convolutions are rounded up to multiples of, on devices where that pays.
@@ -27,11 +30,19 @@ class Candidates:
     Its tensors with all neurons are put together once, and a candidate's are a part of them; a
     layer that keeps the neurons that it had the last time is not laid out anew. Copies of a neuron,
     to which nobody listens, round widths of convolutions up to multiples of `aligned`.
+
+    Without some of its neurons, statistics of BatchNorm are no longer those of what it reads. With
+    batches to `recalibrate` on, every candidate that lacks any has its own.
     """
 
-    def __init__(self, body: Body, *, aligned: int | None = None) -> None:
+    def __init__(
+        self, body: Body, *, aligned: int | None = None, recalibrate: Iterable[Any] = ()
+    ) -> None:
+        check_batches(recalibrate)
         self._body = body
-        self._multiple = aligned or ALIGNED.get(body.head.like.device.type, 1)
+        self._batches = list(recalibrate) if norms_of(body) else []
+        self._device = body.head.like.device
+        self._multiple = aligned or ALIGNED.get(self._device.type, 1)
         convolutions = (part for part in body.parts.values() if isinstance(part, CONVOLUTIONS))
         self._to_align = set().union(*map(_groups, convolutions))
         self._whole: dict[str, Tensors] = {}
@@ -89,8 +100,29 @@ class Candidates:
                 self._laid_out[path] = kept, tensors
             shown[path] = self._laid_out[path][1]
         what = object()
+        averages = self._averages(keep, run)
+        for path, part in body.layers.items():
+            if part in averages:  # What is laid out serves the next candidate too.
+                shown[path] = {name: tensor.clone() for name, tensor in shown[path].items()}
         body.show(shown, what)
+        if averages:
+            average(averages, body, self._batches, body.run_shown)
         self._shown = keep, what
+
+    def _averages(self, keep: View, run: View) -> dict[PrefixLayer, Averaging]:
+        """What has to be averaged anew when those neurons run: statistics of free channels."""
+        before, free = self._body.stage.frozen, self._body.stage.free
+        if not self._batches or all(len(keep[group]) == free[group] for group in free):
+            return {}
+        after = {group: before[group] + free[group] for group in before}
+        own = {group: range(before[group], after[group]) for group in before}
+        averages = {}
+        for norm in norms_of(self._body):
+            rows = positions(norm.site.rows, after, run, stand_in=True)
+            channels = np.isin(rows, positions(norm.site.rows, after, own))
+            if channels.any():
+                averages[norm] = Averaging(torch.from_numpy(channels).to(self._device))
+        return averages
 
     def _aligned(self, view: View) -> tuple[View, View]:
         """What neurons run, with copies of the first, and what of them is read: not the copies."""
@@ -103,6 +135,12 @@ class Candidates:
                 run[group] = np.concatenate([neurons, neurons[:1].repeat(len(missing))])
                 read[group] = np.concatenate([neurons, missing])
         return run, read
+
+
+def evaluation(body: Body, score: Callable[..., float], recalibrate: Iterable[Any]) -> Evaluate:
+    """`score` as a function of the neurons that are kept."""
+    candidates = Candidates(body, recalibrate=recalibrate)
+    return lambda keep, at_least: candidates.score(told(score, at_least), keep)
 
 
 def _groups(part: PrefixLayer | Head) -> list[str]:

@@ -78,6 +78,9 @@ class LearnerConfig:
     """Thresholds that are tried from the top before the search halves the last gap; "none": all."""
     recalibrate: bool = True
     """Set the BatchNorm statistics of the survivors anew after pruning."""
+    calibration_samples: int = 1024
+    """Training samples on which that is done for every set of neurons that the search tries, before
+    it is scored; 0: they are scored with the statistics of the network with all neurons."""
     fine_tuning: FineTuning | None = None
     """Train the survivors after pruning."""
     validation_fraction: float = 0.1
@@ -99,6 +102,7 @@ class LearnerConfig:
             ),
             "validation_fraction": (0 < self.validation_fraction < 1, "between 0 and 1"),
             "resolution": (self.resolution is None or self.resolution >= 1, "1 or more"),
+            "calibration_samples": (self.calibration_samples >= 0, "0 or more"),
             "num_workers": (self.num_workers >= 0, "0 or more"),
             "candidates_at_once": (self.candidates_at_once >= 1, "1 or more"),
         }

@@ -6,6 +6,7 @@ its tensors in blocks (see blocks.py): `weight_frozen` is a buffer, `weight_reus
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,18 @@ from .portions import Widths, in_order, own_entries, own_neurons, run_portion
 from .surgery import NORMS, is_depthwise
 
 
+@dataclass
+class Averaging:
+    """Statistics of BatchNorm that are averaged anew, all else in evaluation mode.
+
+    `num_values` counts what they are over so far. In the plain pass, `channels` marks those of the
+    open task among the shown; the others keep what they have.
+    """
+
+    channels: Tensor | None = None
+    num_values: int = 0
+
+
 class PrefixLayer(Staged):
     """Put in front of a layer class: the same layer, on a prefix of its neurons."""
 
@@ -45,8 +58,8 @@ class PrefixLayer(Staged):
     slots: tuple[Slot, ...]
     num_batches_free: Tensor | None
     """Batches in the running statistics of the open task; counted while `momentum` is None."""
-    num_averaged: int | None = None
-    """While BatchNorm is recalibrated: how many values of a channel its statistics are over."""
+    averaging: Averaging | None = None
+    """There while BatchNorm is recalibrated."""
 
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""
@@ -76,6 +89,8 @@ class PrefixLayer(Staged):
         if running is Pass.FROZEN and self.site.mixes:
             with torch.set_grad_enabled(self.stage.with_grad):
                 self._carry = carry(self, input, stretches=self._frozen_real, free=self.free())
+        if running is Pass.PLAIN and self.averaging is not None:
+            return self._act_and_average(input, self.averaging)
         return run(self, input, self._shown)
 
     def _mix(self, x: Tensor) -> Tensor:
@@ -102,15 +117,16 @@ class PrefixLayer(Staged):
         return with_stand_ins(y, x.shape[1], self._free_real)
 
     def _act_on_real(self, x: Tensor, tensors: Tensors) -> Tensor:
-        if not isinstance(self, NORMS) or not self.training:
+        averaging = self.averaging
+        if not isinstance(self, NORMS) or not (self.training or averaging is not None):
             return run(self, x, tensors)
         momentum: float | None = self.momentum
-        if self.num_averaged is not None:
+        if averaging is not None:
             num_values = x.numel() // x.shape[1]
             if num_values <= 1:  # A lone value has no variance.
                 return run(self, x, tensors)
-            self.num_averaged += num_values
-            momentum = num_values / self.num_averaged
+            averaging.num_values += num_values
+            momentum = num_values / averaging.num_values
         elif momentum is None:
             num_batches = self._need("num_batches_free") + 1
             momentum = 1.0 / int(num_batches)  # Fails in a step that is captured.
@@ -125,6 +141,17 @@ class PrefixLayer(Staged):
             momentum,
             self.eps,
         )
+
+    def _act_and_average(self, x: Tensor, averaging: Averaging) -> Tensor:
+        """Run on what is shown, and average the statistics of the open task's channels in it."""
+        shown, channels = self._shown, averaging.channels
+        if channels is None:
+            return self._act_on_real(x, shown)
+        stored = {name: tensor.clone() for name, tensor in shown.items()}
+        y = self._act_on_real(x, shown)
+        for name, tensor in stored.items():
+            shown[name].copy_(torch.where(channels, shown[name], tensor))
+        return torch.where(channels.view(-1, *[1] * (x.ndim - 2)), y, run(self, x, stored))
 
     @property
     def weight(self) -> Tensor | None:

@@ -7,10 +7,11 @@ averaged over the groups, so that a small group counts as much as a large one (t
 are the ones that fill up). Ties go to the higher score, then to the earlier candidate.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from torch import Tensor
 from .activity import Activity
 from .arguments import alpha_by_layer
 from .config import LearnerConfig
-from .durations import duration
 from .errors import ArgumentError, DivergedError, TaskError
 from .events import Event
 from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
@@ -30,35 +30,11 @@ from .ledger import free_fraction
 from .loading import load_task
 from .net import ContinualNet
 from .openstate import OpenState
-from .progress import Candidate, Choice, Progress
+from .progress import Candidate, Choice, Progress, TaskReport
 from .pruning import PruningPlan
 from .seeds import derive
 from .task import Task, TaskData
 from .training import Training, check_optimizer
-
-
-@dataclass(frozen=True)
-class TaskReport:
-    """What was learnt: the winner of the grid and how it did, before and after pruning."""
-
-    task: str
-    candidates: tuple[Candidate, ...]
-    winner: int
-    best_score: float
-    plan: PruningPlan
-    score: float
-    test_score: float | None
-    num_rounds: int
-    seconds: float
-
-    def __str__(self) -> str:
-        chosen = self.candidates[self.winner]
-        test = "" if self.test_score is None else f", test {self.test_score:.2f}"
-        return (
-            f"learnt {self.task}: validation {self.score:.2f}{test}, best unpruned "
-            f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
-            f"pruning: {self.plan}; {duration(self.seconds)}"
-        )
 
 
 class Learner:
@@ -268,7 +244,19 @@ class Learner:
             best=best,
             per_layer=self.config.per_layer,
             resolution=self.config.resolution,
+            recalibrate=self._calibration(data),
         )
+
+    def _calibration(self, data: TaskData) -> Iterable[Any]:
+        """What sets of neurons are recalibrated on in a search: a few batches, drawn at random."""
+        wanted = self.config.calibration_samples if self.config.recalibrate else 0
+        num_batches = math.ceil(wanted / EVALUATION_BATCH)
+        if not num_batches:
+            return []
+        seed = derive(self.seed, "calibration", data.task.name)
+        seed_all(seed)
+        size = math.ceil(wanted / num_batches)
+        return itertools.islice(data.train.batches(size, seed=seed), num_batches)
 
     def _prune_winner(self, data: TaskData, progress: Progress) -> None:
         """Prune all candidates within the margin; open the sparsest, pruned (Alg. 1, line 5)."""

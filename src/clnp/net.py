@@ -17,11 +17,10 @@ from .arguments import (
     extra_by_group,
     kept_by,
     threshold_by_group,
-    told,
 )
 from .axis import has_input
 from .body import Body, eagerly
-from .candidates import Candidates
+from .candidates import Candidates, evaluation
 from .cascade import run_all
 from .certificate import Certificate
 from .description import Description
@@ -219,6 +218,7 @@ class ContinualNet(GuardedNet):
         thresholds: float | Mapping[str, float] | None = None,
         per_layer: bool = False,
         resolution: int | None = 10,
+        recalibrate: Iterable[Any] = (),
     ) -> PruningPlan:
         """The fewest neurons, by a threshold on activity, that keep the score within the margin.
 
@@ -230,6 +230,10 @@ class ContinualNet(GuardedNet):
         allows. The search tries `resolution` thresholds from the top, and halves the gap above the
         first that holds; None tries all. The weights must stay as they are meanwhile.
 
+        BatchNorm fits the network with all neurons; with batches to `recalibrate` on, a few hundred
+        samples, it is recalibrated for every candidate before that is scored. That costs a pass
+        each and finds far fewer neurons to be enough, if `end_task` recalibrates too.
+
         `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
         that fire, and a group that is not named keeps all.
         """
@@ -240,19 +244,12 @@ class ContinualNet(GuardedNet):
             )
         if score is not None and not callable(score):
             raise ArgumentError(f"score is {score!r}; it must be a function of predict")
-
-        candidates = Candidates(self._body)
-
-        def evaluate(keep: Neurons, at_least: float | None) -> float:
-            assert score is not None
-            return candidates.score(told(score, at_least), keep)
-
         explicit = None
         if thresholds is not None:
             explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
         return plan(
             activity,
-            evaluate if score is not None else None,
+            None if score is None else evaluation(self._body, score, recalibrate),
             task=task.name,
             thresholds=explicit,
             margin=margin,

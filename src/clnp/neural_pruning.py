@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .learner import Learner, TaskReport
+from .learner import Learner
 from .method import Setting
 from .net import ContinualNet
 from .objective import objective_named
-from .progress import Progress
+from .progress import Progress, TaskReport
 from .task import Task
 
 

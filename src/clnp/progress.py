@@ -1,9 +1,10 @@
-"""How far a task has come, so that it can be gone on with after a crash."""
+"""How far a task has come, so that it can be gone on with after a crash, and what came of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .durations import duration
 from .errors import DivergedError
 from .fit import Fit
 from .net import ContinualNet
@@ -109,4 +110,28 @@ class Progress:
             round=state["round"],
             left_margin=state["left_margin"],
             before_round=restored(state["before_round"]),
+        )
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What was learnt: the winner of the grid and how it did, before and after pruning."""
+
+    task: str
+    candidates: tuple[Candidate, ...]
+    winner: int
+    best_score: float
+    plan: PruningPlan
+    score: float
+    test_score: float | None
+    num_rounds: int
+    seconds: float
+
+    def __str__(self) -> str:
+        chosen = self.candidates[self.winner]
+        test = "" if self.test_score is None else f", test {self.test_score:.2f}"
+        return (
+            f"learnt {self.task}: validation {self.score:.2f}{test}, best unpruned "
+            f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
+            f"pruning: {self.plan}; {duration(self.seconds)}"
         )
