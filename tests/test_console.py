@@ -204,6 +204,10 @@ def test_silence_shows_nothing(capfd):
         ),
         ({**TASK, "new": {}}, "learnt a: validation 91.67, test 90.33"),
         (
+            {**TASK, "full": ["fc2"]},
+            "learnt a: validation 91.67, test 90.33; new neurons fc1 3, fc2 0; fc2 is full",
+        ),
+        (
             {**TASK, "score": None, "test_score": None, "new": {}},
             "a waits for the others, to be learnt with them",
         ),

@@ -80,6 +80,17 @@ def test_a_report_can_be_read():
     assert text.endswith(" s")
 
 
+def test_what_is_full_is_told():
+    net, events = network(width=6), []
+    learner = Learner(net, config(training={"alpha": 0.0}, margin=0.0), on_event=events.append)
+    while any(net.ledger.free().values()) and len(net.tasks) < 6:
+        report = learner.learn(task(f"task {len(net.tasks)}", seed=len(net.tasks)))
+        full = [group for group, free in net.ledger.free().items() if not free]
+        assert [e["full"] for e in events if e["event"] == "task"][-1] == full == list(report.full)
+        assert (" full; " in str(report)) == bool(full)
+    assert full
+
+
 def test_a_task_is_learnt_with_its_own_settings():
     own = TaskSettings(margin=40.0, alphas=(1e-3, 2e-3, 3e-3), epochs=2)
     learner = Learner(network(), config(tasks={"b": own}, fine_tuning=FineTuning(1, 1e-6)))

@@ -92,7 +92,7 @@ def test_no_sample_is_lost_or_in_two_tasks(order, size):
 
 
 def test_labels_count_from_0_in_the_order_of_the_classes():
-    for first, task in zip((0, 3, 6), tasks(split(3)), strict=True):
+    for first, task in zip((0, 3, 6), tasks(split(3, num_tasks=3)), strict=True):
         assert task.num_outputs == 3
         for (inputs, labels), given in ((task.train, DATA.train), (task.test, DATA.test)):
             chosen = (given[1] >= first) & (given[1] < first + 3)
@@ -122,7 +122,7 @@ def test_split_tasks_are_named_after_their_classes():
 
 
 def test_shuffled_tasks_are_named_after_their_classes_unless_these_are_many():
-    found = names(split(4, order="shuffled"))
+    found = names(split(4, num_tasks=2, order="shuffled"))
     classes = [each.removeprefix("shapes ").split(",") for each in found]
     assert [len(each) for each in classes] == [4, 4]
     assert len({int(each) for part in classes for each in part}) == 8
@@ -130,18 +130,18 @@ def test_shuffled_tasks_are_named_after_their_classes_unless_these_are_many():
 
 
 def test_the_order_of_classes_depends_on_the_seed():
-    drawn = {seed: names(split(3, order="shuffled"), seed=seed) for seed in range(4)}
+    drawn = {seed: names(split(3, num_tasks=3, order="shuffled"), seed=seed) for seed in range(4)}
     assert len({tuple(each) for each in drawn.values()}) == 4
-    assert drawn[2] == names(split(3, order="shuffled"), seed=2)
-    assert names(split(3), seed=0) == names(split(3), seed=1)
-    other = names(split(3, order="shuffled"), data=labelled("other"))
+    assert drawn[2] == names(split(3, num_tasks=3, order="shuffled"), seed=2)
+    assert names(split(3, num_tasks=3), seed=0) == names(split(3, num_tasks=3), seed=1)
+    other = names(split(3, num_tasks=3, order="shuffled"), data=labelled("other"))
     assert [each.removeprefix("other") for each in other] != [
         each.removeprefix("shapes") for each in drawn[0]
     ]
 
 
-def test_classes_that_are_left_over_make_no_task():
-    assert names(split(4)) == ["shapes 0-3", "shapes 4-7"]
+def test_as_many_tasks_as_asked_for_are_made():
+    assert names(split(4, num_tasks=2)) == ["shapes 0-3", "shapes 4-7"]
     assert names(split(3, num_tasks=2)) == ["shapes 0-2", "shapes 3-5"]
 
 
@@ -202,6 +202,14 @@ def test_more_tasks_than_there_are_classes_for_are_refused():
     assert message_of(tasks, split(11, num_tasks=1)) == (
         "1 task of 11 classes: shapes has only 10",
         "num_tasks",
+    )
+
+
+def test_classes_are_not_left_out_without_being_told_to():
+    assert message_of(tasks, split(4)) == (
+        "the 10 classes of shapes do not divide into tasks of 4; num_tasks = 2 leaves 2 of them "
+        "out",
+        "classes_per_task",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from .events import Event
+from .outlook import full_told
 
 LINE_SECONDS = 10.0
 """In a log, epochs are told of this often at most."""
@@ -235,7 +236,8 @@ def described(event: Event, plan: Mapping[str, Any]) -> str | None:
         test = "" if event["test_score"] is None else f", test {float(event['test_score']):.2f}"
         new = ", ".join(f"{group} {count}" for group, count in event["new"].items())
         neurons = f"; new neurons {new}" if new else ""
-        return f"learnt {event['task']}: validation {event['score']:.2f}{test}{neurons}"
+        full = full_told(event.get("full", ()))
+        return f"learnt {event['task']}: validation {event['score']:.2f}{test}{neurons}{full}"
     if kind == "full":
         return f"the network is full: {event['reason']}"
     if kind == "failed":

@@ -373,10 +373,12 @@ class Learner:
             test_score=test_score,
             num_rounds=num_rounds,
             seconds=time.monotonic() - start,
+            full=tuple(group for group, free in net.ledger.free().items() if not free),
         )
         new = {group: net.capacity().of(name, group).new for group in net.ledger.sizes}
         scores = {"score": report.score, "test_score": test_score}
-        self.on_event({"event": "task", "task": name, "new": new, **scores})
+        room = {"new": new, "full": list(report.full)}
+        self.on_event({"event": "task", "task": name, **room, **scores})
         return report
 
     def _tell(self, progress: Progress, event: str, task: str, **details: Any) -> None:

@@ -95,8 +95,7 @@ class Forecast:
             found.append(self._widening_told(self.num_tasks))
         full = [group for group in self.full if self.room.get(group) is None]
         if full and self.num_tasks is not None:
-            are = "is" if len(full) == 1 else "are"
-            found.append(f"{_names(full)} {are} full, and the last tasks did without")
+            found.append(f"{_are_full(full)}, and the last tasks did without")
         if self.num_tasks == 0 and self.head == "multi":
             found.append(f"tasks still {_ALONE} and on what is left")
         if self.num_tasks == 0 and self.head == "single":
@@ -196,6 +195,15 @@ def forecast(
 def _exact(need: float) -> Fraction:
     """The mean of at most so many whole numbers that was rounded to this."""
     return Fraction(need).limit_denominator(RECENT)
+
+
+def full_told(groups: Sequence[str]) -> str:
+    """The groups that are full, to be put behind a sentence; nothing if none is."""
+    return f"; {_are_full(groups)}" if groups else ""
+
+
+def _are_full(groups: Sequence[str]) -> str:
+    return f"{_names(groups)} {'is' if len(groups) == 1 else 'are'} full"
 
 
 def _names(groups: Sequence[str]) -> str:

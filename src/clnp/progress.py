@@ -9,6 +9,7 @@ from .errors import DivergedError
 from .fit import Fit
 from .net import ContinualNet
 from .openstate import OpenState
+from .outlook import full_told
 from .pruning import PruningPlan
 from .training import Alpha
 
@@ -126,6 +127,8 @@ class TaskReport:
     test_score: float | None
     num_rounds: int
     seconds: float
+    full: tuple[str, ...] = ()
+    """Groups that have no free neuron left: the next task learns without new ones there."""
 
     def __str__(self) -> str:
         chosen = self.candidates[self.winner]
@@ -133,5 +136,5 @@ class TaskReport:
         return (
             f"learnt {self.task}: validation {self.score:.2f}{test}, best unpruned "
             f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
-            f"pruning: {self.plan}; {duration(self.seconds)}"
+            f"pruning: {self.plan}{full_told(self.full)}; {duration(self.seconds)}"
         )

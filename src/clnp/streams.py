@@ -44,9 +44,9 @@ class Split:
     dataset: str
     """Name of the data set; `clnp recipes --keys` lists them."""
     classes_per_task: int
-    """How many classes each task has; a last task with fewer is left out."""
+    """How many classes each task has."""
     num_tasks: int | None = None
-    """How many tasks; unless given, as many as there are classes for."""
+    """How many tasks; unless given, those that all classes divide into."""
     order: Literal["given", "shuffled"] | tuple[int, ...] = "given"
     """Take the classes by number, in an order drawn from the seed, or in this one."""
     normalise: bool = False
@@ -124,13 +124,19 @@ def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
 def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
     """The classes of the data set, some for each task."""
     size = stream.classes_per_task
-    most = data.num_classes // size
+    most, left = divmod(data.num_classes, size)
     num_tasks = most if stream.num_tasks is None else stream.num_tasks
     if not 1 <= num_tasks <= most:
         many = "1 task" if max(num_tasks, 1) == 1 else f"{num_tasks} tasks"
         raise ArgumentError(
             f"{many} of {size} classes: {data.name} has only {data.num_classes}",
             argument="classes_per_task" if stream.num_tasks is None else "num_tasks",
+        )
+    if left and stream.num_tasks is None:
+        raise ArgumentError(
+            f"the {data.num_classes} classes of {data.name} do not divide into tasks of {size}; "
+            f"num_tasks = {most} leaves {left} of them out",
+            argument="classes_per_task",
         )
     classes = list(range(data.num_classes))
     if stream.order == "shuffled":
