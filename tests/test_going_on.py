@@ -82,8 +82,12 @@ def crashing(number):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("optimizer", ["Adam", "SGD"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_that_broke_off_goes_on_to_the_same_end(tmp_path, method, optimizer, device):
+def test_a_run_that_broke_off_goes_on_to_the_same_end(
+    tmp_path, monkeypatch, method, optimizer, device
+):
     """In the third epoch of the second task; joint training has one task in all."""
+    # With other batches than the rest, joint training meets algorithms that add in any order.
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     whole = experiment(method, device, optimizer).run(tmp_path / "whole")
     number = 3 if method == "joint" else NUM_EPOCHS + 3
     made = experiment(method, device, optimizer)
@@ -91,9 +95,5 @@ def test_a_run_that_broke_off_goes_on_to_the_same_end(tmp_path, method, optimize
         made.run(tmp_path / "broken", checkpoint_seconds=0, on_event=crashing(number))
     result = experiment(method, device, optimizer).run(tmp_path / "broken")
     found = [load_file(tmp_path / name / CHECKPOINT) for name in ("whole", "broken")]
-    if device == "cpu":
-        assert {**result, "timings": 0} == {**whole, "timings": 0}
-        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-    for name, tensor in found[0].items():
-        if tensor.is_floating_point():
-            torch.testing.assert_close(found[1][name], tensor, atol=1e-3, rtol=1e-3, msg=name)
+    assert {**result, "timings": 0} == {**whole, "timings": 0}
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
