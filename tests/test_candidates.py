@@ -188,15 +188,22 @@ def test_one_candidate_leaves_nothing_of_its_statistics_to_the_next():
         assert torch.equal(outputs(candidates, keep, x), alone)
 
 
-def test_with_all_neurons_statistics_are_those_it_was_trained_with():
+def test_with_all_neurons_statistics_are_averaged_anew_too():
     net, x, batches = opened_with_norms()
-    everything = some(net, 1)
     before = net.open_state().tensors
-    plain = outputs(Candidates(net._body), everything, x)
-    candidates = Candidates(net._body, recalibrate=batches)
-    outputs(candidates, some(net, 2), x)
-    assert torch.equal(outputs(candidates, everything, x), plain)
+    seen = []
+
+    def score(predict):
+        seen.append(predict(x))
+        return 0.0
+
+    net.unpruned_score(score, recalibrate=batches)
+    assert torch.equal(outputs(Candidates(net._body, recalibrate=batches), some(net, 1), x), *seen)
+    assert not torch.equal(outputs(Candidates(net._body), some(net, 1), x), *seen)
+    # The task itself is left as it was.
     assert all(torch.equal(t, before[name]) for name, t in net.open_state().tensors.items())
+    net.end_task(recalibrate=batches)
+    torch.testing.assert_close(net(x, task="b"), *seen, rtol=1e-4, atol=1e-5)
 
 
 def planned(net, x, **options):

@@ -8,7 +8,7 @@ from torch import nn
 from clnp.axis import Segment
 from clnp.blocks import Pass, Stage
 from clnp.graph import Site
-from clnp.layers import PrefixLayer
+from clnp.layers import Averaging, PrefixLayer
 from clnp.surgery import in_front_of
 
 ROWS, COLUMNS = (Segment("out", 5),), (Segment("in", 4), Segment(None, 2))
@@ -245,7 +245,7 @@ def test_recalibration_averages_over_batches_whatever_the_momentum():
     open_task(layer, stage, out=5)
     stage.running = Pass.FREE
     layer(torch.randn(8, 5) + 100)
-    layer.num_averaged = 0
+    layer.averaging = Averaging()
     batches = [torch.randn(8, 5) * scale for scale in (1.0, 2.0, 3.0)]
     for x in batches:
         layer(x)

@@ -32,7 +32,7 @@ class Candidates:
     to which nobody listens, round widths of convolutions up to multiples of `aligned`.
 
     Without some of its neurons, statistics of BatchNorm are no longer those of what it reads. With
-    batches to `recalibrate` on, every candidate that lacks any has its own.
+    batches to `recalibrate` on, every candidate has its own.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Candidates:
                 self._laid_out[path] = kept, tensors
             shown[path] = self._laid_out[path][1]
         what = object()
-        averages = self._averages(keep, run)
+        averages = self._averages(run)
         for path, part in body.layers.items():
             if part in averages:  # What is laid out serves the next candidate too.
                 shown[path] = {name: tensor.clone() for name, tensor in shown[path].items()}
@@ -109,11 +109,11 @@ class Candidates:
             average(averages, body, self._batches, body.run_shown)
         self._shown = keep, what
 
-    def _averages(self, keep: View, run: View) -> dict[PrefixLayer, Averaging]:
+    def _averages(self, run: View) -> dict[PrefixLayer, Averaging]:
         """What has to be averaged anew when those neurons run: statistics of free channels."""
-        before, free = self._body.stage.frozen, self._body.stage.free
-        if not self._batches or all(len(keep[group]) == free[group] for group in free):
+        if not self._batches:
             return {}
+        before, free = self._body.stage.frozen, self._body.stage.free
         after = {group: before[group] + free[group] for group in before}
         own = {group: range(before[group], after[group]) for group in before}
         averages = {}

@@ -78,9 +78,9 @@ class LearnerConfig:
     """Thresholds that are tried from the top before the search halves the last gap; "none": all."""
     recalibrate: bool = True
     """Set the BatchNorm statistics of the survivors anew after pruning."""
-    calibration_samples: int = 1024
-    """Training samples on which that is done for every set of neurons that the search tries, before
-    it is scored; 0: they are scored with the statistics of the network with all neurons."""
+    calibration_samples: int = 256
+    """Training samples on which that is done before anything is scored: what was trained, and every
+    set of neurons that the search tries; 0: they are scored with statistics from training."""
     fine_tuning: FineTuning | None = None
     """Train the survivors after pruning."""
     validation_fraction: float = 0.1

@@ -13,7 +13,8 @@ from .progress import Candidate, Group, Progress
 from .task import TaskData
 from .training import Training
 
-Score = Callable[[Callable[..., Any]], float]
+Judge = Callable[[ContinualNet], float]
+"""The score of a network's open task, with all of its neurons."""
 
 
 def train_at_once(
@@ -24,7 +25,7 @@ def train_at_once(
     *,
     seeds: Sequence[int],
     begin: Callable[[ContinualNet, int], None],
-    score: Score,
+    judge: Judge,
     on_epoch: Callable[[int, Epoch], None],
     on_round: Callable[[], None],
 ) -> list[Candidate]:
@@ -55,17 +56,17 @@ def train_at_once(
     run_together(group.fits, lanes, group.errors, on_epoch=on_epoch, on_round=on_round)
     progress.group = None
     return [
-        judged(own, fit, score, error)
+        judged(own, fit, judge, error)
         for own, fit, error in zip(group.nets, group.fits, group.errors, strict=True)
     ]
 
 
-def judged(net: ContinualNet, fit: Fit, score: Score, error: DivergedError | None) -> Candidate:
+def judged(net: ContinualNet, fit: Fit, judge: Judge, error: DivergedError | None) -> Candidate:
     """What there is to know about a candidate that has been trained, or has diverged."""
     training, num_epochs = fit.training, len(fit.epochs)
     if error is None:
         try:
-            reached = net.unpruned_score(score)
+            reached = judge(net)
             state = net.open_state()
             return Candidate(training.alpha, training.lr, num_epochs, reached, None, state)
         except DivergedError as found:

@@ -169,6 +169,10 @@ class Learner:
         alphas = [dict(t.alpha) if isinstance(t.alpha, Mapping) else t.alpha for t in trainings]
         pairs = zip(alphas, trainings, strict=True)
         seeds = [derive(self.seed, "candidate", name, alpha, t.lr) for alpha, t in pairs]
+
+        def judge(net: ContinualNet) -> float:
+            return self._unpruned(net, data)
+
         if len(trainings) == 1:
             if progress.resumed is None:
                 self._open(self.net, data, seeds[0])
@@ -178,7 +182,7 @@ class Learner:
             except DivergedError as found:
                 error = found
             assert progress.fit is not None
-            candidate = judged(self.net, progress.fit, self._score(data), error)
+            candidate = judged(self.net, progress.fit, judge, error)
             self.net.abandon_task()
             progress.fit = None
             return [candidate]
@@ -194,7 +198,7 @@ class Learner:
             progress,
             seeds=seeds,
             begin=lambda net, seed: self._open(net, data, seed),
-            score=self._score(data),
+            judge=judge,
             on_epoch=tell,
             on_round=lambda: self.on_progress(progress),
         )
@@ -228,6 +232,10 @@ class Learner:
             return found
 
         return score
+
+    def _unpruned(self, net: ContinualNet, data: TaskData) -> float:
+        """The score of the open task with all of its neurons."""
+        return net.unpruned_score(self._score(data), recalibrate=self._calibration(data))
 
     def _importance(self, data: TaskData) -> Activity:
         seed_all(derive(self.seed, "measure", data.task.name))
@@ -328,7 +336,7 @@ class Learner:
             score: float | None
             try:
                 self._fit(data, progress, training, seed=seed, round=number)
-                score = self.net.unpruned_score(self._score(data))
+                score = self._unpruned(self.net, data)
             except DivergedError:
                 score = None
             progress.fit = None

@@ -230,9 +230,9 @@ class ContinualNet(GuardedNet):
         allows. The search tries `resolution` thresholds from the top, and halves the gap above the
         first that holds; None tries all. The weights must stay as they are meanwhile.
 
-        BatchNorm fits the network with all neurons; with batches to `recalibrate` on, a few hundred
-        samples, it is recalibrated for every candidate before that is scored. That costs a pass
-        each and finds far fewer neurons to be enough, if `end_task` recalibrates too.
+        BatchNorm fits the network as it was trained; with batches to `recalibrate` on, a few
+        hundred samples, it is recalibrated for every set of neurons before that is scored. Fewer
+        are enough then, and what is planned is what `end_task(recalibrate=...)` comes to.
 
         `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
         that fire, and a group that is not named keeps all.
@@ -258,15 +258,18 @@ class ContinualNet(GuardedNet):
             resolution=resolution,
         )
 
-    def unpruned_score(self, score: Callable[[Callable[..., Any]], float]) -> float:
+    def unpruned_score(
+        self, score: Callable[[Callable[..., Any]], float], *, recalibrate: Iterable[Any] = ()
+    ) -> float:
         """What `score` says of the open task with all neurons that it has.
 
         Computed the way that `plan_pruning` computes pruned ones, which may differ from `net(x)`
-        in the last bits.
+        in the last bits, and with batches to `recalibrate` on in the statistics of BatchNorm.
         """
         self._need_open("unpruned_score")
         everything = {g: range(n) for g, n in self._body.stage.free.items()}
-        return checked_score(Candidates(self._body).score(score, everything))
+        candidates = Candidates(self._body, recalibrate=recalibrate)
+        return checked_score(candidates.score(score, everything))
 
     @in_turn
     def prune(self, plan: PruningPlan | Neurons) -> None:
