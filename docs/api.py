@@ -73,6 +73,7 @@ SECTIONS = {
             "CheckpointError",
             "DataError",
             "DivergedError",
+            "ExportError",
             "ForgettingError",
             "GraphError",
             "Problem",

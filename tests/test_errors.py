@@ -18,6 +18,7 @@ TREE = {
     "RecipeError": ValueError,
     "DataError": RuntimeError,
     "RunError": RuntimeError,
+    "ExportError": RuntimeError,
     "StoppedError": RuntimeError,
 }
 
@@ -93,6 +94,7 @@ def test_errors_know_the_exit_code_of_the_command_line():
         "DivergedError",
         "ForgettingError",
         "CheckpointError",
+        "ExportError",
     }
     assert codes["StoppedError"] == 130
     assert codes["RunError"] == ClnpError.code == 2

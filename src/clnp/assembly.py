@@ -10,7 +10,7 @@ from .download import OnProgress
 from .errors import ArgumentError, RecipeError, unknown_name
 from .experiment import Experiment
 from .recipe import LoadedRecipe
-from .streams import tasks_of
+from .streams import Find, tasks_of
 from .training import Alpha, check_optimizer
 
 
@@ -20,17 +20,20 @@ def experiment_of(
     data: str | None,
     *,
     on_download: OnProgress | None = None,
+    find: Find | None = None,
 ) -> Experiment:
     """The tasks and the network of a recipe, on the device; `data` is where data sets are.
 
-    What can be told to be wrong without training is refused here, with the place of the key.
+    `find` gives a data set by its name where `datasets.find` shall not. What can be told to be
+    wrong without training is refused here, with the place of the key.
     """
     recipe = loaded.recipe
     found: dict[str, datasets.LabelledData] = {}
 
-    def find(name: str) -> datasets.LabelledData:
+    def found_once(name: str) -> datasets.LabelledData:
         if name not in found:
-            found[name] = datasets.find(name, data, on_progress=on_download)
+            own = datasets.find(name, data, on_progress=on_download) if find is None else find(name)
+            found[name] = own
         return found[name]
 
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):
@@ -38,7 +41,7 @@ def experiment_of(
         if place.startswith("--set") and getattr(recipe.learner, many):
             raise RecipeError(f"{place} would change nothing: learner.{many} comes first; set that")
     try:
-        tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
+        tasks = tasks_of(recipe.stream, found_once, seed=recipe.seed)
     except ArgumentError as error:
         raise loaded.mistake(error, "stream") from error
     names = [task.name for task in tasks]

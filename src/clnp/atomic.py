@@ -4,14 +4,20 @@ import contextlib
 import errno
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 TEMPORARY = ".clnp-"
 """What the names of files begin with that are not complete yet."""
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` to `path` through a temporary file beside it that is renamed when complete."""
+def replace_file(
+    path: Path, data: bytes, *, check: Callable[[Path], None] = lambda written: None
+) -> None:
+    """Write `data` to `path` through a temporary file beside it that is renamed when complete.
+
+    `check` is called with that file first: if it raises, all is as it was before.
+    """
     if not path.parent.is_dir():
         missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
         raise OSError(missing, os.strerror(missing), str(path.parent))
@@ -23,6 +29,7 @@ def replace_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        check(Path(name))
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)

@@ -62,6 +62,7 @@ class Entry:
     """
 
     num_classes: int
+    shape: tuple[int, ...]
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     layouts: tuple[Layout, ...]
@@ -94,6 +95,11 @@ def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -
         mean=entry.mean,
         deviation=entry.deviation,
     )
+
+
+def is_there(name: str, directory: Path) -> bool:
+    """Whether the files of the data set of that name are in the directory."""
+    return _present(name, CATALOG[name], directory) is not None
 
 
 def _present(name: str, entry: Entry, directory: Path) -> Layout | None:
@@ -240,6 +246,7 @@ FASHION_MNIST = (
 CATALOG = {
     "mnist": Entry(
         num_classes=10,
+        shape=(1, 28, 28),
         mean=(0.1307,),
         deviation=(0.3081,),
         layouts=tuple(_idx(folder, *MNIST) for folder in ("MNIST/raw", "MNIST", "mnist", ".")),
@@ -253,6 +260,7 @@ CATALOG = {
     ),
     "fashion-mnist": Entry(
         num_classes=10,
+        shape=(1, 28, 28),
         mean=(0.2860,),
         deviation=(0.3530,),
         layouts=tuple(
@@ -269,6 +277,7 @@ CATALOG = {
     ),
     "cifar10": Entry(
         num_classes=10,
+        shape=(3, 32, 32),
         mean=(0.4914, 0.4822, 0.4465),
         deviation=(0.2470, 0.2435, 0.2616),
         layouts=(
@@ -306,6 +315,7 @@ CATALOG = {
     ),
     "cifar100": Entry(
         num_classes=100,
+        shape=(3, 32, 32),
         mean=(0.5071, 0.4865, 0.4409),
         deviation=(0.2673, 0.2564, 0.2762),
         layouts=(

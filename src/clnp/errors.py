@@ -12,6 +12,7 @@ ClnpError
 ├── RecipeError(ValueError)         a recipe holds a wrong key or value
 ├── DataError(RuntimeError)         a data set is missing or damaged
 ├── RunError(RuntimeError)          a run cannot be started, gone on with or read
+├── ExportError(RuntimeError)       a task cannot be exported, or its file answers otherwise
 └── StoppedError(RuntimeError)      a run was asked to stop, and is saved
 """
 
@@ -103,6 +104,12 @@ class DataError(ClnpError, RuntimeError):
 
 class RunError(ClnpError, RuntimeError):
     """A run cannot be started, gone on with or read."""
+
+
+class ExportError(ClnpError, RuntimeError):
+    """A task cannot be made a program, or the program does not answer as the network does."""
+
+    code = FAILURE
 
 
 class StoppedError(ClnpError, RuntimeError):

@@ -124,14 +124,19 @@ def describe_model(model: nn.Module) -> list[str]:
     return lines
 
 
-def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> int:
+def check_alike(
+    now: Mapping[str, Any], before: Mapping[str, Any], path: Path, *, data: bool = True
+) -> int:
     """How many tasks an experiment adds to those of a run, which come first.
 
     A `RunError` names the first difference if there is any other. A run may say more than an
-    experiment does: what its recipe is called, where its data is.
+    experiment does: what its recipe is called, where its data is. Without `data`, the samples of
+    tasks do not count.
     """
     here = json.loads(to_json(now))
     there = {name: before[name] for name in here if name in before} if before else before
+    if not data:
+        here, there = _without_samples(here), _without_samples(there)
     given, known = _tasks(here), _tasks(there)
     num = min(len(given), len(known))
     if len(given) != len(known):
@@ -145,6 +150,13 @@ def check_alike(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -
     if len(given) < len(known):
         raise RunError(f"{path} has a task that is not given: {_name(known[num])!r}")
     return len(given) - len(known)
+
+
+def _without_samples(experiment: Any) -> dict[str, Any]:
+    """The same, its tasks without what says which samples they have."""
+    own = {"train", "validation", "test"}
+    tasks = [{k: v for k, v in task.items() if k not in own} for task in _tasks(experiment)]
+    return {**experiment, "tasks": tasks}
 
 
 def _tasks(experiment: Any) -> list[Any]:

@@ -1,11 +1,14 @@
 """Whether a run still is what it says: certificates, figures and test scores, recomputed."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from . import datasets
 from .assembly import experiment_of
 from .checkpoint import attached
 from .compare import read_comparison
@@ -52,39 +55,16 @@ def verify(path: str, *, device: str | None, data: str | None) -> Answer:
         checked = {run: verify(run, device=device, data=data) for run in runs}
         answers = {Path(run).name: answer for run, (answer, _) in checked.items()}
         return answers, "\n".join(f"{run}: {text}" for run, (_, text) in checked.items())
-    config = read_config(place)
-    checkpoint = place / CHECKPOINT
-    result = read_json(place, RESULT, {})
-    if not result:
-        raise RunError(f"{place} has no ended task yet; there is nothing to verify")
-    if not checkpoint.exists():
-        raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks cannot be verified")
-    with reading(place):
-        before = last_environment(place)
-        chosen = find_device(device or before.get("device"))
-    use_threads(chosen, before)
-    experiment = experiment_of(recipe_of(place), chosen, data or config.get("data"))
-    described = experiment.to_json()
-    check_alike(described, config, place)
-    if experiment.baseline is not None:
-        raise RunError(
-            f"{place} was learnt by {experiment.method}, which promises nothing that could be "
-            "verified; what it has forgotten is in its result"
-        )
-    net = ContinualNet.load(checkpoint, experiment.model, check=False)
-    net.verify()
-    with reading(place):
-        # What no ended task reads may be damaged too.
-        check_alike(described, attached(checkpoint)["experiment"], checkpoint)
-        _check_figures(net, experiment, result)
-    here = arithmetic(describe(chosen))
+    rebuilt = rebuild(place, device=device, data=data)
+    experiment, net, result = rebuilt.experiment, rebuilt.net, rebuilt.result
+    here = arithmetic(describe(rebuilt.device))
     judged, exact = {}, True
 
     def predict(inputs: Tensor, name: str) -> Any:
         return net(inputs, task=name)
 
     for task, record in zip(experiment.tasks, result["tasks"], strict=False):
-        found = judge(predict, task, experiment.config, seed=experiment.seed, device=chosen)
+        found = judge(predict, task, experiment.config, seed=experiment.seed, device=rebuilt.device)
         if found is not None:
             judged[task.name] = found[0]
             with reading(place):
@@ -97,6 +77,71 @@ def verify(path: str, *, device: str | None, data: str | None) -> Answer:
         f"verified: all that {tasks} read is as it was frozen (SHA-256), and the test accuracies "
         f"of {len(judged)} are as recorded, {how}."
     )
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A run made anew from its files, whose certificates and figures are as they should be.
+
+    `absent` names data sets that were not there, in place of which there are random samples.
+    """
+
+    experiment: Experiment
+    net: ContinualNet
+    result: dict[str, Any]
+    device: torch.device
+    absent: tuple[str, ...]
+
+
+def rebuild(
+    place: Path,
+    *,
+    device: str | None,
+    data: str | None,
+    verb: str = "verify",
+    stand_in: bool = False,
+) -> Rebuilt:
+    """The experiment and the network of the run at `place`; a `ForgettingError` if they differ.
+
+    With `stand_in`, data sets that are not there are not downloaded either: random samples stand in
+    for them.
+    """
+    config = read_config(place)
+    checkpoint = place / CHECKPOINT
+    if not read_json(place, RESULT, {}):
+        raise RunError(f"{place} has no ended task yet; there is nothing to {verb}")
+    if not checkpoint.exists():
+        raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks were in it")
+    with reading(place):
+        before = last_environment(place)
+        chosen = find_device(device or before.get("device"))
+        directory = data or config.get("data")
+    use_threads(chosen, before)
+    absent: list[str] = []
+
+    def find(name: str) -> datasets.LabelledData:
+        if stand_in and not datasets.is_there(name, directory):
+            absent.append(name)
+            return datasets.stand_in(name, directory)
+        return datasets.find(name, directory)
+
+    experiment = experiment_of(recipe_of(place), chosen, directory, find=find)
+    described = experiment.to_json()
+    check_alike(described, config, place, data=not absent)
+    if experiment.baseline is not None:
+        raise RunError(
+            f"{place} was learnt by {experiment.method}, which promises nothing that could be "
+            "verified; what it has forgotten is in its result"
+        )
+    # In this order, and at once: a run that goes on writes its checkpoint first.
+    result = read_json(place, RESULT, {})
+    net = ContinualNet.load(checkpoint, experiment.model, check=False)
+    net.verify()
+    with reading(place):
+        # What no ended task reads may be damaged too.
+        check_alike(described, attached(checkpoint)["experiment"], checkpoint, data=not absent)
+        _check_figures(net, experiment, result)
+    return Rebuilt(experiment, net, result, chosen, tuple(absent))
 
 
 def _check_figures(net: ContinualNet, experiment: Experiment, result: dict[str, Any]) -> None:
