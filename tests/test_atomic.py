@@ -33,6 +33,22 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     assert not list(tmp_path.glob(f"{TEMPORARY}*"))
 
 
+def test_a_file_is_kept_only_if_it_passes_a_check(tmp_path):
+    path, seen = tmp_path / "file", []
+
+    def check(written):
+        seen.append((written.parent, written.read_bytes(), path.exists()))
+        if written.read_bytes() != b"good":
+            raise KeyboardInterrupt
+
+    replace_file(path, b"good", check=check)
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(path, b"bad", check=check)
+    assert seen == [(tmp_path, b"good", False), (tmp_path, b"bad", True)]
+    assert path.read_bytes() == b"good"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
 def test_the_file_has_the_permissions_of_any_other(tmp_path):
     before = os.umask(0o027)
     try:

@@ -25,6 +25,7 @@ COMMANDS = (
     "watch",
     "inspect",
     "verify",
+    "export",
     "report",
     "recipes",
 )

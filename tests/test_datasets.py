@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from clnp import catalog
-from clnp.datasets import LabelledData, Prepare, data_directory, digits, find, read_arrays
+from clnp.datasets import (
+    KNOWN,
+    LabelledData,
+    Prepare,
+    data_directory,
+    digits,
+    find,
+    is_there,
+    read_arrays,
+    stand_in,
+)
 from clnp.errors import ArgumentError, DataError
 
 
@@ -489,3 +499,41 @@ def test_means_that_do_not_fit_are_refused(mean, deviation, argument, message):
         Prepare(mean=mean, deviation=deviation)(torch.zeros(2, 3, 4))
     assert str(caught.value) == message
     assert caught.value.argument == argument
+
+
+def test_what_stands_in_for_digits_is_like_them_in_all_but_what_it_shows():
+    own, other = digits(), stand_in("digits")
+    for name in ("name", "num_classes", "largest", "mean", "deviation", "shape"):
+        assert getattr(own, name) == getattr(other, name)
+    assert own.test[0].dtype == other.test[0].dtype
+    assert int(other.test[0].max()) == 16
+    assert not torch.equal(other.train[0], other.test[0])
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_known_data_set_has_a_stand_in_with_all_classes(name):
+    found = stand_in(name)
+    if name in catalog.CATALOG:
+        entry = catalog.CATALOG[name]
+        assert (found.num_classes, found.shape) == (entry.num_classes, entry.shape)
+        assert (found.mean, found.deviation) == (entry.mean, entry.deviation)
+        # All have 10,000 test images; some have one or two labels before each.
+        num_labels = entry.layouts[0].test[0].size // 10_000 - found.test[0][0].numel()
+        assert num_labels in (0, 1, 2)
+    for x, y in (found.train, found.test):
+        assert len(x) == len(y)
+        assert sorted(set(y.tolist())) == list(range(found.num_classes))
+
+
+def test_arrays_of_ones_own_have_no_stand_in(tmp_path):
+    assert "there is no file" in message_of(stand_in, "mine", tmp_path)
+
+
+def test_whether_a_data_set_is_there_is_told_without_downloading(path, monkeypatch):
+    assert is_there("digits")
+    assert not is_there("mnist", path.parent)
+    assert not is_there("mine", path.parent)
+    np.savez(path, **arrays())
+    assert is_there("mine", path.parent)
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # Python then takes it as not installed.
+    assert not is_there("digits")

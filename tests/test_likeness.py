@@ -210,6 +210,15 @@ def named(*names):
     return {"tasks": [{"name": name, "train": "1 sample"} for name in names], "seed": 1}
 
 
+def test_samples_count_unless_they_are_not_there(tmp_path):
+    other = {**named("a"), "tasks": [{"name": "a", "train": "2 samples", "test": "1 sample"}]}
+    assert check_alike(other, named("a"), tmp_path, data=False) == 0
+    with pytest.raises(RunError, match="its task 1, 'a', has "):
+        check_alike(other, named("a"), tmp_path)
+    with pytest.raises(RunError, match="its task 1 is 'b', not 'a'"):
+        check_alike(other, named("b"), tmp_path, data=False)
+
+
 def test_tasks_may_be_added_at_the_end(tmp_path):
     assert check_alike(named("a", "b"), named("a", "b"), tmp_path) == 0
     assert check_alike(named("a", "b", "c"), named("a"), tmp_path) == 2

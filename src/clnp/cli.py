@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import json
-import math
 import os
 import signal
 import sys
@@ -23,6 +22,14 @@ from .errors import (
     is_out_of_memory,
 )
 from .jobs import get_ready
+from .options import (
+    add_data_option,
+    add_place_options,
+    add_recipe_options,
+    add_run_options,
+    names,
+    seconds,
+)
 from .version import __version__
 
 DESCRIPTION = "Continual learning by neural pruning: task after task, nothing forgotten."
@@ -37,15 +44,12 @@ examples:
   clnp watch runs/permuted-digits-seed1          how it goes, from another terminal or machine
   clnp inspect runs/permuted-digits-seed1        what it has come to, in a screenful
   clnp verify runs/permuted-digits-seed1         certificates and accuracies, recomputed
+  clnp export runs/permuted-digits-seed1 --task 'digits permuted 1'
+                                                 one task as a small network, to deploy it
   clnp report runs/permuted-digits-seed1         one page with all figures, for a browser or a paper
 """
 METHODS = "clnp, single, finetune, joint, ewc, packnet, hat, si, superposition"
 """Spelt out here, because those who know them import PyTorch."""
-TRACKERS = {
-    "tensorboard": "write curves for TensorBoard into the directory of the run",
-    "mlflow": "send curves to MLflow, to the server of MLFLOW_TRACKING_URI if that is set",
-    "wandb": "send curves to Weights & Biases, or with WANDB_MODE=offline into the directory",
-}
 
 
 def run() -> None:
@@ -122,24 +126,24 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     demo = command("demo", _demo, "learn ten permuted digit tasks, in under a minute")
-    _add_recipe_options(demo)
+    add_recipe_options(demo)
     run = command("run", _run, "carry out a recipe")
     run.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a TOML file")
-    _add_recipe_options(run)
+    add_recipe_options(run)
     compare = command("compare", _compare, "carry out a recipe with several methods")
     compare.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a file")
     compare.add_argument(
         "--methods",
-        type=_names,
+        type=names,
         default=("clnp", "single", "finetune"),
         metavar="A,B,...",
         help=f"those to compare, of {METHODS} (default: clnp,single,finetune)",
     )
-    _add_recipe_options(compare)
+    add_recipe_options(compare)
     where = "the directory of the run, or of a series of them"
     resume = command("resume", _resume, "go on with a run that was stopped or killed")
     resume.add_argument("run", metavar="RUN", help=where)
-    _add_run_options(resume, begun=True)
+    add_run_options(resume, begun=True)
     inspect = command("inspect", _inspect, "say what a run is and how far it has come")
     inspect.add_argument("run", metavar="RUN", help=where)
     inspect.add_argument(
@@ -150,13 +154,31 @@ def parser() -> argparse.ArgumentParser:
     watch.add_argument("--once", action="store_true", help="show how it stands, and end")
     watch.add_argument(
         "--interval",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="how often to look (default: 1 on a terminal, 10 in a log)",
     )
     verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
     verify.add_argument("run", metavar="RUN", help=where)
-    _add_place_options(verify, begun=True)
+    add_place_options(verify, begun=True)
+    export = command("export", _export, "write a task of a run as a program without clnp")
+    export.add_argument("run", metavar="RUN", help="the directory of the run")
+    export.add_argument("--task", metavar="NAME", help="the task, one that has ended; required")
+    export.add_argument(
+        "--out", metavar="FILE", help="where to write it (default: RUN/NAME.pt2, or .onnx)"
+    )
+    export.add_argument(
+        "--format",
+        choices=("pt2", "onnx"),
+        help="a program of torch.export, or ONNX (default: as FILE ends, or else pt2)",
+    )
+    export.add_argument(
+        "--bare",
+        action="store_true",
+        help="take prepared inputs: leave out what makes them of samples as they are stored",
+    )
+    export.add_argument("--device", help="cpu, cuda, ...: where a pt2 will run (default: cpu)")
+    add_data_option(export, begun=True)
     report = command("report", _report, "write a page and figures about runs")
     report.add_argument(
         "runs", nargs="+", metavar="RUN", help="directories of runs, series or comparisons"
@@ -172,86 +194,6 @@ def parser() -> argparse.ArgumentParser:
 
 Answer = tuple[Any, str]
 Action = Callable[[argparse.Namespace], Answer]
-
-
-def _add_recipe_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--set",
-        dest="assignments",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="change the recipe, --set learner.margin=2 for example; may be repeated",
-    )
-    command.add_argument("--seed", type=int, help="what all random numbers are derived from")
-    command.add_argument(
-        "--seeds", type=_count, metavar="N", help="a series of N seeds, with mean and deviation"
-    )
-    command.add_argument(
-        "--search-once",
-        action="store_true",
-        help="search the grid with the first seed; the others take what it chose for each task",
-    )
-    command.add_argument(
-        "--out",
-        metavar="DIR",
-        help="directory of the run (default: runs/RECIPE-seedN; of a series runs/RECIPE-Nseeds, "
-        "of a comparison runs/RECIPE-compared)",
-    )
-    _add_run_options(command)
-
-
-def _add_run_options(command: argparse.ArgumentParser, *, begun: bool = False) -> None:
-    _add_place_options(command, begun=begun)
-    command.add_argument(
-        "--checkpoint-every",
-        type=_seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="how often to save inside a task, at the end of an epoch (default: 60)",
-    )
-    command.add_argument(
-        "--jobs",
-        type=_count,
-        default=1,
-        metavar="N",
-        help="carry out N runs of a series or comparison at a time, each in a process of its own",
-    )
-    command.add_argument("--quiet", action="store_true", help="show no progress")
-    for name, where in TRACKERS.items():
-        command.add_argument(
-            f"--{name}", dest="trackers", action="append_const", const=name, help=where
-        )
-
-
-def _add_place_options(command: argparse.ArgumentParser, *, begun: bool) -> None:
-    device = "the one that the run was last on" if begun else "a GPU if there is one"
-    data = "where the run had them" if begun else "$CLNP_DATA, or ~/.cache/clnp"
-    command.add_argument("--device", help=f"cpu, cuda, cuda:1, ... (default: {device})")
-    command.add_argument("--data", metavar="DIR", help=f"where data sets are (default: {data})")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}; it must be a number of seconds, 0 or more")
-    return seconds
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise argparse.ArgumentTypeError("expected names with commas between them")
-    return names
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r}; it must be a whole number, 1 or more")
-    return int(text)
 
 
 def _demo(options: argparse.Namespace) -> Answer:
@@ -358,6 +300,20 @@ def _verify(options: argparse.Namespace) -> Answer:
     from .verification import verify
 
     return verify(options.run, device=options.device, data=options.data)
+
+
+def _export(options: argparse.Namespace) -> Answer:
+    from .exporting import export
+
+    return export(
+        options.run,
+        task=options.task,
+        out=options.out,
+        kind=options.format,
+        bare=options.bare,
+        device=options.device,
+        data=options.data,
+    )
 
 
 def _report(options: argparse.Namespace) -> Answer:
