@@ -55,7 +55,6 @@ def file_of(module, example, kind, tmp_path, note=None):
 def test_a_program_answers_as_the_network_to_the_last_bit(name, head, tmp_path):
     model, shape, prepare = NETWORKS[name]
     net = learnt(model, shape, head=head, keep=half)
-    prepare(samples(shape))
     for task in net.tasks:
         module = Deployed(net.subnetwork(task), prepare).eval()
         program = opened(file_of(module, samples(shape), "pt2", tmp_path), "pt2")
@@ -70,7 +69,6 @@ def test_an_onnx_model_answers_as_the_network_up_to_rounding(name, tmp_path):
     pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     model, shape, prepare = NETWORKS[name]
     net = learnt(model, shape, head="multi", keep=half)
-    prepare(samples(shape))
     module = Deployed(net.subnetwork("b"), prepare).eval()
     program = opened(file_of(module, samples(shape), "onnx", tmp_path), "onnx")
     for size in SIZES:
@@ -109,7 +107,6 @@ def test_a_program_says_nothing_of_this_machine(kind, tmp_path):
     if kind == "onnx":
         pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     model, shape, prepare = NETWORKS["wide"]
-    prepare(samples(shape))
     data = encoded(Deployed(model, prepare).eval(), samples(shape), kind, {})
     parts = [data]
     if kind == "pt2":
@@ -125,7 +122,6 @@ def test_a_program_runs_where_clnp_is_not(kind, tmp_path):
         pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     model, shape, prepare = NETWORKS["mlp"]
     batch = samples(shape, 5)
-    prepare(batch)
     module = Deployed(model, prepare).eval().requires_grad_(False)
     file_of(module, batch[:2], kind, tmp_path)
     torch.save((batch, module(batch)), tmp_path / "known.pt")
@@ -143,9 +139,18 @@ def test_a_program_runs_where_clnp_is_not(kind, tmp_path):
     assert done.stdout == "as it was\n", done.stderr
 
 
+def test_nothing_in_a_program_is_bound_to_the_device_it_was_made_on(tmp_path):
+    for name in ("mlp", "wide"):
+        model, shape, prepare = NETWORKS[name]
+        module = Deployed(model, prepare).eval().requires_grad_(False)
+        program = opened(file_of(module, samples(shape), "pt2", tmp_path), "pt2")
+        # A device without numbers, which every machine has.
+        found = program.to("meta")(samples(shape, 5).to("meta"))
+        assert (found.device.type, found.shape) == ("meta", (5, 6))
+
+
 def test_numbers_of_another_type_than_stored_are_refused(tmp_path):
     model, shape, prepare = NETWORKS["mlp"]
-    prepare(samples(shape))
     module = Deployed(model, prepare).eval()
     program = opened(file_of(module, samples(shape), "pt2", tmp_path), "pt2")
     with pytest.raises(RuntimeError, match="dtype"):
@@ -206,9 +211,7 @@ def test_a_program_on_a_gpu(name, head, tmp_path):
     model, shape, prepare = NETWORKS[name]
     net = learnt(model, shape, head=head, keep=half).cuda()
     there, here = samples(shape).cuda(), samples(shape)
-    for each in (there, here):
-        prepare(each)
-    module = Deployed(net.subnetwork("b"), prepare).eval()
+    module = Deployed(net.subnetwork("b"), prepare).cuda().eval()
     own = opened(file_of(module, there, "pt2", tmp_path), "pt2")
     moved = opened(file_of(module.cpu(), here, "pt2", tmp_path), "pt2").cuda()
     for size in (*SIZES, 256):

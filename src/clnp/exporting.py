@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .atomic import replace_file
 from .compare import read_comparison
 from .errors import ArgumentError, ExportError, RunError, unknown_name
+from .labelled import Prepare, prepared
 from .ours import OURS, is_ours, method_of
 from .program import FORMATS, INPUT, Program, check_installed, encoded, note_of, opened
 from .runs import CHECKPOINT, RECIPE, RESULT, command, expanded, read_config, read_json, reading
@@ -33,15 +34,23 @@ LOOSE = 1e-3
 
 
 class Deployed(nn.Module):
-    """A task's network with what turns stored samples into its inputs."""
+    """A task's network with what turns stored samples into its inputs, in buffers of its own.
 
-    def __init__(self, network: nn.Module, prepare: Callable[[Tensor], Tensor]) -> None:
+    Deployed(network, prepare)(samples) == network(prepare(samples)), on any device it is moved to.
+    """
+
+    order: Tensor | None
+    scale: Tensor | None
+
+    def __init__(self, network: nn.Module, prepare: Prepare) -> None:
         super().__init__()
-        self.network, self._prepare = network, prepare
+        self.network, self.largest = network, prepare.largest
+        self.register_buffer("order", prepare.order)
+        self.register_buffer("scale", prepare.scale if prepare.mean else None)
 
     def forward(self, samples: Tensor) -> Any:
         """The outputs of the task for samples as its data set holds them."""
-        return self.network(self._prepare(samples))
+        return self.network(prepared(samples, self.largest, order=self.order, scale=self.scale))
 
 
 @dataclass(frozen=True)
@@ -96,9 +105,9 @@ def export(
     own = next(each for each in rebuilt.experiment.tasks if each.name == name)
     samples, labels = _samples(own, rebuilt, bare=bare)
     network = net.subnetwork(name)
-    module = network if bare or own.prepare is None else Deployed(network, own.prepare)
+    prepare: Any = own.prepare  # Those of recipes are all of one kind.
+    module = network if bare else Deployed(network, prepare).to(rebuilt.device)
     with torch.no_grad():
-        # Also, what `prepare` keeps for the device is then there, and of no program's.
         outputs = module(samples[:2])
     certificate = net.certificates[name].digest
     about = {
@@ -113,7 +122,7 @@ def export(
     written = encoded(module.eval(), example, kind, about)
 
     def ask(batch: Tensor) -> Tensor:
-        found: Tensor = net(batch if bare or own.prepare is None else own.prepare(batch), task=name)
+        found: Tensor = net(batch if bare else prepare(batch), task=name)
         return found
 
     compared: list[Comparison] = []
@@ -259,11 +268,11 @@ def _checked_file(place: Path, task: str, out: str | None, kind: str) -> Path:
 
 def _samples(task: Task, rebuilt: Rebuilt, *, bare: bool) -> tuple[Tensor, Tensor]:
     """Samples of the test data, on the device, and their labels: as stored, or as inputs."""
-    test: Any = task.test  # Recipes have tensors.
+    test: Any = task.test  # Those of recipes are tensors.
     samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in test)
     if len(samples) == 1:  # An example of one sample would make a program for just one.
         samples, labels = samples.repeat_interleave(2, 0), labels.repeat_interleave(2, 0)
-    return task.prepare(samples) if bare and task.prepare is not None else samples, labels
+    return task.prepare(samples) if bare and task.prepare else samples, labels
 
 
 def _described(tensor: Tensor) -> dict[str, Any]:

@@ -58,25 +58,33 @@ class Prepare:
             )
 
     def __call__(self, stored: Tensor) -> Tensor:
-        inputs = stored.to(torch.float32) / self.largest if self.largest != 1.0 else stored
-        if self.mean:
-            inputs = self._standardized(inputs)
-        if self.order is None:
-            return inputs
-        if stored.device not in self._orders:
-            self._orders[stored.device] = self.order.to(stored.device)
-        return inputs.flatten(1)[:, self._orders[stored.device]].reshape(stored.shape)
-
-    def _standardized(self, inputs: Tensor) -> Tensor:
-        if len(self.mean) not in (1, inputs.shape[1]):
+        if self.mean and len(self.mean) not in (1, stored.shape[1]):
             raise ArgumentError(
                 f"mean has {len(self.mean)} numbers and samples of shape "
-                f"{tuple(inputs.shape[1:])} have {inputs.shape[1]} channels; give one for each",
+                f"{tuple(stored.shape[1:])} have {stored.shape[1]} channels; give one for each",
                 argument="mean",
             )
-        if inputs.device not in self._scales:
-            scale = torch.tensor([self.mean, self.deviation], dtype=torch.float32)
-            self._scales[inputs.device] = scale.to(inputs.device)
+        device = stored.device
+        if self.order is not None and device not in self._orders:
+            self._orders[device] = self.order.to(device)
+        if self.mean and device not in self._scales:
+            self._scales[device] = self.scale.to(device)
+        order, scale = self._orders.get(device), self._scales.get(device)
+        return prepared(stored, self.largest, order=order, scale=scale)
+
+    @property
+    def scale(self) -> Tensor:
+        """Mean and deviation of each channel, [2, channels]."""
+        return torch.tensor([self.mean, self.deviation], dtype=torch.float32)
+
+
+def prepared(
+    stored: Tensor, largest: float, *, order: Tensor | None, scale: Tensor | None
+) -> Tensor:
+    """The samples divided, standardized by means and deviations, [2, channels], and reordered."""
+    inputs = stored.to(torch.float32) / largest if largest != 1.0 else stored
+    if scale is not None:
         along_channels = (-1, *[1] * (inputs.ndim - 2))
-        mean, deviation = self._scales[inputs.device].unbind()
-        return (inputs - mean.view(along_channels)).div(deviation.view(along_channels))
+        mean, deviation = (each.view(along_channels) for each in scale.unbind())
+        inputs = (inputs - mean).div(deviation)
+    return inputs if order is None else inputs.flatten(1)[:, order].reshape(stored.shape)
