@@ -174,6 +174,20 @@ def test_onnx_is_compared_class_by_class(folder, capsys):
     assert (given.name, dims[0].dim_param, dims[1].dim_value) == ("samples", "batch", 1)
 
 
+def test_what_the_file_is_can_be_read_from_it(folder, capsys):
+    onnx = pytest.importorskip("onnx", reason="needs the extra onnx")
+    for kind in ("pt2", "onnx"):
+        answer = export(capsys, "split", "--task", "digits 0-1", "--format", kind)
+        if kind == "pt2":
+            known = {"clnp.json": ""}
+            torch.export.load(answer["file"], extra_files=known)
+        else:
+            known = {each.key: each.value for each in onnx.load(answer["file"]).metadata_props}
+        about = json.loads(known["clnp.json"])
+        assert about == {key: answer[key] for key in about}
+        assert {"task", "certificate", "inputs", "outputs", "prepared"} <= set(about)
+
+
 def test_bare_takes_prepared_inputs(folder, capsys):
     answer = export(capsys, "permuted", "--task", "digits permuted 2", "--bare", "--out", "b.pt2")
     assert answer["prepared"] is False

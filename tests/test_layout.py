@@ -148,6 +148,7 @@ def test_no_public_name_loads_an_optional_dependency():
     loaded = modules_after("from clnp import *")
     assert "torch" in loaded
     optional = {"matplotlib", "mlflow", "rich", "sklearn", "tensorboard", "torchvision", "wandb"}
+    optional |= {"onnx", "onnxruntime", "onnxscript"}
     assert loaded & optional == set()
 
 
