@@ -484,8 +484,8 @@ def test_what_rounding_does_is_told_and_not_refused():
     assert found.largest_difference == pytest.approx(1e-6, rel=0.1)
     assert (found.num_other_classes, found.num_right) == (50, 50)
     assert str(found) == (
-        "100 test samples: outputs differ by 9.5e-07 at most, 50 classes differ; 50.00 % are "
-        "classified right"
+        "100 test samples: outputs differ by 9.5e-07 at most, 50 classes differ; 50.00 % of them "
+        "are classified right"
     )
     found = compare(answers(own), answers(own), samples, labels, origin="random")
     assert str(found) == (

@@ -27,7 +27,7 @@ Answer = tuple[dict[str, Any], str]
 SIZES = (1, 2, 7, 64)
 """Batches that a program is tried on first; the others are of the next size."""
 BATCH = 256
-MOST_SAMPLES = 2048
+MOST_SAMPLES = 1024
 """Samples that a program is tried on, unless the task has fewer."""
 LOOSE = 1e-3
 """How far outputs may be off by rounding, as a part of the largest one."""
@@ -78,7 +78,9 @@ class Comparison:
             said += f"outputs differ by {self.largest_difference:.1e} at most, {others} {classes}"
         if self.num_right is None:
             return f"{said}; the data set is not here"
-        return f"{said}; {100 * self.num_right / self.num_samples:.2f} % are classified right"
+        return (
+            f"{said}; {100 * self.num_right / self.num_samples:.2f} % of them are classified right"
+        )
 
 
 def export(
