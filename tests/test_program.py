@@ -144,6 +144,9 @@ def test_nothing_in_a_program_is_bound_to_the_device_it_was_made_on(tmp_path):
         model, shape, prepare = NETWORKS[name]
         module = Deployed(model, prepare).eval().requires_grad_(False)
         program = opened(file_of(module, samples(shape), "pt2", tmp_path), "pt2")
+        for node in program.graph.nodes:
+            given = (*node.args, *node.kwargs.values())
+            assert not any(isinstance(each, torch.device) for each in given)
         # A device without numbers, which every machine has.
         found = program.to("meta")(samples(shape, 5).to("meta"))
         assert (found.device.type, found.shape) == ("meta", (5, 6))

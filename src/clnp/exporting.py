@@ -68,8 +68,7 @@ class Comparison:
     num_right: int | None
 
     def __str__(self) -> str:
-        kind = "test" if self.samples == "test" else "random"
-        said = f"{self.num_samples} {kind} samples: "
+        said = f"{self.num_samples} {self.samples} samples: "
         if self.identical:
             said += "every output is the network's own, to the last bit"
         else:
@@ -78,9 +77,8 @@ class Comparison:
             said += f"outputs differ by {self.largest_difference:.1e} at most, {others} {classes}"
         if self.num_right is None:
             return f"{said}; the data set is not here"
-        return (
-            f"{said}; {100 * self.num_right / self.num_samples:.2f} % of them are classified right"
-        )
+        percent = 100 * self.num_right / self.num_samples
+        return f"{said}; {percent:.2f} % of them are classified right"
 
 
 def export(
