@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clnp import RunError, TensorBoard, cli
+from clnp.options import TRACKERS
 from clnp.runs import read_events
 from clnp.trackers.named import NAMES, check_installed, trackers_named
 
@@ -54,7 +55,7 @@ def test_every_name_is_an_option_and_an_extra():
     import tomllib
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(NAMES) == set(cli.TRACKERS)
+    assert set(NAMES) == set(TRACKERS)
     assert set(NAMES) <= set(extras["optional-dependencies"])
 
 
