@@ -48,6 +48,23 @@ def test_each_task_has_its_samples_prepared_in_its_own_way():
     assert torch.equal(inputs[:, 0], scale * targets)
 
 
+def test_samples_are_prepared_once_for_all_where_that_gives_the_same():
+    calls = []
+
+    def double(x):
+        calls.append(len(x))
+        return 2 * x
+
+    mixed = Mixed([part(0, 8, prepare=double), part(8, 8)], [2, 2])
+    calls.clear()
+    for inputs, targets in mixed.batches(4, seed=0):
+        assert torch.equal(inputs[:, 0], torch.tensor([2.0, 2.0, 1.0, 1.0]) * targets)
+    assert not calls
+    noisy = Mixed([part(0, 8, prepare=lambda x: x + torch.rand(len(x), 1)), part(8, 8)], [2, 2])
+    batches = [torch.cat([x for x, _ in noisy.batches(4, seed=0)]) for _ in range(2)]
+    assert not torch.equal(*batches)
+
+
 def test_streamed_data_cannot_be_mixed():
     with pytest.raises(ArgumentError, match="joint training needs all data on the device at once"):
         Mixed([part(0, 4, resident=False)], [1])

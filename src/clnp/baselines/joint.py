@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batches
+from ..batches import RESIDENT_BYTES, Batches
 from ..errors import ArgumentError
 from ..generators import isolated, seed_all
 from ..initialisation import initialisation, initialise
@@ -64,12 +64,12 @@ class Mixed:
 
     def __init__(self, parts: Sequence[Batches], counts: Sequence[int]) -> None:
         sizes = [len(part) for part in parts]
-        self.parts, self.counts = parts, list(map(min, counts, sizes))
+        self.parts, self.counts = _prepared(parts), list(map(min, counts, sizes))
         self.device = parts[0].device
         self.num_steps = min(size // count for size, count in zip(sizes, self.counts, strict=True))
         starts = [sum(sizes[:place]) for place in range(len(sizes))]
         self.starts = torch.tensor(starts, device=self.device)
-        self.inputs: Tensor | None = torch.cat([_inputs(part) for part in parts])
+        self.inputs: Tensor | None = torch.cat([_inputs(part) for part in self.parts])
         self.targets = torch.cat([_targets(part) for part in parts])
 
     def __len__(self) -> int:
@@ -93,12 +93,22 @@ class Mixed:
     def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of these samples, each task's prepared in its own way."""
         assert self.inputs is not None
+        if not any(part.prepare for part in self.parts):
+            return self.inputs[places], self.targets[places]
         chosen = torch.split(self.inputs[places], self.counts)
         ready = [
             part if own.prepare is None else own.prepare(part)
             for part, own in zip(chosen, self.parts, strict=True)
         ]
         return torch.cat(ready), self.targets[places]
+
+
+def _prepared(parts: Sequence[Batches]) -> Sequence[Batches]:
+    """The same, prepared once for all where that can be done for all of them and fits."""
+    ready = [part.prepared() for part in parts]
+    sizes = [part.inputs.nbytes for part in ready if part.inputs is not None]
+    can = not any(part.prepare for part in ready) and sum(sizes) <= RESIDENT_BYTES
+    return ready if can else parts
 
 
 def _inputs(part: Batches) -> Tensor:
