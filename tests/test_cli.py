@@ -6,7 +6,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from clnp.baselines.methods import NAMES
 from clnp.experiment import Course
 from clnp.runs import CHECKPOINT, EVENTS, RESULT, read_events, read_json
 from clnp.version import __version__
+from terminal import SRC, recipe, start, wait_for
 
 COMMANDS = (
     "demo",
@@ -30,26 +30,7 @@ COMMANDS = (
     "recipes",
 )
 NAME_ONE = "name the directory of a run, a series or a comparison"
-SRC = str(Path(__file__).parents[1] / "src")
-RECIPE = """\
-description = "two small tasks"
-
-[stream]
-kind = "split"
-dataset = "digits"
-classes_per_task = 2
-num_tasks = 2
-
-[network]
-widths = [20, 20]
-
-[learner]
-margin = 2.0
-
-[learner.training]
-epochs = 5
-lr = 0.01
-"""
+RECIPE = recipe()
 
 
 @pytest.fixture
@@ -79,18 +60,6 @@ def run(finished, tmp_path):
     for file in finished.iterdir():
         (copy / file.name).write_bytes(file.read_bytes())
     return copy
-
-
-def start(*arguments, **options):
-    """The command line in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "clnp", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
-        **options,
-    )
 
 
 def fails(capsys, code, message, *arguments):
@@ -687,15 +656,6 @@ def test_two_processes_on_one_run(folder, capsys):
     assert "last seen: " in out
     process.kill()
     process.communicate()
-
-
-def wait_for(condition):
-    """Wait until the condition holds, a minute at most."""
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
 
 
 def test_a_reader_that_goes_away_is_no_error(folder):

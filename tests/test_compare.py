@@ -13,7 +13,8 @@ import pytest
 from clnp import cli
 from clnp.compare import rows, texts
 from clnp.series import finished_results
-from test_cli import RECIPE, fails, start
+from terminal import start
+from test_cli import RECIPE, fails
 
 
 @pytest.fixture
@@ -286,7 +287,7 @@ def test_methods_are_added_to_a_comparison_that_was_moved(folder, capsys):
     (folder / "elsewhere").mkdir()
     (folder / "c").rename(folder / "elsewhere" / "c")
     # What it is called, what other methods are told, and where it lies does not matter.
-    text = RECIPE.replace("two small tasks", "two tasks")
+    text = RECIPE.replace("a few small tasks", "a few tasks")
     (folder / "small.toml").unlink()
     (folder / "elsewhere" / "small.toml").write_text(f"{text}\n[methods.ewc]\nstrength = 3.0\n")
     compare[1] = "elsewhere/small.toml"

@@ -2,9 +2,7 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +17,9 @@ from clnp.experiment import Course
 from clnp.exporting import compare
 from clnp.program import opened
 from clnp.runs import CHECKPOINT, RESULT, read_json
+from terminal import recipe, start, wait_for
 
-SRC = str(Path(__file__).parents[1] / "src")
-RECIPE = """\
-[stream]
-kind = "split"
-dataset = "digits"
-classes_per_task = 2
-num_tasks = 2
-
-[network]
-widths = [20, 20]
-
-[learner]
-margin = 2.0
-
-[learner.training]
-epochs = 3
-lr = 0.01
-"""
+RECIPE = recipe(epochs=3)
 PERMUTED = """\
 [stream]
 kind = "permuted"
@@ -351,14 +333,10 @@ def test_a_task_that_has_ended_can_be_exported_from_a_run_that_has_not(folder, c
 
 def test_a_run_that_is_being_written_to_can_be_exported(folder, capsys):
     (folder / "long.toml").write_text(RECIPE + '\n[learner.tasks."digits 2-3"]\nepochs = 1000000\n')
-    program = [sys.executable, "-m", "clnp", "run", "long.toml", "--out", "now", "--quiet"]
-    environment = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*program, "--checkpoint-every", "0"], env=environment)
+    options = ("--out", "now", "--quiet", "--checkpoint-every", "0")
+    process = start("run", "long.toml", *options, stdout=None, stderr=None)
     try:
-        for _ in range(600):
-            if read_json(folder / "now", RESULT, {}).get("tasks"):
-                break
-            time.sleep(0.1)
+        wait_for(lambda: read_json(folder / "now", RESULT, {}).get("tasks"))
         answer = export(capsys, "now", "--task", "digits 0-1")
         assert answer["check"]["identical"] is True
         assert process.poll() is None

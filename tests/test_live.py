@@ -20,48 +20,13 @@ from clnp import cli
 from clnp.following import Following, Scene
 from clnp.live import Log, Quiet, follow, watch
 from clnp.runs import CHECKPOINT, EVENTS, read_events
+from terminal import SRC, recipe, start, wait_for
 from test_following import END, FAILURE, Clock, make, series, tell
 from test_frames import START, VIEW
 from test_standing import begin, ended, epoch
 
-SRC = str(Path(__file__).parents[1] / "src")
-RECIPE = """\
-[stream]
-kind = "split"
-dataset = "digits"
-classes_per_task = 2
-num_tasks = 3
-
-[network]
-widths = [20, 20]
-
-[learner]
-margin = 2.0
-
-[learner.training]
-epochs = 40
-lr = 0.01
-"""
+RECIPE = recipe(num_tasks=3, epochs=40)
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-def start(*arguments, **options):
-    """The command line in a process of its own."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    return subprocess.Popen(
-        [sys.executable, "-m", "clnp", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
-        **options,
-    )
-
-
-def wait_for(condition):
-    """Wait until the condition holds, a minute at most."""
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
 
 
 @pytest.fixture

@@ -14,24 +14,12 @@ from clnp import RunError, TensorBoard, cli
 from clnp.options import TRACKERS
 from clnp.runs import read_events
 from clnp.trackers.named import NAMES, check_installed, trackers_named
+from terminal import recipe
 
 pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
 
 ROOT = Path(__file__).parents[1]
-RECIPE = """\
-[stream]
-kind = "split"
-dataset = "digits"
-classes_per_task = 2
-num_tasks = 2
-[network]
-widths = [20, 20]
-[learner]
-margin = 2.0
-[learner.training]
-epochs = 3
-lr = 0.01
-"""
+RECIPE = recipe(epochs=3)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from clnp import cli
 from clnp.errors import RunError
 from clnp.runs import RESULT, read_json
 from clnp.series import SUMMARY, aggregate, described, finished_results, plus_minus
-from test_cli import RECIPE, fails, start, wait_for
+from terminal import start, wait_for
+from test_cli import RECIPE, fails
 
 
 def result(seed, scores, free, *, test_scores=None, unchanged=True, num_tasks=None):
