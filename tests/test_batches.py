@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from clnp import batches as module
-from clnp.batches import Batches, batches_of, split_off
+from clnp.batches import Batches, Kept, batches_of, split_off
 from clnp.errors import ArgumentError
 
 CPU = torch.device("cpu")
@@ -288,3 +288,22 @@ def test_inputs_are_prepared_once_by_what_works_in_place():
     assert made.prepare is None
     assert torch.equal(made.inputs, kept - 5)
     assert torch.equal(given, kept)
+
+
+def test_some_samples_are_drawn_at_random_in_batches_that_are_alike():
+    numbers = torch.arange(100)
+    batches = batches_of((numbers[:, None].float(), numbers), CPU)
+    drawn = [targets for _, targets in batches.some(50, most=30, seed=0)]
+    assert [len(targets) for targets in drawn] == [25, 25]
+    assert len(set(torch.cat(drawn).tolist())) == 50
+    assert torch.cat(drawn).max() > 60
+    again = [targets for _, targets in batches.some(50, most=30, seed=0)]
+    assert all(map(torch.equal, drawn, again))
+    assert [len(y) for _, y in batches.some(1000, most=300, seed=0)] == [100]
+
+
+def test_what_is_kept_is_drawn_once_when_it_is_asked_for():
+    draws = []
+    kept = Kept(lambda: draws.append(1) or iter(draws))
+    assert not draws
+    assert list(kept) == list(kept) == [1]

@@ -6,7 +6,7 @@ from torch import nn
 
 import clnp
 from clnp.candidates import Candidates
-from clnp.errors import ArgumentError
+from clnp.errors import ArgumentError, DivergedError
 from clnp.layers import PrefixLayer
 from networks import HEADS, NETWORKS, example, learn, make, train
 
@@ -206,6 +206,17 @@ def test_with_all_neurons_statistics_are_averaged_anew_too():
     torch.testing.assert_close(net(x, task="b"), *seen, rtol=1e-4, atol=1e-5)
 
 
+def test_statistics_that_are_not_finite_are_mended():
+    net, x, batches = opened_with_norms()
+    expected = outputs(Candidates(net._body, recalibrate=batches), some(net, 2), x)
+    for buffer in (net.model.norm.running_mean_free, net.model.flat.running_var_free):
+        buffer.fill_(torch.nan)
+    found = outputs(Candidates(net._body, recalibrate=batches), some(net, 2), x)
+    assert torch.equal(found, expected)
+    net.end_task(some(net, 2), recalibrate=batches)
+    torch.testing.assert_close(net(x, task="b"), expected, rtol=1e-4, atol=1e-5)
+
+
 def planned(net, x, **options):
     """A plan that keeps the more active half, by how near it is to the network with all neurons."""
     outputs, activity = net(x).detach(), net.measure_activity([x])
@@ -236,6 +247,13 @@ def test_what_cannot_be_recalibrated_on_is_refused():
         planned(net, x, recalibrate=x)
     with pytest.raises(ArgumentError, match="more than one sample"):
         planned(net, x, recalibrate=x.split(1)[:3])
+    used_up = iter(batches)
+    assert list(used_up)
+    for nothing in ([], used_up):
+        with pytest.raises(ArgumentError, match="no batch was given: recalibration needs data"):
+            planned(net, x, recalibrate=nothing)
+    with pytest.raises(DivergedError, match="norm: over these batches, its statistics are NaN"):
+        planned(net, x, recalibrate=[x * torch.nan])
     assert planned(net, x, recalibrate=batches)[1].num_evaluations
 
 

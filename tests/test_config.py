@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from clnp import FineTuning, LearnerConfig, TaskSettings, Training
@@ -30,7 +32,10 @@ def test_the_grid_is_every_combination():
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be between 0 and 1"),
         ({"lrs": (0.1, -1.0)}, "training: lr cannot be -1.0"),
         ({"resolution": 0}, "resolution is 0; it must be 1 or more"),
-        ({"calibration_samples": -1}, "calibration_samples is -1; it must be 0 or more"),
+        ({"calibration_samples": -1}, "calibration_samples is -1; it must be 0, or a whole"),
+        ({"calibration_samples": 1}, "calibration_samples is 1; it must be 0, or a whole number"),
+        ({"calibration_samples": True}, "calibration_samples is True; it must be 0, or a whole"),
+        ({"calibration_samples": math.inf}, "calibration_samples is inf; it must be 0, or a"),
         ({"num_workers": -1}, "num_workers is -1; it must be 0 or more"),
     ],
 )

@@ -273,6 +273,56 @@ def test_neurons_are_recalibrated_before_they_are_scored():
     assert sum(few.plan.kept.values()) < sum(stale.plan.kept.values()) - 4
 
 
+class Restless(torch.utils.data.Dataset):
+    """Samples that differ every time, by random numbers of its own."""
+
+    def __init__(self, x, y):
+        self.x, self.y, self.random = x, y, np.random.default_rng(0)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, place):
+        noise = torch.from_numpy(self.random.normal(0, 0.5, self.x[place].shape)).float()
+        return self.x[place] + noise, self.y[place]
+
+
+def test_candidates_and_plans_are_scored_after_the_same_samples():
+    """Or a candidate might be out of its own margin."""
+    x, y = task(num_samples=200).train
+    model = nn.Sequential(nn.Linear(6, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 1))
+    values = x[:, :1] * y[:, None]
+    restless = Task(
+        "a",
+        Restless(x[:120], values[:120]),
+        validation=(x[120:], values[120:]),
+        objective="regression",
+        num_outputs=1,
+    )
+    for seed in range(3):
+        torch.manual_seed(seed)
+        net = clnp.ContinualNet(model, x[:2])
+        tuned = FineTuning(epochs=1, lr=1e-3, rounds=2)
+        chosen = config(margin=1e-5, fine_tuning=tuned, training={"epochs": 2, "alpha": 0.0})
+        report = Learner(net, chosen, seed=seed).learn(restless)
+        assert report.plan.score >= report.best_score - 1e-5
+
+
+def test_classes_that_lie_one_after_the_other_are_mixed_for_the_last_recalibration():
+    """Else batches of one class are what the statistics are averages of."""
+    given = task(seed=2, num_samples=600)
+    x, y = (torch.cat(parts) for parts in zip(given.train, given.test, strict=True))
+    order = y.argsort(stable=True)
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 20), *(nn.Linear(20, 20) for _ in range(3)))
+    blocks = [part for layer in layers for part in (layer, nn.BatchNorm1d(20), nn.ReLU())]
+    net = clnp.ContinualNet(nn.Sequential(*blocks, nn.Linear(20, 3)), x[:2])
+    sorted_task = Task("a", (x[order], y[order]), validation=(x, y))
+    chosen = config(calibration_samples=1000, training={"epochs": 8, "batch_size": 60})
+    report = Learner(net, chosen).learn(sorted_task)
+    assert report.score == pytest.approx(report.plan.score, abs=0.8)
+
+
 def test_without_recalibration_plans_are_made_without_it():
     plans = [
         pruned_behind_batchnorm(recalibrate=False, calibration_samples=num).plan for num in (0, 64)

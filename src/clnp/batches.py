@@ -1,7 +1,9 @@
 """Batches of one data set: resident on the device where it fits, streamed by workers where not."""
 
+import itertools
+import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -67,6 +69,12 @@ class Batches:
         for inputs, targets in self._raw(size, seed):
             yield inputs if self.prepare is None else self.prepare(inputs), targets
 
+    def some(self, num: int, *, most: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """About so many samples, drawn at random, in batches that are alike: at most `most`."""
+        num_batches = math.ceil(num / most)
+        batches = self.batches(math.ceil(num / num_batches), seed=seed)
+        return itertools.islice(batches, num_batches)
+
     def _raw(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         if self.inputs is None:
             yield from self._streamed(size, seed)
@@ -118,6 +126,23 @@ def _leave_signals(worker: int) -> None:
     """Leave it to the main process to stop: a signal often goes to all processes of a group."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class Kept:
+    """What is drawn when it is first asked for, and the same ever after.
+
+    A data set may give other samples every time, and what is compared must have been given the
+    same ones.
+    """
+
+    def __init__(self, draw: Callable[[], Iterable[Any]]) -> None:
+        self._draw = draw
+        self._drawn: list[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._drawn is None:
+            self._drawn = list(self._draw())
+        return iter(self._drawn)
 
 
 def batches_of(

@@ -36,11 +36,13 @@ class Candidates:
     """
 
     def __init__(
-        self, body: Body, *, aligned: int | None = None, recalibrate: Iterable[Any] = ()
+        self, body: Body, *, aligned: int | None = None, recalibrate: Iterable[Any] | None = None
     ) -> None:
-        check_batches(recalibrate)
         self._body = body
-        self._batches = list(recalibrate) if norms_of(body) else []
+        self._batches: list[Any] | None = None
+        if recalibrate is not None:
+            check_batches(recalibrate)
+            self._batches = list(recalibrate) if norms_of(body) else None
         self._device = body.head.like.device
         self._multiple = aligned or ALIGNED.get(self._device.type, 1)
         convolutions = (part for part in body.parts.values() if isinstance(part, CONVOLUTIONS))
@@ -105,13 +107,13 @@ class Candidates:
             if part in averages:  # What is laid out serves the next candidate too.
                 shown[path] = {name: tensor.clone() for name, tensor in shown[path].items()}
         body.show(shown, what)
-        if averages:
+        if averages and self._batches is not None:
             average(averages, body, self._batches, body.run_shown)
         self._shown = keep, what
 
     def _averages(self, run: View) -> dict[PrefixLayer, Averaging]:
         """What has to be averaged anew when those neurons run: statistics of free channels."""
-        if not self._batches:
+        if self._batches is None:
             return {}
         before, free = self._body.stage.frozen, self._body.stage.free
         after = {group: before[group] + free[group] for group in before}
@@ -137,7 +139,9 @@ class Candidates:
         return run, read
 
 
-def evaluation(body: Body, score: Callable[..., float], recalibrate: Iterable[Any]) -> Evaluate:
+def evaluation(
+    body: Body, score: Callable[..., float], recalibrate: Iterable[Any] | None
+) -> Evaluate:
     """`score` as a function of the neurons that are kept."""
     candidates = Candidates(body, recalibrate=recalibrate)
     return lambda keep, at_least: candidates.score(told(score, at_least), keep)

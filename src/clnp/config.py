@@ -102,7 +102,11 @@ class LearnerConfig:
             ),
             "validation_fraction": (0 < self.validation_fraction < 1, "between 0 and 1"),
             "resolution": (self.resolution is None or self.resolution >= 1, "1 or more"),
-            "calibration_samples": (self.calibration_samples >= 0, "0 or more"),
+            "calibration_samples": (
+                type(self.calibration_samples) is int
+                and (self.calibration_samples == 0 or self.calibration_samples >= 2),
+                "0, or a whole number from 2 on",
+            ),
             "num_workers": (self.num_workers >= 0, "0 or more"),
             "candidates_at_once": (self.candidates_at_once >= 1, "1 or more"),
         }

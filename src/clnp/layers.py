@@ -42,12 +42,13 @@ from .surgery import NORMS, is_depthwise
 class Averaging:
     """Statistics of BatchNorm that are averaged anew, all else in evaluation mode.
 
-    `num_values` counts what they are over so far. In the plain pass, `channels` marks those of the
-    open task among the shown; the others keep what they have.
+    `num_values` counts what `statistics`, means and variances, are over so far. In the plain pass,
+    `channels` marks those of the open task among the shown; the others keep what they have.
     """
 
     channels: Tensor | None = None
     num_values: int = 0
+    statistics: tuple[Tensor, ...] = ()
 
 
 class PrefixLayer(Staged):
@@ -125,6 +126,9 @@ class PrefixLayer(Staged):
             num_values = x.numel() // x.shape[1]
             if num_values <= 1:  # A lone value has no variance.
                 return run(self, x, tensors)
+            if not averaging.num_values:  # NaN would stay NaN, however little it counts.
+                mean, variance = tensors["running_mean"].zero_(), tensors["running_var"].fill_(1)
+                averaging.statistics = mean, variance
             averaging.num_values += num_values
             momentum = num_values / averaging.num_values
         elif momentum is None:

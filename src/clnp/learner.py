@@ -7,7 +7,6 @@ averaged over the groups, so that a small group counts as much as a large one (t
 are the ones that fill up). Ties go to the higher score, then to the earlier candidate.
 """
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from .activity import Activity
 from .arguments import alpha_by_layer
+from .batches import Kept
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
 from .events import Event
@@ -63,6 +63,7 @@ class Learner:
         self.on_event, self.on_progress = on_event, on_progress
         self.kept: Training | None = None
         """The winner of the first task's grid, where the others use it."""
+        self._calibration: Kept | None = None
 
     def learn(self, task: Task, progress: Progress | None = None) -> TaskReport:
         """Learn the task and freeze it; if that fails, the network is as it was."""
@@ -74,6 +75,7 @@ class Learner:
         mode = net.training
         with isolated(net.device):
             data = load_task(task, net.device, self.config, seed=self.seed)
+            self._calibration = self._to_calibrate_on(data)
             try:
                 if not progress.trained and progress.resumed is None:
                     self._check_trainable(data)
@@ -86,6 +88,7 @@ class Learner:
                     net.abandon_task()
                 raise
             finally:
+                self._calibration = None
                 net.train(mode)
 
     def check(self, task: Task) -> None:
@@ -235,7 +238,7 @@ class Learner:
 
     def _unpruned(self, net: ContinualNet, data: TaskData) -> float:
         """The score of the open task with all of its neurons."""
-        return net.unpruned_score(self._score(data), recalibrate=self._calibration(data))
+        return net.unpruned_score(self._score(data), recalibrate=self._calibration)
 
     def _importance(self, data: TaskData) -> Activity:
         seed_all(derive(self.seed, "measure", data.task.name))
@@ -252,19 +255,19 @@ class Learner:
             best=best,
             per_layer=self.config.per_layer,
             resolution=self.config.resolution,
-            recalibrate=self._calibration(data),
+            recalibrate=self._calibration,
         )
 
-    def _calibration(self, data: TaskData) -> Iterable[Any]:
-        """What sets of neurons are recalibrated on in a search: a few batches, drawn at random."""
+    def _to_calibrate_on(self, data: TaskData) -> Kept | None:
+        """A few batches, drawn at random, for all that the search scores."""
         wanted = self.config.calibration_samples if self.config.recalibrate else 0
-        num_batches = math.ceil(wanted / EVALUATION_BATCH)
-        if not num_batches:
-            return []
         seed = derive(self.seed, "calibration", data.task.name)
-        seed_all(seed)
-        size = math.ceil(wanted / num_batches)
-        return itertools.islice(data.train.batches(size, seed=seed), num_batches)
+
+        def draw() -> Iterable[Any]:
+            seed_all(seed)
+            return data.train.some(wanted, most=EVALUATION_BATCH, seed=seed)
+
+        return Kept(draw) if wanted else None
 
     def _prune_winner(self, data: TaskData, progress: Progress) -> None:
         """Prune all candidates within the margin; open the sparsest, pruned (Alg. 1, line 5)."""
@@ -298,8 +301,10 @@ class Learner:
         self._tell(progress, "chosen", name, candidate=chosen.candidate, kept=chosen.plan.kept)
 
     def _recalibrate(self, data: TaskData) -> None:
-        seed_all(derive(self.seed, "recalibrate", data.task.name))
-        self.net.recalibrate(data.train.batches(self.config.training.batch_size))
+        # In any order but the one that they lie in: that may be by class.
+        seed = derive(self.seed, "recalibrate", data.task.name)
+        seed_all(seed)
+        self.net.recalibrate(data.train.batches(self.config.training.batch_size, seed=seed))
 
     def _reopen(self, data: TaskData, state: OpenState) -> None:
         self._open(self.net, data, 0)

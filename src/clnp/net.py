@@ -218,7 +218,7 @@ class ContinualNet(GuardedNet):
         thresholds: float | Mapping[str, float] | None = None,
         per_layer: bool = False,
         resolution: int | None = 10,
-        recalibrate: Iterable[Any] = (),
+        recalibrate: Iterable[Any] | None = None,
     ) -> PruningPlan:
         """The fewest neurons, by a threshold on activity, that keep the score within the margin.
 
@@ -259,7 +259,7 @@ class ContinualNet(GuardedNet):
         )
 
     def unpruned_score(
-        self, score: Callable[[Callable[..., Any]], float], *, recalibrate: Iterable[Any] = ()
+        self, score: Callable[..., float], *, recalibrate: Iterable[Any] | None = None
     ) -> float:
         """What `score` says of the open task with all neurons that it has.
 

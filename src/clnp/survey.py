@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .activity import Activity, OnInput, inputs_of, measure
 from .body import Body, Inputs, Named
-from .errors import ArgumentError
+from .errors import ArgumentError, DivergedError
 from .layers import Averaging, PrefixLayer
 from .surgery import NORMS
 
@@ -75,6 +75,11 @@ def average(
         raise ArgumentError("no batch was given: recalibration needs data")
     if not all(averaging.num_values for averaging in averages.values()):
         raise ArgumentError("recalibration needs batches of more than one sample")
+    for norm, averaging in averages.items():
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in averaging.statistics):
+            raise DivergedError(
+                f"{norm.site.path}: over these batches, its statistics are NaN or infinite"
+            )
 
 
 def norms_of(body: Body) -> list[PrefixLayer]:
