@@ -55,6 +55,7 @@ SECTIONS = {
         [
             "Experiment",
             "write_report",
+            "export",
             "Tracker",
             "TrackedRun",
             "TensorBoard",

@@ -11,10 +11,8 @@ import torch
 from torch import nn
 
 import clnp
-from clnp import cli, exporting
-from clnp.errors import ExportError
+from clnp import cli, trial
 from clnp.experiment import Course
-from clnp.exporting import compare
 from clnp.program import opened
 from clnp.runs import CHECKPOINT, RESULT, read_json
 from terminal import recipe, start, wait_for
@@ -110,7 +108,7 @@ def test_the_answer_says_what_the_file_is(folder, capsys):
     few = sum(each.numel() for each in net.subnetwork("digits 2-3").parameters())
     assert (answer["file"], answer["run"]) == ("split/digits-2-3.pt2", "split")
     assert (answer["task"], answer["format"]) == ("digits 2-3", "pt2")
-    assert (answer["prepared"], answer["device"]) == (True, "cpu")
+    assert (answer["takes"], answer["device"], answer["classes"]) == ("samples", "cpu", [2, 3])
     assert answer["inputs"] == {"dtype": "uint8", "shape": ["batch", 1, 8, 8]}
     assert answer["outputs"] == {"dtype": "float32", "shape": ["batch", 2]}
     assert answer["num_parameters"] == few
@@ -123,8 +121,8 @@ def test_the_answer_says_what_the_file_is(folder, capsys):
     out = capsys.readouterr().out
     for words in (
         "split/digits-2-3.pt2: task 'digits 2-3' of split, a PyTorch program that needs nothing",
-        "takes        samples as the data set holds them: uint8 [batch, 1, 8, 8]\n",
-        "gives        float32 [batch, 2]\n",
+        "takes        samples as clnp reads the data set: a tensor, uint8 [batch, 1, 8, 8]\n",
+        "gives        float32 [batch, 2]: scores of classes 2, 3, before a softmax\n",
         f"{few:,} parameters, {100 * few / 1762:.1f} % of the network's 1,762; ",
         f"read back and run on {len(digits(2, 3)[0])} test samples: every output is the network's",
         f"certificate  {certificate} (SHA-256, verified)\n",
@@ -167,34 +165,70 @@ def test_what_the_file_is_can_be_read_from_it(folder, capsys):
             known = {each.key: each.value for each in onnx.load(answer["file"]).metadata_props}
         about = json.loads(known["clnp.json"])
         assert about == {key: answer[key] for key in about}
-        assert {"task", "certificate", "inputs", "outputs", "prepared"} <= set(about)
+        assert {"task", "certificate", "inputs", "outputs", "takes", "classes"} <= set(about)
 
 
-def test_bare_takes_prepared_inputs(folder, capsys):
-    answer = export(capsys, "permuted", "--task", "digits permuted 2", "--bare", "--out", "b.pt2")
-    assert answer["prepared"] is False
+def test_bare_takes_inputs_and_says_how_they_are_made(folder, capsys):
+    answer = export(capsys, "permuted", "--task", "digits permuted 2", "--bare")
+    assert (answer["file"], answer["takes"]) == ("permuted/digits-permuted-2-bare.pt2", "inputs")
     assert answer["inputs"] == {"dtype": "float32", "shape": ["batch", 1, 8, 8]}
     assert answer["check"]["identical"] is True
-    whole = export(capsys, "permuted", "--task", "digits permuted 2", "--out", "w.pt2")
+    whole = export(capsys, "permuted", "--task", "digits permuted 2")
     assert whole["check"]["num_right"] == answer["check"]["num_right"]
     x = clnp.datasets.digits().test[0]
-    ordered = torch.export.load("w.pt2").module()(x)
-    inputs = x.float() / 16
-    assert not torch.equal(torch.export.load("b.pt2").module()(inputs), ordered)
+    steps = answer["preparation"]
+    inputs = (x / steps["divide_by"]).flatten(1)[:, steps["flatten_and_take"]].reshape(x.shape)
+    bare = torch.export.load(answer["file"]).module()
+    assert torch.equal(bare(inputs), torch.export.load(whole["file"]).module()(x))
     assert cli.main(["export", "permuted", "--task", "digits permuted 2", "--bare"]) == 0
-    assert "takes        prepared inputs: float32 [batch, 1, 8, 8]\n" in capsys.readouterr().out
+    assert (
+        "takes        prepared inputs: a tensor, float32 [batch, 1, 8, 8]; samples divided by 16, "
+        "in the order that is in the file's clnp.json\n"
+    ) in capsys.readouterr().out
 
 
-def test_an_earlier_export_of_the_task_is_replaced_and_nothing_else(folder, capsys):
-    export(capsys, "split", "--task", "digits 0-1", "--out", "x.pt2", "--bare")
+def test_several_tasks_are_exported_at_once(folder, capsys):
+    Path("there").mkdir()
+    both = export(capsys, "split", "--all", "--out", "there")
+    assert [each["file"] for each in both] == ["there/digits-0-1.pt2", "there/digits-2-3.pt2"]
+    assert [each["classes"] for each in both] == [[0, 1], [2, 3]]
+    names = [part for each in both for part in ("--task", each["task"])]
+    assert export(capsys, "split", *names, "--out", "there") == both
+    assert export(capsys, "split", *names[:2], *names[:2], "--out", "there") == both[0]
+    message = "--out one.pt2 is one file, and several tasks are; name a directory"
+    fails(capsys, 2, message, "split", "--all", "--out", "one.pt2")
+
+
+def test_a_network_with_another_order_of_classes_says_so(folder, capsys):
+    text = RECIPE.replace("num_tasks = 2", "num_tasks = 1\norder = [7, 3, 0, 1, 2, 4, 5, 6, 8, 9]")
+    Path("order.toml").write_text(text)
+    assert cli.main(["run", "order.toml", "--out", "order", "--quiet"]) == 0
+    answer = export(capsys, "order", "--all")
+    assert answer["classes"] == [7, 3]
+    x, y = clnp.datasets.digits().test
+    x, y = x[(y == 7) | (y == 3)], y[(y == 7) | (y == 3)]
+    found = torch.tensor(answer["classes"])[torch.export.load(answer["file"]).module()(x).argmax(1)]
+    assert int((found == y).sum()) == answer["check"]["num_right"]
+
+
+def test_an_earlier_export_of_the_network_is_replaced_and_nothing_else(folder, capsys):
     export(capsys, "split", "--task", "digits 0-1", "--out", "x.pt2")
-    message = "x.pt2 is there, and no export of task 'digits 2-3'; remove it, or name another .*"
-    fails(capsys, 2, message, "split", "--task", "digits 2-3", "--out", "x.pt2")
+    export(capsys, "split", "--task", "digits 0-1", "--out", "x.pt2")
+    message = (
+        "x.pt2 is there, and no earlier export of the same network for task '{}'; remove it, or "
+        "name another file"
+    )
+    own = ("split", "--task", "digits 0-1", "--out", "x.pt2")
+    fails(capsys, 2, message.format("digits 2-3"), "split", "--task", "digits 2-3", *own[3:])
+    fails(capsys, 2, message.format("digits 0-1"), *own, "--bare")
+    other = ["run", "split.toml", "--seed", "5", "--out", "other", "--quiet"]
+    assert cli.main(other) == 0
+    fails(capsys, 2, message.format("digits 0-1"), "other", *own[1:])
     (folder / "x.pt2").write_text("mine")
-    fails(capsys, 2, "x.pt2 is there, and no .*", "split", "--task", "digits 0-1", "--out", "x.pt2")
+    fails(capsys, 2, message.format("digits 0-1"), *own)
     (folder / "x.pt2").unlink()
     (folder / "x.pt2").symlink_to("nowhere")
-    fails(capsys, 2, "x.pt2 is there, and no .*", "split", "--task", "digits 0-1", "--out", "x.pt2")
+    fails(capsys, 2, message.format("digits 0-1"), *own)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +238,10 @@ def test_an_earlier_export_of_the_task_is_replaced_and_nothing_else(folder, caps
         (["split.toml", "--task", "x"], r"split\.toml is not a run: it has no config\.json; .*"),
         (["."], r"\. is not a run: it has no config\.json; .*"),
         (["~nosuchuser", "--task", "x"], "there is no run at ~nosuchuser; .*"),
-        (["split"], "name the task to export, --task NAME; ended: 'digits 0-1', 'digits 2-3'"),
+        (
+            ["split"],
+            "name the task to export, --task NAME, or --all; ended: 'digits 0-1', 'digits 2-3'",
+        ),
         (["split", "--task", ""], "unknown task ''. Known: digits 0-1, digits 2-3"),
         (["split", "--task", "digit 0-1"], "unknown task .* did you mean 'digits 0-1'\\? .*"),
         (
@@ -212,12 +249,8 @@ def test_an_earlier_export_of_the_task_is_replaced_and_nothing_else(folder, caps
             "there is no directory no/such to write x.pt2 to; make it",
         ),
         (
-            ["split", "--task", "digits 0-1", "--out", "permuted"],
-            "permuted is a directory; name a file: permuted/digits-0-1.pt2",
-        ),
-        (
             ["split", "--task", "digits 0-1", "--out", "", "--format", "onnx"],
-            r"\. is a directory; name a file: digits-0-1.onnx",
+            "--out is empty; name a file, or a directory",
         ),
         (
             ["split", "--task", "digits 0-1", "--out", "split.toml"],
@@ -229,7 +262,7 @@ def test_an_earlier_export_of_the_task_is_replaced_and_nothing_else(folder, caps
         ),
         (
             ["split", "--task", "digits 0-1", "--out", f"{'a' * 300}.pt2"],
-            "cannot write a+.pt2: File name too long; name another file, --out FILE",
+            "cannot write a+.pt2: File name too long; name another file",
         ),
         (["split", "--task", "digits 0-1", "--device", "meta"], "device 'meta' cannot be used .*"),
     ],
@@ -240,7 +273,7 @@ def test_what_makes_no_sense_is_one_sentence(arguments, message, folder, capsys)
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
 def test_where_nothing_can_be_written_is_told(folder, capsys):
-    message = "cannot write /proc/x.pt2: .*; name another file, --out FILE"
+    message = "cannot write /proc/x.pt2: .*; name another file"
     fails(capsys, 2, message, "split", "--task", "digits 0-1", "--out", "/proc/x.pt2")
 
 
@@ -271,9 +304,10 @@ def test_a_run_from_python_is_told_what_to_do_there(folder, capsys):
     clnp.Experiment(model, x[:2], [clnp.Task("a", (x, y))], config).run("mine")
     message = (
         "mine was begun from Python, and its model is in no file; there, "
-        r'clnp\.ContinualNet\.load\("mine/checkpoint\.safetensors", model\)\.subnetwork\(\'a\'\) .*'
+        r'clnp\.export\(clnp\.ContinualNet\.load\("mine/checkpoint\.safetensors", model\), .*'
     )
     fails(capsys, 2, message, "mine", "--task", "a")
+    fails(capsys, 2, message, "mine")
 
 
 def test_a_run_that_does_not_verify_is_not_exported(folder, capsys):
@@ -373,7 +407,7 @@ def test_arrays_of_ones_own_must_be_there(folder, capsys):
     assert cli.main(["run", "split.toml", "--quiet", "--out", "own", *own]) == 0
     answer = export(capsys, "own", "--task", "mine")
     assert answer["inputs"] == {"dtype": "float32", "shape": ["batch", 6]}
-    assert answer["check"]["num_samples"] == 2  # One, twice: a program for any batch size.
+    assert answer["check"]["num_samples"] == 1
     outputs = torch.export.load(answer["file"]).module()(torch.randn(5, 6))
     assert outputs.shape == (5, 2)
     os.rename("files", "moved")
@@ -406,8 +440,8 @@ class Other(nn.Module):
 def test_a_file_that_answers_otherwise_is_not_kept(folder, capsys, monkeypatch):
     good = export(capsys, "split", "--task", "digits 0-1", "--out", "x.pt2")
     known = Path("x.pt2").read_bytes()
-    encoded = exporting.encoded
-    monkeypatch.setattr(exporting, "encoded", lambda module, *rest: encoded(Other(), *rest))
+    encoded = trial.encoded
+    monkeypatch.setattr(trial, "encoded", lambda module, *rest: encoded(Other(), *rest))
     message = (
         "(new|x).pt2 was not written, for task 'digits 0-1': its outputs differ from the network's "
         r"by \S+, which rounding does not explain, and \d+ of \d+ classes are others"
@@ -422,67 +456,5 @@ def test_ctrl_c_leaves_nothing_behind(folder, capsys, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exporting, "compare", interrupted)
+    monkeypatch.setattr(trial, "compare", interrupted)
     fails(capsys, 130, "stopped at once; .*", "split", "--task", "digits 0-1")
-
-
-def answers(outputs):
-    """Something that gives the outputs of the samples, which are their numbers."""
-    return lambda samples: outputs[samples[:, 0].long()]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda own: torch.full_like(own, torch.nan), "its outputs differ .* by nan, which .*"),
-        (lambda own: torch.cat([own[:99], own[99:] / 0]), "its outputs differ .* by inf, which .*"),
-        (
-            lambda own: own + 0.1,
-            r"its outputs differ from .* by 0\.1, which .* and 0 .*",
-        ),
-        (lambda own: own.flip(1), r"its outputs differ .*, and 100 of 100 classes are others"),
-        (lambda own: own[:, :2], r"it gives float32 \[batch, 2\], not float32 \[batch, 3\]"),
-        (lambda own: own.double(), r"it gives float64 \[batch, 3\], not float32 \[batch, 3\]"),
-        (lambda own: own[:9], r"it does not run on 64 samples: .*|it does not run on 7 .*"),
-    ],
-)
-def test_a_program_that_is_wrong_is_refused(change, message):
-    own = torch.tensor([3.0, 2.0, 1.0]) + torch.rand(100, 3)
-    samples, labels = torch.arange(100)[:, None], torch.zeros(100, dtype=torch.int64)
-    with pytest.raises(ExportError, match=f"^{message}$"):
-        compare(answers(change(own)), answers(own), samples, labels, origin="test")
-
-
-def test_what_rounding_does_is_told_and_not_refused():
-    own = torch.tensor([[3.0, 1.0], [2.0, 2.0]]).repeat(50, 1)
-    off = own + torch.tensor([0.0, 1e-6])
-    samples, labels = torch.arange(100)[:, None], torch.zeros(100, dtype=torch.int64)
-    found = compare(answers(off), answers(own), samples, labels, origin="test")
-    assert not found.identical
-    assert found.largest_difference == pytest.approx(1e-6, rel=0.1)
-    assert (found.num_other_classes, found.num_right) == (50, 50)
-    assert str(found) == (
-        "100 test samples: outputs differ by 9.5e-07 at most, 50 classes differ; 50.00 % of them "
-        "are classified right"
-    )
-    found = compare(answers(own), answers(own), samples, labels, origin="random")
-    assert str(found) == (
-        "100 random samples: every output is the network's own, to the last bit; the data set is "
-        "not here"
-    )
-
-
-def test_a_program_is_tried_on_batches_of_many_sizes():
-    sizes = []
-
-    def program(samples):
-        sizes.append(len(samples))
-        return samples.float()
-
-    for num in (2, 5, 10, 74, 75, 700):
-        sizes.clear()
-        inputs = torch.rand(num, 3)
-        compare(program, torch.Tensor.float, inputs, inputs[:, 0].long(), origin="test")
-        assert sum(sizes) == num
-        assert sizes[:2] == ([1, 1] if num == 2 else [1, 2])
-    assert sizes == [1, 2, 7, 64, 256, 256, 114]

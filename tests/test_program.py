@@ -10,9 +10,10 @@ from torch import nn
 
 from clnp import ContinualNet, models
 from clnp.errors import ExportError, RunError
-from clnp.exporting import SIZES, Deployed
+from clnp.exporting import Deployed
 from clnp.labelled import Prepare
 from clnp.program import check_installed, encoded, note_of, opened
+from clnp.trial import SIZES
 
 COLOURS = Prepare(255.0, mean=(0.4, 0.5, 0.6), deviation=(0.2, 0.3, 0.2))
 NETWORKS = {

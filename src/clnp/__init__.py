@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .trackers.tracker import TrackedRun as TrackedRun, Tracker as Tracker
     from .trackers.wandb import WeightsAndBiases as WeightsAndBiases
     from .training import Training as Training
+    from .trial import export as export
     from .version import __version__ as __version__
 
 _FILES = {
@@ -94,6 +95,7 @@ _FILES = {
     "trackers.tensorboard": ["TensorBoard"],
     "trackers.tracker": ["TrackedRun", "Tracker"],
     "trackers.wandb": ["WeightsAndBiases"],
+    "trial": ["export"],
     "training": ["Training"],
     "version": ["__version__"],
 }

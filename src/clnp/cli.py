@@ -161,11 +161,20 @@ def parser() -> argparse.ArgumentParser:
     verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
     verify.add_argument("run", metavar="RUN", help=where)
     add_place_options(verify, begun=True)
-    export = command("export", _export, "write a task of a run as a program without clnp")
+    export = command("export", _export, "write tasks of a run as programs without clnp")
     export.add_argument("run", metavar="RUN", help="the directory of the run")
-    export.add_argument("--task", metavar="NAME", help="the task, one that has ended; required")
+    which = export.add_mutually_exclusive_group()
+    which.add_argument(
+        "--task",
+        dest="tasks",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a task that has ended; may be repeated",
+    )
+    which.add_argument("--all", action="store_true", help="all tasks that have ended")
     export.add_argument(
-        "--out", metavar="FILE", help="where to write it (default: RUN/NAME.pt2, or .onnx)"
+        "--out", metavar="FILE", help="a file, or a directory (default: RUN/NAME.pt2, or .onnx)"
     )
     export.add_argument(
         "--format",
@@ -175,7 +184,7 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--bare",
         action="store_true",
-        help="take prepared inputs: leave out what makes them of samples as they are stored",
+        help="leave out what makes inputs of samples, which the answer tells; it is RUN/NAME-bare",
     )
     export.add_argument("--device", help="cpu, cuda, ...: where a pt2 will run (default: cpu)")
     add_data_option(export, begun=True)
@@ -307,7 +316,7 @@ def _export(options: argparse.Namespace) -> Answer:
 
     return export(
         options.run,
-        task=options.task,
+        tasks=None if options.all else options.tasks,
         out=options.out,
         kind=options.format,
         bare=options.bare,

@@ -1,5 +1,6 @@
 """The device that a run is on, and its threads."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,8 @@ def find_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except Exception as error:  # Each kind of device has errors of its own.
-        reason = str(error).splitlines()[0][:100]
+        # The first sentence: what follows tells what else there might be.
+        reason = re.split(r"[.:]\s|\n", str(error))[0].strip(" .,")
         raise ArgumentError(
             f"device {name!r} cannot be used here ({reason}); try --device cpu"
         ) from error

@@ -25,7 +25,7 @@ from .trackers.tracker import require
 
 FORMATS = {"pt2": "a PyTorch program", "onnx": "an ONNX model"}
 INPUT, OUTPUT = "samples", "outputs"
-"""What inputs and outputs are called in an ONNX model."""
+"""What inputs and outputs are called in an ONNX model; inputs have the name that the note has."""
 NOTE = "clnp.json"
 BATCH = "batch"
 TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
@@ -42,7 +42,10 @@ def check_installed(kind: str) -> None:
 
 
 def encoded(module: nn.Module, example: Tensor, kind: str, note: Mapping[str, Any]) -> bytes:
-    """The module as a program of that kind; `example` is two samples, on its device."""
+    """The module as a program of that kind; `example` is two samples, on its device.
+
+    Both kinds keep the example, or may: it should be none of the user's data.
+    """
     try:
         with _in_silence():
             exported = _exported(module, example)
@@ -88,7 +91,7 @@ def _onnx(exported: ExportedProgram, example: Tensor, note: Mapping[str, Any]) -
         exported,
         (example,),
         dynamo=True,
-        input_names=[INPUT],
+        input_names=[note.get("takes", INPUT)],
         output_names=[OUTPUT],
         verbose=False,
     )
@@ -103,8 +106,11 @@ def _onnx(exported: ExportedProgram, example: Tensor, note: Mapping[str, Any]) -
     return encoded
 
 
-def opened(file: Path, kind: str) -> Program:
-    """The program in the file; on the device that it is for, an ONNX model on the CPU."""
+def opened(file: Path, kind: str, takes: str = INPUT) -> Program:
+    """The program in the file; on the device that it is for, an ONNX model on the CPU.
+
+    `takes` is what the inputs of an ONNX model are called.
+    """
     try:
         if kind == "pt2":
             with file.open("rb") as stream, _in_silence():
@@ -120,7 +126,7 @@ def opened(file: Path, kind: str) -> Program:
         raise ExportError(f"it cannot be read back: {reason}") from error
 
     def run(samples: Tensor) -> Tensor:
-        found = session.run([OUTPUT], {INPUT: samples.cpu().numpy()})[0]
+        found = session.run([OUTPUT], {takes: samples.cpu().numpy()})[0]
         return torch.from_numpy(found).to(samples.device)
 
     return run

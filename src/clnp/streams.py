@@ -116,6 +116,7 @@ def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
                 test=data.test,
                 num_outputs=data.num_classes,
                 prepare=Prepare(data.largest, order, mean=mean, deviation=deviation),
+                classes=tuple(range(data.num_classes)),
             )
         )
     return tasks
@@ -162,6 +163,7 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
                 test=_of_classes(data, "test", chosen),
                 num_outputs=size,
                 prepare=Prepare(data.largest, mean=mean, deviation=deviation),
+                classes=tuple(chosen),
             )
         )
     return tasks

@@ -27,7 +27,8 @@ class Task:
     `objective` is
     "classification", "multi-label", "regression" or an `Objective` of your own. `num_outputs` is
     found from the targets unless it is given. `prepare` changes each batch of inputs on the device,
-    before the network sees it: bytes into normalised numbers, say.
+    before the network sees it: bytes into normalised numbers, say. `classes` are what the outputs
+    stand for, in their order; an export notes them.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Task:
     num_outputs: int | None = None
     objective: str | Objective = "classification"
     prepare: Prepare | None = None
+    classes: tuple[int | str, ...] | None = None
 
 
 def checked_tasks(tasks: object) -> tuple[Task, ...]:
