@@ -56,7 +56,6 @@ def is_alive(process: int) -> bool:
 
 def main(folder: str, seed: str, num_kills: str) -> None:
     # Everything that a fork would have to import is imported once, here.
-    import sklearn.datasets  # noqa: F401
     import torch
 
     import clnp.commands  # noqa: F401

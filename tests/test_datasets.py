@@ -1,5 +1,6 @@
 import os
 import pickle
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from clnp import catalog
+from clnp import catalog, datasets
 from clnp.datasets import (
     KNOWN,
     LabelledData,
@@ -21,6 +22,7 @@ from clnp.datasets import (
     stand_in,
 )
 from clnp.errors import ArgumentError, DataError
+from terminal import SRC
 
 
 def arrays(**others):
@@ -84,8 +86,23 @@ def test_all_digits_are_in_both_parts_and_go_up_to_the_largest():
         assert (int(x.min()), int(x.max())) == (0, 16)
 
 
+def test_digits_are_read_without_importing_what_they_come_with():
+    code = "import sys; from clnp import datasets; datasets.digits(); sys.exit('sklearn' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC}, check=True)
+
+
+def test_digits_that_lie_elsewhere_are_found(monkeypatch):
+    expected = digits()
+    monkeypatch.setattr(datasets, "DIGITS_FILE", ("no", "such.csv.gz"))
+    found = digits()
+    for (x, y), (own_x, own_y) in ((found.train, expected.train), (found.test, expected.test)):
+        assert torch.equal(x, own_x)
+        assert torch.equal(y, own_y)
+        assert (x.dtype, y.dtype) == (own_x.dtype, own_y.dtype)
+
+
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # Python then takes it as not installed.
     assert message_of(find, "digits") == (
         "the data set 'digits' comes with scikit-learn, which is not installed: "
         "pip install 'clnp[demo]'"
