@@ -87,7 +87,8 @@ def test_all_digits_are_in_both_parts_and_go_up_to_the_largest():
 
 
 def test_digits_are_read_without_importing_what_they_come_with():
-    code = "import sys; from clnp import datasets; datasets.digits(); sys.exit('sklearn' in sys.modules)"
+    read = "import sys; from clnp import datasets; datasets.digits()"
+    code = f"{read}; sys.exit('sklearn' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC}, check=True)
 
 
