@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clnp.events import Event
+from clnp.experiment import Course
+
 SRC = str(Path(__file__).parents[1] / "src")
 
 
@@ -42,6 +45,18 @@ def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
         env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
         **options,
     )
+
+
+def stopping_in_task(number: int) -> Callable[[Course, Event], None]:
+    """To be put in the place of `Course._tell`: asks the run to stop when that task begins."""
+    tell = Course._tell
+
+    def stop(course: Course, event: Event) -> None:
+        tell(course, event)
+        if event["event"] == "begin" and event["number"] == number:
+            course.stop()
+
+    return stop
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ from clnp.baselines.methods import NAMES
 from clnp.experiment import Course
 from clnp.runs import CHECKPOINT, EVENTS, RESULT, read_events, read_json
 from clnp.version import __version__
-from terminal import SRC, recipe, start, wait_for
+from terminal import SRC, recipe, start, stopping_in_task, wait_for
 
 COMMANDS = (
     "demo",
@@ -468,15 +468,8 @@ OTHER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 
 
 def test_a_run_that_goes_on_on_another_machine_is_verified(folder, capsys, monkeypatch):
-    tell = Course._tell
-
-    def stop(course, event):
-        tell(course, event)
-        if event["event"] == "begin" and event["number"] == 2:
-            course.stop()
-
     with monkeypatch.context() as patch:
-        patch.setattr(Course, "_tell", stop)
+        patch.setattr(Course, "_tell", stopping_in_task(2))
         wide = ["--set", "network.widths=[200, 200]"]
         assert cli.main(["run", "small.toml", "--out", "run", "--quiet", *wide]) == 130
     there = {**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", **OTHER}

@@ -15,7 +15,7 @@ from clnp import cli, trial
 from clnp.experiment import Course
 from clnp.program import opened
 from clnp.runs import CHECKPOINT, RESULT, read_json
-from terminal import recipe, start, wait_for
+from terminal import recipe, start, stopping_in_task, wait_for
 
 RECIPE = recipe(epochs=3)
 PERMUTED = """\
@@ -195,8 +195,9 @@ def test_several_tasks_are_exported_at_once(folder, capsys):
     names = [part for each in both for part in ("--task", each["task"])]
     assert export(capsys, "split", *names, "--out", "there") == both
     assert export(capsys, "split", *names[:2], *names[:2], "--out", "there") == both[0]
-    message = "--out one.pt2 is one file, and several tasks are; name a directory"
-    fails(capsys, 2, message, "split", "--all", "--out", "one.pt2")
+    for name in ("one.pt2", "missing"):
+        message = f"--out {name} is no directory, which several tasks need; make one"
+        fails(capsys, 2, message, "split", "--all", "--out", name)
 
 
 def test_a_network_with_another_order_of_classes_says_so(folder, capsys):
@@ -347,15 +348,8 @@ def test_files_that_are_damaged_or_gone_are_told(folder, capsys):
 
 
 def test_a_task_that_has_ended_can_be_exported_from_a_run_that_has_not(folder, capsys, monkeypatch):
-    tell = Course._tell
-
-    def stop(course, event):
-        tell(course, event)
-        if event["event"] == "begin" and event["number"] == 2:
-            course.stop()
-
     with monkeypatch.context() as patch:
-        patch.setattr(Course, "_tell", stop)
+        patch.setattr(Course, "_tell", stopping_in_task(2))
         assert cli.main(["run", "split.toml", "--out", "part", "--quiet"]) == 130
     message = "task 'digits 2-3' of part has not ended yet; ended: 'digits 0-1'"
     fails(capsys, 2, message, "part", "--task", "digits 2-3")

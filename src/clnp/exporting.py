@@ -197,7 +197,7 @@ def _kind(out: str | None, kind: str | None, *, several: bool) -> str:
     if out is None or os.path.isdir(expanded(out)):
         return kind or "pt2"
     if several:
-        raise ArgumentError(f"--out {out} is one file, and several tasks are; name a directory")
+        raise ArgumentError(f"--out {out} is no directory, which several tasks need; make one")
     ending = kind_of(expanded(out))
     if kind not in (None, ending):
         raise ArgumentError(f"--format {kind} and --out {out} contradict each other; leave one out")

@@ -149,12 +149,12 @@ class PrefixLayer(Staged):
     def _act_and_average(self, x: Tensor, averaging: Averaging) -> Tensor:
         """Run on what is shown, and average the statistics of the open task's channels in it."""
         shown, channels = self._shown, averaging.channels
-        if channels is None:
-            return self._act_on_real(x, shown)
-        stored = {name: tensor.clone() for name, tensor in shown.items()}
+        assert channels is not None
+        before = {name: shown[name].clone() for name in ("running_mean", "running_var")}
         y = self._act_on_real(x, shown)
-        for name, tensor in stored.items():
+        for name, tensor in before.items():
             shown[name].copy_(torch.where(channels, shown[name], tensor))
+        stored = {**shown, **before}
         return torch.where(channels.view(-1, *[1] * (x.ndim - 2)), y, run(self, x, stored))
 
     @property
