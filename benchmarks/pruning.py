@@ -4,8 +4,9 @@
 
 A task, ten patterns under noise, is trained for two epochs, of which the second counts, and then
 pruned: neurons are measured over the training data, and thresholds are searched on a tenth as many
-validation samples, for all layers together or for each one. A ratio is the median over rounds
-(lowest .. highest).
+validation samples, for all layers together or for each one. The wide CNN, which only runs on a GPU,
+has BatchNorm: once it is left as it was trained, once it is recalibrated for every candidate. A
+ratio is the median over rounds (lowest .. highest).
 """
 
 import argparse
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from frozen import MLP, NARROW_CNN
+from frozen import MLP, NARROW_CNN, WIDE_CNN
 from timing import aligned, machine, ratios, seconds, spread
 from torch import nn
 
@@ -43,7 +44,9 @@ def task_of(shape: tuple[int, ...], num_samples: int, device: torch.device) -> T
     return load(clnp.Task("patterns", *parts, num_outputs=10), device)
 
 
-def measured(model: nn.Module, data: TaskData, *, head: str, device: torch.device) -> Times:
+def measured(
+    model: nn.Module, data: TaskData, *, head: str, device: torch.device, recalibrating: bool
+) -> Times:
     """One round."""
     net = clnp.ContinualNet(model.to(device), data.train.at(torch.arange(2))[0], head=head)
     net.begin_task("patterns", 10)
@@ -60,14 +63,14 @@ def measured(model: nn.Module, data: TaskData, *, head: str, device: torch.devic
         found.append(net.measure_activity(data.train.batches(EVALUATION_BATCH)))
 
     measuring = seconds(measure, device)
+    num = clnp.LearnerConfig().calibration_samples
+    some = list(data.train.some(num, most=EVALUATION_BATCH, seed=0)) if recalibrating else None
+
+    def plan(*, per_layer: bool) -> None:
+        net.plan_pruning(found[0], score, margin=1.0, per_layer=per_layer, recalibrate=some)
+
     plans = {
-        per_layer: seconds(
-            lambda per_layer=per_layer: net.plan_pruning(
-                found[0], score, margin=1.0, per_layer=per_layer
-            ),
-            device,
-        )
-        for per_layer in (False, True)
+        each: seconds(lambda each=each: plan(per_layer=each), device) for each in (False, True)
     }
     return Times(fit.epochs[1].score, fit.epochs[1].seconds, measuring, plans[False], plans[True])
 
@@ -93,16 +96,21 @@ def main() -> None:
             "one for each layer",
         ]
     ]
-    for subject in (MLP, NARROW_CNN):
+    subjects = [(MLP, False), (NARROW_CNN, False)]
+    if device.type == "cuda":
+        subjects += [(WIDE_CNN, False), (WIDE_CNN, True)]
+    for subject, recalibrating in subjects:
         data = task_of(subject.shape, options.samples, device)
         times = [
-            measured(subject.make(), data, head=subject.head, device=device)
+            measured(
+                subject.make(), data, head=subject.head, device=device, recalibrating=recalibrating
+            )
             for _ in range(options.rounds + 1)
         ][1:]
         epochs = [t.epoch for t in times]
         rows.append(
             [
-                subject.title,
+                subject.title + ", recalibrated" * recalibrating,
                 spread([t.score for t in times], digits=0),
                 spread(epochs, " s"),
                 spread(ratios([t.measuring for t in times], epochs), "x"),

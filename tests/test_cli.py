@@ -645,8 +645,9 @@ def test_two_processes_on_one_run(folder, capsys):
     fails(capsys, 2, "another process is at work on run; wait for it, or stop it", "resume", "run")
     assert cli.main(["inspect", "run"]) == 0
     out = capsys.readouterr().out
-    assert "not finished: 0 of 2 tasks; clnp resume run goes on" in out
+    assert "not finished: 0 of 2 tasks; last heard of " in out
     assert "last seen: " in out
+    assert "if it is not at work any more: clnp resume run\n" in out
     process.kill()
     process.communicate()
 

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -137,9 +138,13 @@ def test_all_of_it_can_be_had(tmp_path):
 def test_a_run_that_has_just_begun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write(Path("run"), sessions=())
+    events = path / "events.jsonl"
+    events.touch()
+    os.utime(events, (time.time() - 3 * 3600,) * 2)
     assert shown(path).splitlines() == [
         "run: mine, seed 0, head multi",
-        "not finished: 0 of 2 tasks; clnp resume run goes on",
+        "not finished: 0 of 2 tasks; last heard of 3 h ago",
+        "if it is not at work any more: clnp resume run",
     ]
     assert inspect(str(path), in_full=True)[1] == shown(path)
 

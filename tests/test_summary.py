@@ -173,7 +173,7 @@ def test_many_layers_stand_in_several_tables():
 
 
 def test_the_status_of_a_finished_run():
-    assert status(PLACE, CONFIG, [environment()], result(), []).splitlines() == [
+    assert status(PLACE, CONFIG, [environment()], result(), [], 0.0).splitlines() == [
         "runs/mine: permuted-digits, seed 4, head single",
         "started once, last 2030-01-02T03:04:05+00:00 on Fast CPU, torch 2.11.0, clnp 0.3",
         "finished: 2 of 3 tasks in 12 s",
@@ -182,15 +182,16 @@ def test_the_status_of_a_finished_run():
 
 def test_the_status_names_the_gpu_and_the_last_start():
     sessions = [environment(), environment(began="later", gpu="Faster GPU", torch="2.12")]
-    line = status(PLACE, CONFIG, sessions, result(), []).splitlines()[1]
+    line = status(PLACE, CONFIG, sessions, result(), [], 0.0).splitlines()[1]
     assert line == "started 2 times, last later on Faster GPU, torch 2.12, clnp 0.3"
 
 
 def test_the_status_of_a_run_that_has_not_begun():
     config = {key: value for key, value in CONFIG.items() if key != "recipe"}
-    assert status(PLACE, config, [], None, []).splitlines() == [
+    assert status(PLACE, config, [], None, [], 7.0).splitlines() == [
         "runs/mine: an experiment, seed 4, head single",
-        "not finished: 0 of 3 tasks; clnp resume runs/mine goes on",
+        "not finished: 0 of 3 tasks; last heard of 7 s ago",
+        "if it is not at work any more: clnp resume runs/mine",
     ]
 
 
@@ -215,13 +216,22 @@ def test_the_status_of_a_run_that_broke_off_says_what_was_last_seen(kind):
         {"event": "chosen", "task": "b"},
     ]
     half = result(finished=False, tasks=tasks(True, True)[:1])
-    assert status(PLACE, CONFIG, [], half, events).splitlines()[1:] == [
-        "not finished: 1 of 3 tasks; clnp resume runs/mine goes on",
+    assert status(PLACE, CONFIG, [], half, events, 90.0).splitlines()[1:] == [
+        "not finished: 1 of 3 tasks; last heard of 90 s ago",
         "last seen: candidate 1 of 2, alpha 0.001, lr 0.01: validation 75.00 after 30 epochs",
+        "if it is not at work any more: clnp resume runs/mine",
     ]
     # What is not worth a line is not the last thing seen, and may be all there is.
-    assert len(status(PLACE, CONFIG, [], half, [{"event": "run"}]).splitlines()) == 2
-    assert len(status(PLACE, CONFIG, [], result(), events).splitlines()) == 2
+    assert len(status(PLACE, CONFIG, [], half, [{"event": "run"}], 0.0).splitlines()) == 3
+    assert len(status(PLACE, CONFIG, [], result(), events, 0.0).splitlines()) == 2
+
+
+def test_the_status_of_a_run_that_was_stopped():
+    half = result(finished=False, tasks=tasks(True, True)[:1])
+    events = [{"event": "run"}, {"event": "stopped"}]
+    assert status(PLACE, CONFIG, [], half, events, 5.0).splitlines()[1:] == [
+        "stopped after 1 of 3 tasks; clnp resume runs/mine goes on",
+    ]
 
 
 def test_a_real_run_is_summed_up_from_its_files(tmp_path):
@@ -241,11 +251,11 @@ def test_a_real_run_is_summed_up_from_its_files(tmp_path):
     assert lines[4].startswith(f"Average of 1 of 2 tasks {score}; nothing was forgotten")
     assert lines[8].split() == ["(at", "the", "start)", "8"]
     sessions = json.loads((path / "environment.json").read_text())
-    told = status(path, read_config(path), sessions, found, read_events(path))
+    told = status(path, read_config(path), sessions, found, read_events(path), 0.0)
     assert told.startswith(f"{path}: an experiment, seed 0, head multi\nstarted once, last ")
     assert "\nfinished: 2 of 2 tasks in " in told
-    broken_off = status(path, read_config(path), sessions, None, read_events(path))
-    assert broken_off.splitlines()[-1].startswith("last seen: learnt y: validation ")
+    broken_off = status(path, read_config(path), sessions, None, read_events(path), 0.0)
+    assert broken_off.splitlines()[-2].startswith("last seen: learnt y: validation ")
 
 
 def test_only_classification_is_called_accuracy():
@@ -257,7 +267,7 @@ def test_only_classification_is_called_accuracy():
 def test_the_status_of_a_run_that_failed(tmp_path):
     config = {"tasks": ["a", "b"], "seed": 0, "head": "multi"}
     failed = {"event": "failed", "task": "a", "reason": "every candidate diverged"}
-    text = status(tmp_path, config, [], None, [failed])
+    text = status(tmp_path, config, [], None, [failed], 0.0)
     assert "failed after 0 of 2 tasks: every candidate diverged" in text
     assert "change the recipe, and begin a new run" in text
     assert "clnp resume" not in text

@@ -16,7 +16,17 @@ from typing import Any
 from .compare import COMPARISON, read_comparison
 from .errors import RunError
 from .ours import method_of
-from .runs import CONFIG, EVENTS, RESULT, expanded, read_config, read_json, reading, to_json
+from .runs import (
+    CONFIG,
+    EVENTS,
+    RESULT,
+    expanded,
+    read_config,
+    read_json,
+    reading,
+    silence,
+    to_json,
+)
 from .series import SERIES, read_series, run_of
 from .standing import DAMAGED, Standing, tuning_of
 from .tail import Tail
@@ -146,7 +156,7 @@ class Follower:
             return View(str(self.path))
         news = self._read_events(self._config)
         if not known:
-            self._heard = self._clock() - _age(self.path / EVENTS, self.path / CONFIG)
+            self._heard = self._clock() - silence(self.path)
         elif news:
             self._heard = self._clock()
         with reading(self.path):
@@ -308,14 +318,3 @@ def _runs_at(path: Path) -> tuple[str, dict[str, Path]] | None:
 def _number(value: Any) -> float | None:
     """A score as it is in a file, where what is not finite is text."""
     return None if value is None else float(value)
-
-
-def _age(*paths: Path) -> float:
-    """For how many seconds the first of the files that is there has not changed.
-
-    By the clock of the file's machine against this one's: they may differ.
-    """
-    for path in paths:
-        with contextlib.suppress(OSError):
-            return max(0.0, time.time() - path.stat().st_mtime)
-    return 0.0

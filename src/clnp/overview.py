@@ -27,6 +27,7 @@ from .runs import (
     read_events,
     read_json,
     reading,
+    silence,
 )
 from .series import aggregate, described as series_text, finished_results, read_series
 from .summary import everything, floats, part_of, status, verdict
@@ -51,7 +52,7 @@ def inspect(path: str, *, in_full: bool = False, screen: Screen | None = None) -
     sessions = read_json(place, ENVIRONMENT, [])
     answer = {"config": config, "environment": sessions, "result": result}
     with reading(place):
-        told = status(place, config, sessions, result, read_events(place))
+        told = status(place, config, sessions, result, read_events(place), silence(place))
         if in_full:
             parts = [told, *([] if result is None else everything(config, sessions, result))]
             return answer, "\n".join(map(plain, "\n\n".join(parts).splitlines()))

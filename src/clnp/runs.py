@@ -316,3 +316,14 @@ def read_events(path: str | os.PathLike[str], num_bytes: int | None = None) -> l
             if isinstance(event, dict) and isinstance(event.get("event"), str):
                 events.append(event)
     return events
+
+
+def silence(path: Path) -> float:
+    """For how many seconds nothing has been heard of a run.
+
+    By the clock of the files' machine against this one's: they may differ.
+    """
+    for name in (EVENTS, CONFIG):
+        with contextlib.suppress(OSError):
+            return max(0.0, time.time() - (path / name).stat().st_mtime)
+    return 0.0

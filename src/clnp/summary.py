@@ -39,8 +39,12 @@ def status(
     sessions: Sequence[Mapping[str, Any]],
     result: Mapping[str, Any] | None,
     events: Sequence[Mapping[str, Any]],
+    silent: float,
 ) -> str:
-    """What a run is, on what it ran, and how far it has come."""
+    """What a run is, on what it ran, and how far it has come.
+
+    `silent` is for how many seconds nothing has been heard of it.
+    """
     num_done = len(result["tasks"]) if result is not None else 0
     num_tasks = len(config["tasks"])
     what = config.get("recipe") or "an experiment"
@@ -61,13 +65,20 @@ def status(
         lines.append("the same would happen again: change the recipe, and begin a new run")
     else:
         again = command("resume", path)
-        lines.append(f"not finished: {num_done} of {num_tasks} tasks; {again} goes on")
+        stopped = bool(events) and events[-1]["event"] == "stopped"
+        if stopped:
+            lines.append(f"stopped after {num_done} of {num_tasks} tasks; {again} goes on")
+        else:
+            heard = f"last heard of {duration(silent)} ago"
+            lines.append(f"not finished: {num_done} of {num_tasks} tasks; {heard}")
         plan: Mapping[str, Any] = next(
             (e for e in reversed(events) if e["event"] in ("begin", "resumed")), {}
         )
         last_line = next((t for e in reversed(events) if (t := described(e, plan))), None)
         if last_line is not None:
             lines.append(f"last seen: {last_line.strip()}")
+        if not stopped:
+            lines.append(f"if it is not at work any more: {again}")
     return "\n".join(lines)
 
 
