@@ -7,12 +7,13 @@ import zipfile
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from clnp import ContinualNet, models
 from clnp.errors import ExportError, RunError
 from clnp.exporting import Deployed
 from clnp.labelled import Prepare
-from clnp.program import check_installed, encoded, note_of, opened
+from clnp.program import _exported, check_installed, encoded, note_of, opened
 from clnp.trial import SIZES
 
 COLOURS = Prepare(255.0, mean=(0.4, 0.5, 0.6), deviation=(0.2, 0.3, 0.2))
@@ -206,6 +207,19 @@ def test_the_extra_is_asked_for_where_a_package_is_missing(package, monkeypatch)
     words = rf"^{package} is not installed; install it: pip install 'clnp\[onnx\]'$"
     with pytest.raises(RunError, match=words):
         check_installed("onnx")
+
+
+@pytest.mark.parametrize(("norm", "most"), [(nn.BatchNorm2d, 65_535), (nn.Identity, None)])
+def test_a_program_of_a_gpu_takes_as_many_samples_as_cudnn_normalises(norm, most):
+    """No GPU is needed: PyTorch follows tensors that are nowhere, as it does to export."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        layers = nn.Conv2d(3, 4, 3, device="cuda"), norm(4, device="cuda")
+        example = torch.zeros(2, 3, 8, 8, device="cuda")
+        exported = _exported(nn.Sequential(*layers).eval(), example)
+    (limits,) = exported.range_constraints.values()
+    assert int(limits.lower) <= 1
+    assert (int(limits.upper) if most else None) == most
+    assert most or limits.upper > 10**9
 
 
 @pytest.mark.gpu

@@ -1,6 +1,6 @@
 """A module as a program in one file, which needs nothing of clnp: PyTorch's own kind, or ONNX.
 
-    encoded(module, example, "pt2", note)      its bytes; any batch size from 1 on
+    encoded(module, example, "pt2", note)      its bytes; any number of samples from 1 on
     opened(file, "pt2")(samples)               its outputs, read back from the file
 
 A note goes with it, JSON in the file's own metadata, that says what it is and where it comes from.
@@ -28,6 +28,8 @@ INPUT, OUTPUT = "samples", "outputs"
 """What inputs and outputs are called in an ONNX model; inputs have the name that the note has."""
 NOTE = "clnp.json"
 BATCH = "batch"
+MOST_NORMED = 65_535
+"""Samples that cuDNN normalises at once; a program that is made on a GPU takes no more."""
 TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
 """What PyTorch notes of each operation: classes, and paths of files on this machine."""
 
@@ -74,7 +76,9 @@ def _in_silence() -> Iterator[None]:
 
 def _exported(module: nn.Module, example: Tensor) -> ExportedProgram:
     """The operations of the module, with any number of samples and free of what is ours."""
-    batch = ({0: Dim(BATCH, min=1)},)
+    normed = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+    most = MOST_NORMED if normed and example.device.type == "cuda" else None
+    batch = ({0: Dim(BATCH, min=1, max=most)},)
     exported = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)
     for node in exported.graph.nodes:
         for name in TRACES:
