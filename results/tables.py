@@ -129,9 +129,9 @@ def published(recipe: str) -> list[list[str]]:
     return rows
 
 
-def search(folder: str) -> list[list[str]]:
+def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
     """What was tried for each method, the best of each in bold: one run each."""
-    lines = (HERE / folder / "baselines.jsonl").read_text().splitlines()
+    lines = (HERE / folder / file).read_text().splitlines()
     records = [json.loads(line) for line in lines]
     rows = [["method", "set", "average", "when learnt"]]
     for record in records:
