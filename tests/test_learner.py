@@ -1,3 +1,4 @@
+import functools
 import math
 import random
 from dataclasses import replace
@@ -587,14 +588,21 @@ class Stop(BaseException):
     """A crash."""
 
 
+@functools.cache
+def undisturbed(lr):
+    """How a task is learnt that is tuned at that rate: settings, certificates, report, moments."""
+    tuning = FineTuning(10, lr, rounds=2)
+    options = config(alphas=(1e-3, 3e-3), margin=10.0, fine_tuning=tuning)
+    net, moments = network(), []
+    report = Learner(net, options, on_progress=moments.append).learn(task())
+    return options, net.certificates, report, len(moments)
+
+
 @pytest.mark.parametrize("lr", [0.01, 50.0])  # A rate of 50 leaves the margin.
 @pytest.mark.parametrize("stop_at", [1, 5, 11, 12, 14, 24, 25, 26, 27, 29, 33, 34, 40, 45, 46])
 def test_a_task_goes_on_from_any_moment_as_if_nothing_had_happened(stop_at, lr):
-    tuning = FineTuning(10, lr, rounds=2)
-    options = config(alphas=(1e-3, 3e-3), margin=10.0, fine_tuning=tuning)
-    whole, moments = network(), []
-    expected = Learner(whole, options, on_progress=moments.append).learn(task())
-    if stop_at > len(moments):
+    options, certificates, expected, num_moments = undisturbed(lr)
+    if stop_at > num_moments:
         assert lr == 50.0
         return
 
@@ -617,7 +625,7 @@ def test_a_task_goes_on_from_any_moment_as_if_nothing_had_happened(stop_at, lr):
         resumed.set_open_state(saved["open"])
     progress = Progress.from_state(unpack(saved["state"], saved["tensors"]))
     report = Learner(resumed, options).learn(task(), progress)
-    assert resumed.certificates == whole.certificates
+    assert resumed.certificates == certificates
     assert (report.score, report.winner, report.num_rounds) == (
         expected.score,
         expected.winner,
