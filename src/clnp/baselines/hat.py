@@ -52,7 +52,8 @@ class HAT:
     strength: float = 0.75
     """What it costs to open gates that earlier tasks left closed: c."""
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here. The
+    authors use plain SGD; Adam undoes factors that are small and not zero, so that more is lost."""
 
     def __post_init__(self) -> None:
         check_numbers("hat", self, {"s_max": FROM_1, "strength": FROM_0})
