@@ -9,20 +9,19 @@ are the ones that fill up). Ties go to the higher score, then to the earlier can
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .activity import Activity
+from .appraisal import Appraisal
 from .arguments import alpha_by_layer
-from .batches import Kept
 from .config import LearnerConfig
 from .errors import ArgumentError, DivergedError, TaskError
 from .events import Event
-from .fit import EVALUATION_BATCH, Epoch, Fit, evaluate, l1_rule
+from .fit import Epoch, Fit, evaluate, l1_rule
 from .generators import isolated, seed_all
 from .grid import judged, train_at_once
 from .initialisation import initialisation
@@ -31,7 +30,6 @@ from .loading import load_task
 from .net import ContinualNet
 from .openstate import OpenState
 from .progress import Candidate, Choice, Progress, TaskReport
-from .pruning import PruningPlan
 from .seeds import derive
 from .task import Task, TaskData
 from .training import Training, check_optimizer
@@ -63,7 +61,6 @@ class Learner:
         self.on_event, self.on_progress = on_event, on_progress
         self.kept: Training | None = None
         """The winner of the first task's grid, where the others use it."""
-        self._calibration: Kept | None = None
 
     def learn(self, task: Task, progress: Progress | None = None) -> TaskReport:
         """Learn the task and freeze it; if that fails, the network is as it was."""
@@ -75,20 +72,19 @@ class Learner:
         mode = net.training
         with isolated(net.device):
             data = load_task(task, net.device, self.config, seed=self.seed)
-            self._calibration = self._to_calibrate_on(data)
+            appraisal = Appraisal(net, data, self.config, seed=self.seed)
             try:
                 if not progress.trained and progress.resumed is None:
                     self._check_trainable(data)
-                self._train_all(data, progress)
-                self._prune_winner(data, progress)
-                num_rounds = self._fine_tune(data, progress)
-                return self._end(data, progress, num_rounds=num_rounds, start=start)
+                self._train_all(appraisal, progress)
+                self._prune_winner(appraisal, progress)
+                num_rounds = self._fine_tune(appraisal, progress)
+                return self._end(appraisal, progress, num_rounds=num_rounds, start=start)
             except BaseException:
                 if net.open_task is not None:
                     net.abandon_task()
                 raise
             finally:
-                self._calibration = None
                 net.train(mode)
 
     def check(self, task: Task) -> None:
@@ -142,16 +138,16 @@ class Learner:
             ) from error
         data.objective.check_loss(loss)
 
-    def _train_all(self, data: TaskData, progress: Progress) -> None:
+    def _train_all(self, appraisal: Appraisal, progress: Progress) -> None:
         """Train every candidate that has not been (Alg. 1, lines 2 and 3)."""
-        name = data.task.name
+        name = appraisal.data.task.name
         if progress.winner is not None:
             return
         trainings = self.candidates(name)
         while (first := len(progress.trained)) < len(trainings):
             # One that was alone when it broke off goes on alone.
             num = 1 if progress.resumed is not None else self.config.candidates_at_once
-            done = self._trained(data, progress, trainings[first : first + num])
+            done = self._trained(appraisal, progress, trainings[first : first + num])
             for number, candidate in enumerate(done, first):
                 progress.trained.append(candidate)
                 told = {key: value for key, value in vars(candidate).items() if key != "state"}
@@ -165,16 +161,14 @@ class Learner:
             raise DivergedError(f"every candidate of task {name!r} diverged: {reasons}")
 
     def _trained(
-        self, data: TaskData, progress: Progress, trainings: Sequence[Training]
+        self, appraisal: Appraisal, progress: Progress, trainings: Sequence[Training]
     ) -> list[Candidate]:
         """The next candidates of the grid: one in the network itself, or several in copies."""
+        data = appraisal.data
         first, name = len(progress.trained), data.task.name
         alphas = [dict(t.alpha) if isinstance(t.alpha, Mapping) else t.alpha for t in trainings]
         pairs = zip(alphas, trainings, strict=True)
         seeds = [derive(self.seed, "candidate", name, alpha, t.lr) for alpha, t in pairs]
-
-        def judge(net: ContinualNet) -> float:
-            return self._unpruned(net, data)
 
         if len(trainings) == 1:
             if progress.resumed is None:
@@ -185,7 +179,7 @@ class Learner:
             except DivergedError as found:
                 error = found
             assert progress.fit is not None
-            candidate = judged(self.net, progress.fit, judge, error)
+            candidate = judged(self.net, progress.fit, appraisal.unpruned, error)
             self.net.abandon_task()
             progress.fit = None
             return [candidate]
@@ -201,7 +195,7 @@ class Learner:
             progress,
             seeds=seeds,
             begin=lambda net, seed: self._open(net, data, seed),
-            judge=judge,
+            judge=appraisal.unpruned,
             on_epoch=tell,
             on_round=lambda: self.on_progress(progress),
         )
@@ -225,65 +219,22 @@ class Learner:
             return config.candidates()
         return [replace(self.kept, epochs=config.training.epochs)]
 
-    def _score(self, data: TaskData) -> Callable[..., float]:
-        def score(predict: Callable[..., Any], at_least: float | None = None) -> float:
-            # The same random numbers for every threshold, and after a crash.
-            seed_all(derive(self.seed, "score", data.task.name))
-            found = evaluate(predict, data.validation, data.objective, at_least=at_least)
-            if not math.isfinite(found):
-                raise DivergedError(f"the validation score of task {data.task.name!r} is {found}")
-            return found
-
-        return score
-
-    def _unpruned(self, net: ContinualNet, data: TaskData) -> float:
-        """The score of the open task with all of its neurons."""
-        return net.unpruned_score(self._score(data), recalibrate=self._calibration)
-
-    def _importance(self, data: TaskData) -> Activity:
-        seed_all(derive(self.seed, "measure", data.task.name))
-        batches = data.train.batches(EVALUATION_BATCH)
-        if self.config.importance == "contribution":
-            return self.net.measure_contribution(batches)
-        return self.net.measure_activity(batches)
-
-    def _plan(self, data: TaskData, best: float) -> PruningPlan:
-        return self.net.plan_pruning(
-            self._importance(data),
-            self._score(data),
-            margin=self.config.of(data.task.name).margin,
-            best=best,
-            per_layer=self.config.per_layer,
-            resolution=self.config.resolution,
-            recalibrate=self._calibration,
-        )
-
-    def _to_calibrate_on(self, data: TaskData) -> Kept | None:
-        """A few batches, drawn at random, for all that the search scores."""
-        wanted = self.config.calibration_samples if self.config.recalibrate else 0
-        seed = derive(self.seed, "calibration", data.task.name)
-
-        def draw() -> Iterable[Any]:
-            seed_all(seed)
-            return data.train.some(wanted, most=EVALUATION_BATCH, seed=seed)
-
-        return Kept(draw) if wanted else None
-
-    def _prune_winner(self, data: TaskData, progress: Progress) -> None:
+    def _prune_winner(self, appraisal: Appraisal, progress: Progress) -> None:
         """Prune all candidates within the margin; open the sparsest, pruned (Alg. 1, line 5)."""
         if progress.winner is not None:
             return
+        data = appraisal.data
         name = data.task.name
         scores = [c.score if c.score is not None else -math.inf for c in progress.trained]
         best = max(scores)
-        choices, margin = progress.pruned, self.config.of(name).margin
+        choices = progress.pruned
         seen = {choice.candidate for choice in choices}
         for number, candidate in enumerate(progress.trained):
-            within = scores[number] >= best - margin
+            within = scores[number] >= best - appraisal.margin
             if candidate.state is None or not within or number in seen:
                 continue
             self._reopen(data, candidate.state)
-            plan = self._plan(data, best)
+            plan = appraisal.plan(best)
             left = {
                 group: free - plan.kept[group] for group, free in self.net.ledger.free().items()
             }
@@ -296,21 +247,14 @@ class Learner:
         assert winner.state is not None
         self._reopen(data, winner.state)
         self.net.prune(chosen.plan)
-        if self.config.recalibrate:
-            self._recalibrate(data)
+        appraisal.recalibrate(best)
         self._tell(progress, "chosen", name, candidate=chosen.candidate, kept=chosen.plan.kept)
-
-    def _recalibrate(self, data: TaskData) -> None:
-        # In any order but the one that they lie in: that may be by class.
-        seed = derive(self.seed, "recalibrate", data.task.name)
-        seed_all(seed)
-        self.net.recalibrate(data.train.batches(self.config.training.batch_size, seed=seed))
 
     def _reopen(self, data: TaskData, state: OpenState) -> None:
         self._open(self.net, data, 0)
         self.net.set_open_state(state)
 
-    def _fine_tune(self, data: TaskData, progress: Progress) -> int:
+    def _fine_tune(self, appraisal: Appraisal, progress: Progress) -> int:
         """Train the survivors, prune and train again; the number of rounds that were kept.
 
         A round that leaves the margin is rolled back and is the last one.
@@ -322,7 +266,7 @@ class Learner:
         assert progress.plan is not None
         best = progress.plan.best
         assert best is not None
-        bar = best - self.config.of(data.task.name).margin
+        data, bar = appraisal.data, best - appraisal.margin
         training = replace(
             self.config.training,
             epochs=tuning.epochs,
@@ -337,11 +281,11 @@ class Learner:
             if progress.resumed is None:
                 progress.before_round = self.net.open_state()
                 if number > 0:
-                    self.net.prune(self._plan(data, best))
+                    self.net.prune(appraisal.plan(best))
             score: float | None
             try:
                 self._fit(data, progress, training, seed=seed, round=number)
-                score = self._unpruned(self.net, data)
+                score = appraisal.unpruned(self.net)
             except DivergedError:
                 score = None
             progress.fit = None
@@ -356,12 +300,16 @@ class Learner:
         return progress.round
 
     def _end(
-        self, data: TaskData, progress: Progress, *, num_rounds: int, start: float
+        self, appraisal: Appraisal, progress: Progress, *, num_rounds: int, start: float
     ) -> TaskReport:
         """Freeze the survivors (Alg. 1, lines 6 to 8) and judge the task as it is from now on."""
-        net, name = self.net, data.task.name
-        if num_rounds and self.config.recalibrate:
-            self._recalibrate(data)
+        net, data = self.net, appraisal.data
+        name = data.task.name
+        assert progress.winner is not None
+        assert progress.plan is not None
+        if num_rounds:
+            assert progress.plan.best is not None
+            appraisal.recalibrate(progress.plan.best)
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
@@ -371,8 +319,6 @@ class Learner:
         test_score = None
         if data.test is not None:
             test_score = evaluate(predict, data.test, data.objective)
-        assert progress.winner is not None
-        assert progress.plan is not None
         winner = progress.trained[progress.winner]
         if self.config.search_on == "first" and self.kept is None:
             self.kept = replace(self.config.training, alpha=winner.alpha, lr=winner.lr)
@@ -382,7 +328,7 @@ class Learner:
             winner=progress.winner,
             best_score=max(c.score for c in progress.trained if c.score is not None),
             plan=progress.plan,
-            score=evaluate(predict, data.validation, data.objective),
+            score=appraisal.measured(predict),
             test_score=test_score,
             num_rounds=num_rounds,
             seconds=time.monotonic() - start,
