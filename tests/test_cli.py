@@ -513,7 +513,7 @@ def test_tasks_can_be_added_to_a_run(run, folder, capsys):
     assert cli.main(["verify", "run"]) == 0
     assert "verified: all that 3 tasks read" in capsys.readouterr().out
     more.remove("--json")
-    fails(capsys, 2, r"run holds a run; go on with it, clnp resume run, or .*", *more, "run")
+    fails(capsys, 2, r"run holds a run; clnp resume run goes on with it; or .*", *more, "run")
 
 
 def test_a_run_that_has_learnt_nothing_is_begun_anew(folder, capsys, monkeypatch):
@@ -647,7 +647,7 @@ def test_two_processes_on_one_run(folder, capsys):
     out = capsys.readouterr().out
     assert "not finished: 0 of 2 tasks; last heard of " in out
     assert "last seen: " in out
-    assert "if it is not at work any more: clnp resume run\n" in out
+    assert "if it is not at work any more, clnp resume run goes on\n" in out
     process.kill()
     process.communicate()
 

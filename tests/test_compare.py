@@ -240,11 +240,15 @@ def test_a_comparison_that_has_hardly_begun_can_be_inspected(tmp_path, capsys):
     (tmp_path / "compare.json").write_text(json.dumps(known))
     assert rows(tmp_path) == []
     assert cli.main(["inspect", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}: x by clnp, ewc, 0 of 4 runs finished\n"
+    assert capsys.readouterr().out == (
+        f"{tmp_path}: x by clnp, ewc, 0 of 4 runs finished\n"
+        f"none has begun; clnp resume {tmp_path} goes on\n"
+    )
     make(tmp_path, "clnp")
     assert cli.main(["inspect", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{tmp_path}: x by clnp, ewc, 2 of 4 runs finished\n\nmethod")
+    assert out.startswith(f"{tmp_path}: x by clnp, ewc, 2 of 4 runs finished\n")
+    assert "\n\nmethod" in out
 
 
 def test_a_comparison_of_something_else_is_refused(folder, capsys):

@@ -335,3 +335,12 @@ def test_nothing_is_written(tmp_path, clock):
     for _ in range(3):
         Following(path, clock=clock).look()
     assert {each.name: each.stat().st_mtime_ns for each in path.iterdir()} == before
+
+
+def test_a_run_that_failed_before_it_had_learnt_anything(tmp_path, clock):
+    """It has no config any more; begun anew, it is a run like any other."""
+    (tmp_path / "events.jsonl").write_text('{"event": "failed", "task": "a", "reason": "inf"}\n')
+    scene = Following(tmp_path, clock=clock).look()
+    assert (scene.kind, scene.status, scene.views[0].reason) == ("run", "failed", "inf")
+    make(tmp_path, begin(1))
+    assert Following(tmp_path, clock=clock).look().status == "running"

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from clnp.following import Scene, View
-from clnp.frames import closing, frame, line
+from clnp.frames import closing, frame, line, standing
 from clnp.glyphs import ASCII, BLOCKS, Screen, cells
 
 VIEW = View(
@@ -268,3 +268,26 @@ def test_the_last_word():
     assert line(scene(DONE, STOP, kind="series")) == "1 of 2 runs finished; seed 1 stopped"
     assert shown(STOP)[1] == "stopped after 2 of 10 tasks; clnp resume runs/mine goes on"
     assert shown(DONE, STOP, kind="series")[2].endswith("stopped after 2 of 10 tasks")
+
+
+def test_how_several_runs_stand_that_are_not_all_finished():
+    assert standing(scene(DONE, DONE, kind="series")) == []
+    assert standing(scene(View("a"), View("b"), kind="series")) == [
+        "none has begun; clnp resume runs/mine goes on"
+    ]
+    assert standing(scene(DONE, VIEW, kind="series")) == [
+        "seed 1 25 % (task 3 of 10)",
+        "last heard of 2 s ago",
+    ]
+    assert standing(scene(DONE, STOP, kind="series")) == [
+        "seed 1 stopped",
+        "clnp resume runs/mine goes on",
+    ]
+    assert standing(scene(DONE, FAILURE, kind="series")) == [
+        "seed 1 failed: every candidate diverged",
+        "clnp resume runs/mine goes on",
+    ]
+
+
+def test_a_run_that_failed_before_its_tasks_were_known():
+    assert line(scene(View("a", status="failed", reason="no"))) == "failed after 0 tasks: no"

@@ -129,7 +129,7 @@ def test_the_exit_code_tells_how_it_ended(tmp_path, capsys):
     assert error == ""
     stopped = make(tmp_path / "stopped", begin(), {"event": "stopped", "at": 1.0})
     assert cli.main(["watch", str(stopped)]) == 130
-    assert capsys.readouterr().out.startswith("stopped after 0 of 3 tasks; clnp resume ")
+    assert capsys.readouterr().out.startswith("stopped after 0 of 3 tasks; the Python program ")
     assert cli.main(["watch", str(good), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "finished"
 

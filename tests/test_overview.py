@@ -144,7 +144,7 @@ def test_a_run_that_has_just_begun(tmp_path, monkeypatch):
     assert shown(path).splitlines() == [
         "run: mine, seed 0, head multi",
         "not finished: 0 of 2 tasks; last heard of 3 h ago",
-        "if it is not at work any more: clnp resume run",
+        "if it is not at work any more, the Python program that began it goes on",
     ]
     assert inspect(str(path), in_full=True)[1] == shown(path)
 

@@ -90,8 +90,8 @@ def test_notes_say_what_a_reader_has_to_know(tmp_path):
         file.write("{\n{\n")
     (unfinished, damaged) = read_collection([run]).notes
     assert unfinished == (
-        "The run is not finished: 1 of 3 tasks are learnt; high is being trained. "
-        f"clnp resume {run} goes on with it."
+        "The run is not finished: 1 of 3 tasks are learnt; high is being trained; "
+        "the Python program that began it goes on with it."
     )
     assert damaged == "2 lines of events.jsonl are damaged and left out; curves may have gaps."
     (run / "events.jsonl").unlink()
@@ -107,7 +107,7 @@ def test_notes_say_what_a_reader_has_to_know(tmp_path):
             {"full": "fc1 is full. Widen it"},
             "The network was full after 3 of 3 tasks: fc1 is full.",
         ),
-        ({"finished": False}, "The run is not finished: 3 of 3 tasks are learnt."),
+        ({"finished": False}, "The run is not finished: 3 of 3 tasks are learnt; "),
     ],
 )
 def test_notes_come_from_the_result(tmp_path, changes, expected):
@@ -172,5 +172,5 @@ def test_nothing_to_report_on_is_an_error(tmp_path):
     with pytest.raises(RunError, match="name a run to report on"):
         read_collection([])
     write(tmp_path, "series.json", {"recipe": "x", "seeds": [0]})
-    with pytest.raises(RunError, match=r"nothing to report on in .*; go on with it, clnp resume"):
+    with pytest.raises(RunError, match=r"nothing to report on in .*; clnp resume .* goes on"):
         read_collection([tmp_path])

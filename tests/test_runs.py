@@ -14,8 +14,10 @@ from clnp.runs import (
     CHECKPOINT,
     CONFIG,
     EVENTS,
+    RECIPE,
     RESULT,
     Run,
+    again,
     command,
     expanded,
     has_learnt,
@@ -65,7 +67,7 @@ def test_a_directory_that_holds_something_cannot_become_a_run(tmp_path):
         Run.create(tmp_path, FILES)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
     Run.create(tmp_path / "a", FILES).close()
-    with pytest.raises(RunError, match="a holds a run; go on with it, clnp resume"):
+    with pytest.raises(RunError, match=r"a holds a run; clnp resume .* goes on"):
         Run.create(tmp_path / "a", FILES)
     with pytest.raises(RunError, match=r"thesis.tex is a file; give the run a directory"):
         Run.create(tmp_path / "thesis.tex", FILES)
@@ -266,12 +268,21 @@ def test_json_holds_finite_numbers_only():
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_is_told_with_what_to_do(tmp_path, number):
-    message = f"cannot write to {tmp_path}: {os.strerror(number)}; free some space, "
-    with pytest.raises(RunError, match=f"{message}and begin again"), writing(tmp_path):
+    message = f"cannot write to {tmp_path}: {os.strerror(number)}; free some space"
+    with pytest.raises(RunError, match=f"{message}, and begin again"), writing(tmp_path):
         raise OSError(number, os.strerror(number))
     (tmp_path / CONFIG).write_text("{}")
-    with pytest.raises(RunError, match=f"{message}then clnp resume"), writing(tmp_path):
+    with pytest.raises(RunError, match=f"{message}; the Python program"), writing(tmp_path):
         raise OSError(number, os.strerror(number))
+
+
+def test_what_goes_on_with_a_run(tmp_path):
+    """A program that is not ours cannot be named."""
+    assert again(tmp_path) == f"clnp resume {tmp_path}"
+    (tmp_path / CONFIG).write_text("{}")
+    assert again(tmp_path) == "the Python program that began it"
+    (tmp_path / RECIPE).write_text("")
+    assert again(tmp_path) == f"clnp resume {tmp_path}"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
@@ -279,7 +290,7 @@ def test_events_on_a_full_disk(tmp_path):
     with Run.create(tmp_path / "run", FILES) as run:
         (run.path / EVENTS).symlink_to("/dev/full")
         run.go_on_from(None)
-        with pytest.raises(RunError, match="No space left on device; free some space, then clnp"):
+        with pytest.raises(RunError, match="No space left on device; free some space; "):
             run.log({"event": "one"})
 
 

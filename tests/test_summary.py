@@ -191,7 +191,7 @@ def test_the_status_of_a_run_that_has_not_begun():
     assert status(PLACE, config, [], None, [], 7.0).splitlines() == [
         "runs/mine: an experiment, seed 4, head single",
         "not finished: 0 of 3 tasks; last heard of 7 s ago",
-        "if it is not at work any more: clnp resume runs/mine",
+        "if it is not at work any more, clnp resume runs/mine goes on",
     ]
 
 
@@ -219,7 +219,7 @@ def test_the_status_of_a_run_that_broke_off_says_what_was_last_seen(kind):
     assert status(PLACE, CONFIG, [], half, events, 90.0).splitlines()[1:] == [
         "not finished: 1 of 3 tasks; last heard of 90 s ago",
         "last seen: candidate 1 of 2, alpha 0.001, lr 0.01: validation 75.00 after 30 epochs",
-        "if it is not at work any more: clnp resume runs/mine",
+        "if it is not at work any more, clnp resume runs/mine goes on",
     ]
     # What is not worth a line is not the last thing seen, and may be all there is.
     assert len(status(PLACE, CONFIG, [], half, [{"event": "run"}], 0.0).splitlines()) == 3
@@ -271,3 +271,6 @@ def test_the_status_of_a_run_that_failed(tmp_path):
     assert "failed after 0 of 2 tasks: every candidate diverged" in text
     assert "change the recipe, and begin a new run" in text
     assert "clnp resume" not in text
+    mendable = {**failed, "reason": "no space left; clnp resume goes on", "mendable": True}
+    text = status(tmp_path, config, [], None, [mendable], 0.0)
+    assert text.endswith("failed after 0 of 2 tasks: no space left; clnp resume goes on")

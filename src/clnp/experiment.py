@@ -206,7 +206,10 @@ class Course:
                 tally.full = str(error)
                 self._tell({"event": "full", "task": task.name, "reason": tally.full})
             except ClnpError as error:
-                self._tell({"event": "failed", "task": task.name, "reason": str(error)})
+                # What is said of files and disks can be mended, and the run goes on.
+                mendable = isinstance(error, RunError)
+                what = {"task": task.name, "reason": str(error), "mendable": mendable}
+                self._tell({"event": "failed", **what})
                 raise
             else:
                 tally.done.append(record)

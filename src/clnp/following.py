@@ -22,6 +22,7 @@ from .runs import (
     RESULT,
     expanded,
     read_config,
+    read_events,
     read_json,
     reading,
     silence,
@@ -153,7 +154,12 @@ class Follower:
         known = self._config is not None
         self._read_config()
         if self._config is None:
-            return View(str(self.path))
+            # One that failed before it had learnt anything leaves nothing but what it told.
+            reason = withdrawn(self.path)
+            if reason is None:
+                return View(str(self.path))
+            silent = silence(self.path)
+            return View(str(self.path), status=FAILED, reason=reason, silent=silent)
         news = self._read_events(self._config)
         if not known:
             self._heard = self._clock() - silence(self.path)
@@ -312,7 +318,14 @@ def _runs_at(path: Path) -> tuple[str, dict[str, Path]] | None:
             return "series", {
                 f"seed {seed}": run_of(path, seed) for seed in read_series(path)["seeds"]
             }
-    return ("run", {"run": path}) if os.path.isfile(path / CONFIG) else None
+    found = os.path.isfile(path / CONFIG) or withdrawn(path) is not None
+    return ("run", {"run": path}) if found else None
+
+
+def withdrawn(path: Path) -> str | None:
+    """Why a run failed that had learnt nothing, and was taken back; None if it was not."""
+    last = next(iter(read_events(path)[-1:]), {})
+    return str(last.get("reason")) if last.get("event") == "failed" else None
 
 
 def _number(value: Any) -> float | None:

@@ -6,7 +6,7 @@ from .durations import duration
 from .following import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Scene, View
 from .glyphs import Screen, cells, columns, progress, sparkline, stacked
 from .panels import MOST_LAYERS, ends
-from .runs import command
+from .runs import again, command
 
 SILENCE = 60.0
 """Seconds without news that are worth a word."""
@@ -37,8 +37,23 @@ def closing(scene: Scene) -> str:
     done = sum(view.status == FINISHED for view in scene.views)
     text = f"{done} of {len(scene.views)} runs finished; {seen} shows all"
     if scene.status == STOPPED:
-        text += f", {command('resume', scene.path)} goes on"
+        text += f", {again(scene.path)} goes on"
     return "\n".join([*(f"failed: {each}" for each in failed), text])
+
+
+def standing(scene: Scene) -> list[str]:
+    """How several runs stand that are not all finished, and what goes on with them."""
+    if scene.status == FINISHED:
+        return []
+    if scene.status == WAITING:
+        return [f"none has begun; {again(scene.path)} goes on"]
+    pairs = list(zip(scene.labels, scene.views, strict=True))
+    under_way = [_briefly(label, view) for label, view in pairs if view.status != FAILED]
+    lines = ["; ".join(text for text in under_way if text)]
+    lines += [f"{label} failed: {view.reason}" for label, view in pairs if view.status == FAILED]
+    ended = scene.status in (FAILED, STOPPED)
+    lines.append(f"{again(scene.path)} goes on" if ended else _heard_of_several(scene))
+    return [text for text in lines if text]
 
 
 def line(scene: Scene) -> str:
@@ -49,22 +64,25 @@ def line(scene: Scene) -> str:
         return _told(scene.views[0])
     done = sum(view.status == FINISHED for view in scene.views)
     parts = [f"{done} of {len(scene.views)} runs finished"]
-    for label, view in zip(scene.labels, scene.views, strict=True):
-        if view.status == RUNNING:
-            where = _between(view)
-            if view.number is not None:
-                where = f"task {view.number} of {view.num_tasks}"
-            parts.append(f"{label} {100 * view.fraction:.0f} % ({where})")
-        elif view.status in (FAILED, STOPPED):
-            parts.append(f"{label} {view.status}")
-    return "; ".join(parts)
+    parts += map(_briefly, scene.labels, scene.views)
+    return "; ".join(part for part in parts if part)
+
+
+def _briefly(label: str, view: View) -> str:
+    """How one of several runs stands; nothing of those that wait, or are finished."""
+    if view.status == RUNNING:
+        where = _between(view)
+        if view.number is not None:
+            where = f"task {view.number} of {view.num_tasks}"
+        return f"{label} {100 * view.fraction:.0f} % ({where})"
+    return f"{label} {view.status}" if view.status in (FAILED, STOPPED) else ""
 
 
 def _told(view: View) -> str:
     if view.status == FAILED:
         return f"failed after {_tasks(view)}: {view.reason}"
     if view.status == STOPPED:
-        return f"stopped after {_tasks(view)}; {command('resume', view.run)} goes on"
+        return f"stopped after {_tasks(view)}; {again(view.run)} goes on"
     if view.status == FINISHED:
         return f"finished: {_tasks(view)}"
     if view.status == WAITING:
@@ -78,7 +96,8 @@ def _told(view: View) -> str:
 
 
 def _tasks(view: View) -> str:
-    return f"{view.num_learnt} of {view.num_tasks} tasks"
+    whole = "" if view.num_tasks is None else f" of {view.num_tasks}"
+    return f"{view.num_learnt}{whole} tasks"
 
 
 def _between(view: View) -> str:
@@ -219,8 +238,7 @@ def _heard(view: View) -> str:
     silent = view.silent or 0.0
     if silent < max(SILENCE, 3 * (view.epoch_seconds or 0.0)):
         return f"last heard of {duration(silent)} ago"
-    again = command("resume", view.run)
-    return f"no news for {duration(silent)}; if it was stopped, {again} goes on"
+    return f"no news for {duration(silent)}; if it was stopped, {again(view.run)} goes on"
 
 
 def _several(scene: Scene, *, screen: Screen) -> list[str]:
@@ -239,14 +257,16 @@ def _several(scene: Scene, *, screen: Screen) -> list[str]:
         pairs = [pairs[place] for place in kept]
     lines += _rows(pairs, screen=screen)
     lines += [f"... {hidden} more"] if hidden else []
-    silent = [view.silent for view in scene.views if view.silent is not None]
-    if silent and scene.status == RUNNING:
-        again = command("resume", scene.path)
-        heard = f"last heard of {duration(min(silent))} ago"
-        if min(silent) >= SILENCE:
-            heard = f"no news for {duration(min(silent))}; if it was stopped, {again} goes on"
-        lines += screen.wrapped(heard, indent=2)
+    if scene.status == RUNNING:
+        lines += screen.wrapped(_heard_of_several(scene), indent=2)
     return lines
+
+
+def _heard_of_several(scene: Scene) -> str:
+    silent = min((view.silent for view in scene.views if view.silent is not None), default=0.0)
+    if silent < SILENCE:
+        return f"last heard of {duration(silent)} ago"
+    return f"no news for {duration(silent)}; if it was stopped, {again(scene.path)} goes on"
 
 
 def _rows(pairs: Sequence[tuple[str, View]], *, screen: Screen) -> list[str]:

@@ -188,9 +188,7 @@ def has_learnt(place: Path) -> bool:
 
 def taken(path: Path) -> str:
     """What to say to a run in a directory that holds one."""
-    return (
-        f"{path} holds a run; go on with it, {command('resume', path)}, or give another directory"
-    )
+    return f"{path} holds a run; {again(path)} goes on with it; or give another directory"
 
 
 def no_run(path: Path) -> str:
@@ -222,7 +220,7 @@ def writing(path: Path) -> Iterator[None]:
         remedy = "free some space, and begin again" if full else "give the run another directory"
         if os.path.exists(path / CONFIG):
             mended = "free some space" if full else "when that is mended"
-            remedy = f"{mended}, then {command('resume', path)}"
+            remedy = f"{mended}; {again(path)} goes on"
         raise RunError(f"cannot write to {path}: {reason}; {remedy}") from error
 
 
@@ -249,6 +247,14 @@ def command(verb: str, path: str | os.PathLike[str]) -> str:
     """The command line that does something with a run, safe to be pasted into a shell."""
     text = os.fspath(path)
     return f"clnp {verb} {shlex.quote('./' + text if text.startswith('-') else text)}"
+
+
+def again(path: str | os.PathLike[str]) -> str:
+    """What goes on with a run, a series or a comparison: a command, or the program it is from."""
+    place = expanded(path)
+    if os.path.isfile(place / CONFIG) and not os.path.isfile(place / RECIPE):
+        return "the Python program that began it"
+    return command("resume", path)
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:

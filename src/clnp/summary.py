@@ -10,7 +10,7 @@ from .ledger import aligned
 from .metrics import forgetting
 from .ours import is_ours, method_of
 from .outlook import Forecast
-from .runs import command
+from .runs import again
 
 LAYERS_ABREAST = 3
 """Layers that stand beside one another in a table."""
@@ -62,12 +62,12 @@ def status(
         lines.append(f"finished: {num_done} of {num_tasks} tasks in {took}")
     elif events and events[-1]["event"] == "failed":
         lines.append(f"failed after {num_done} of {num_tasks} tasks: {events[-1]['reason']}")
-        lines.append("the same would happen again: change the recipe, and begin a new run")
+        if not events[-1].get("mendable"):
+            lines.append("the same would happen again: change the recipe, and begin a new run")
     else:
-        again = command("resume", path)
         stopped = bool(events) and events[-1]["event"] == "stopped"
         if stopped:
-            lines.append(f"stopped after {num_done} of {num_tasks} tasks; {again} goes on")
+            lines.append(f"stopped after {num_done} of {num_tasks} tasks; {again(path)} goes on")
         else:
             heard = f"last heard of {duration(silent)} ago"
             lines.append(f"not finished: {num_done} of {num_tasks} tasks; {heard}")
@@ -78,7 +78,7 @@ def status(
         if last_line is not None:
             lines.append(f"last seen: {last_line.strip()}")
         if not stopped:
-            lines.append(f"if it is not at work any more: {again}")
+            lines.append(f"if it is not at work any more, {again(path)} goes on")
     return "\n".join(lines)
 
 

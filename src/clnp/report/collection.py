@@ -9,7 +9,7 @@ from typing import Any
 from ..compare import read_comparison
 from ..errors import RunError
 from ..ours import OURS
-from ..runs import CONFIG, EVENTS, command, expanded
+from ..runs import CONFIG, EVENTS, again, command, expanded
 from ..series import SERIES, read_series, run_of
 from .history import RunHistory, TaskHistory, name_of, read_run
 from .labels import clean
@@ -117,7 +117,7 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     if not found:
         raise RunError(
             f"there is nothing to report on in {places[0]}: no run has begun, or none can be "
-            f"read; go on with it, {command('resume', places[0])}"
+            f"read; {again(places[0])} goes on with it"
         )
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
@@ -255,8 +255,8 @@ def _notes(run: RunHistory, name: str) -> Iterator[str]:
         begun = next((task.name for task in run.tasks if not task.learnt), None)
         last = f"; {clean(begun)} is being trained" if begun else ""
         yield (
-            f"{where}{the} run is not finished: {num} of {run.num_tasks} tasks are learnt{last}. "
-            f"{command('resume', run.path)} goes on with it."
+            f"{where}{the} run is not finished: {num} of {run.num_tasks} tasks are learnt{last}; "
+            f"{again(run.path)} goes on with it."
         )
     if run.full is not None:
         reason = run.full.partition(". ")[0]
