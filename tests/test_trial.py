@@ -164,3 +164,46 @@ def test_a_program_is_tried_on_batches_of_many_sizes():
         assert sum(sizes) == num
         assert sizes[:2] == ([1, 1] if num == 2 else [1, 2])
     assert sizes == [1, 2, 7, 64, 256, 256, 114]
+
+
+class Shaped(nn.Module):
+    """A network with one output, put into another shape by a function."""
+
+    def __init__(self, shaped):
+        super().__init__()
+        self.fc1, self.fc2, self.shaped = nn.Linear(6, 8), nn.Linear(8, 1), shaped
+
+    def forward(self, x):
+        return self.shaped(self.fc2(torch.relu(self.fc1(x))))
+
+
+def with_outputs(shaped):
+    net = clnp.ContinualNet(Shaped(shaped), torch.zeros(2, 6))
+    net.begin_task("a")
+    net.end_task()
+    return net, torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_forward_that_fixes_the_number_of_samples_is_told(tmp_path):
+    net, x = with_outputs(lambda y: y.reshape(len(y), 1))
+    with pytest.raises(ExportError, match=r"one number of samples, as len\(x\) does; write x.sha"):
+        clnp.export(net, "a", tmp_path / "a.pt2", x)
+
+
+def test_outputs_without_classes_are_compared_as_numbers(tmp_path):
+    net, x = with_outputs(lambda y: y.squeeze(1))
+    answer = clnp.export(net, "a", tmp_path / "a.pt2", x)
+    assert answer["outputs"]["shape"] == ["batch"]
+    assert answer["check"]["identical"]
+    assert answer["check"]["num_other_classes"] == 0
+
+
+def test_samples_that_say_nothing_or_do_not_fit_are_refused(tmp_path):
+    net, x = ended()
+    nothing = torch.full_like(x, float("nan"))
+    with pytest.raises(ExportError, match="nothing that the network says of these samples is fini"):
+        clnp.export(net, "a", tmp_path / "a.pt2", nothing)
+    for wrong in (x[:, :1], x.double(), x.long()):
+        with pytest.raises(ArgumentError, match=r"samples of \w+ \[batch, .*\] do not fit"):
+            clnp.export(net, "a", tmp_path / "a.pt2", wrong)
+    assert list(tmp_path.iterdir()) == []

@@ -143,3 +143,8 @@ OUT_OF_MEMORY = (
     "out of memory; use a smaller learner.training.batch_size or smaller network.widths, or a "
     "machine with more"
 )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error that is not ours says, without what follows on other lines."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .axis import Axis, num_entries, positions
-from .errors import Problem
+from .errors import Problem, first_line
 from .example import Inputs, seed
 from .layouts import Mark, Neurons
 from .observing import Moment
@@ -147,7 +147,7 @@ class Replay:
         try:
             result = moment.run()
         except Exception as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
+            first = first_line(error)
             self._refuse(moment, f"fails ({first})")
             return self._expected(event)
         if isinstance(event.state, Neurons):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from .errors import ExportError
+from .errors import ExportError, first_line
 from .trackers.tracker import require
 
 FORMATS = {"pt2": "a PyTorch program", "onnx": "an ONNX model"}
@@ -57,7 +57,12 @@ def encoded(module: nn.Module, example: Tensor, kind: str, note: Mapping[str, An
             torch.export.save(exported, file, extra_files={NOTE: json.dumps(note)})
             return file.getvalue()
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)
+        if f"Constraints violated ({BATCH})" in reason:
+            reason = (
+                "its forward settles for one number of samples, as len(x) does; write x.shape[0], "
+                "x.flatten(1) or x.view(-1, ...)"
+            )
         raise ExportError(f"PyTorch cannot make {FORMATS[kind]} of it: {reason}") from error
 
 
@@ -126,7 +131,7 @@ def opened(file: Path, kind: str, takes: str = INPUT) -> Program:
             file.read_bytes(), providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # Both have errors of their own, of which some derive from nothing.
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)
         raise ExportError(f"it cannot be read back: {reason}") from error
 
     def run(samples: Tensor) -> Tensor:

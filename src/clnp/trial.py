@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .atomic import replace_file
-from .errors import ArgumentError, ExportError, RunError
+from .errors import ArgumentError, ExportError, RunError, first_line
 from .net import ContinualNet
 from .program import FORMATS, Program, check_installed, encoded, note_of, opened
 from .runs import expanded
@@ -107,8 +107,15 @@ def described(
     module: nn.Module, samples: Tensor, *, task: str, certificate: str, takes: str = "inputs"
 ) -> dict[str, Any]:
     """The note of a program: what it is, what it takes and what it gives."""
-    with torch.no_grad():
-        outputs = module(samples[:2])
+    try:
+        with torch.no_grad():
+            outputs = module(samples[:2])
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = first_line(error)
+        raise ArgumentError(
+            f"samples of {shape_told(shape_of(samples))} do not fit the network, which must have "
+            f"one input: {reason}"
+        ) from error
     if not isinstance(outputs, Tensor):
         kind = type(outputs).__name__
         raise ExportError(f"the network gives a {kind}; only one tensor can be exported")
@@ -124,7 +131,7 @@ def described(
 
 def checked_classes(classes: Sequence[int | str], outputs: dict[str, Any]) -> list[int | str]:
     """The classes, of which there is one for each output."""
-    num = outputs["shape"][-1]
+    num = outputs["shape"][1] if len(outputs["shape"]) > 1 else 1
     if len(classes) != num:
         raise ArgumentError(f"classes has {len(classes)} names, and the task {num} outputs")
     return list(classes)
@@ -197,11 +204,15 @@ def compare(
     got, own = torch.cat(found), torch.cat(wanted)
     if got.shape != own.shape or got.dtype != own.dtype:
         raise ExportError(f"it gives {shape_told(shape_of(got))}, not {shape_told(shape_of(own))}")
+    finite = own[own.isfinite()]
+    if not len(finite):
+        raise ExportError("nothing that the network says of these samples is finite; give others")
     same = (got == own) | (got.isnan() & own.isnan())
     difference = torch.where(same, 0.0, (got - own).abs()).max().item()
-    largest = own[own.isfinite()].abs().max().item() if bool(own.isfinite().any()) else 0.0
-    classes = got.argmax(1)
-    num_others = int((classes != own.argmax(1)).sum())
+    largest = finite.abs().max().item()
+    # One number for each sample is no class.
+    classes, others = (out.argmax(1) if out.ndim > 1 else out.new_zeros(0) for out in (got, own))
+    num_others = int((classes != others).sum())
     if not difference <= LOOSE * largest:  # Of NaN, nothing is true.
         raise ExportError(
             f"its outputs differ from the network's by {difference:.2g}, which rounding does not "
@@ -215,7 +226,7 @@ def _run(program: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
     try:
         return program(batch)
     except Exception as error:  # Whatever its runtime says.
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)
         raise ExportError(f"it does not run on {len(batch)} samples: {reason}") from error
 
 
