@@ -54,6 +54,8 @@ SECTIONS = {
         "[reports](report.md), [other methods](comparing.md).",
         [
             "Experiment",
+            "Lines",
+            "verify",
             "write_report",
             "export",
             "Tracker",

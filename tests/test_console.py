@@ -228,9 +228,9 @@ def test_an_event_is_described_in_one_line(event, line):
 
 def test_without_a_plan_the_numbers_that_it_has_are_not_known():
     assert described({**EPOCH, "candidate": 1}, {}) == (
-        "  candidate 2 of ?, epoch 7 of 20: loss 0.1235, validation 91.67, 0.0457 s"
+        "  candidate 2, epoch 7 of 20: loss 0.1235, validation 91.67, 0.0457 s"
     )
-    assert described(PRUNING, {}).startswith("  candidate 2 of ? pruned")
+    assert described(PRUNING, {}).startswith("  candidate 2 pruned")
 
 
 def test_lines_begin_with_the_time_since_the_start(clock):

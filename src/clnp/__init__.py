@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         LearnerConfig as LearnerConfig,
         TaskSettings as TaskSettings,
     )
+    from .console import Lines as Lines
     from .discovery import inspect as inspect
     from .errors import (
         ArgumentError as ArgumentError,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from .trackers.wandb import WeightsAndBiases as WeightsAndBiases
     from .training import Training as Training
     from .trial import export as export
+    from .verification import verify as verify
     from .version import __version__ as __version__
 
 _FILES = {
@@ -60,6 +62,7 @@ _FILES = {
     "certificate": ["Certificate"],
     "checkpoint": ["attached"],
     "config": ["FineTuning", "LearnerConfig", "TaskSettings"],
+    "console": ["Lines"],
     "discovery": ["inspect"],
     "experiment": ["Experiment"],
     "errors": [
@@ -97,6 +100,7 @@ _FILES = {
     "trackers.wandb": ["WeightsAndBiases"],
     "trial": ["export"],
     "training": ["Training"],
+    "verification": ["verify"],
     "version": ["__version__"],
 }
 _HOMES = {name: file for file, names in _FILES.items() for name in names}

@@ -306,9 +306,9 @@ def _watch(options: argparse.Namespace) -> Answer:
 
 
 def _verify(options: argparse.Namespace) -> Answer:
-    from .verification import verify
+    from .verification import verify_at
 
-    return verify(options.run, device=options.device, data=options.data)
+    return verify_at(options.run, device=options.device, data=options.data)
 
 
 def _export(options: argparse.Namespace) -> Answer:

@@ -1,6 +1,7 @@
 """How a run shows what it does: bars on a terminal, lines in a log."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -29,10 +30,15 @@ class Silence:
 
 
 class Lines(Silence):
-    """One line for each candidate, pruning and task, and now and then one for an epoch."""
+    """One line for each candidate, pruning and task, and now and then one for an epoch.
 
-    def __init__(self, stream: TextIO, *, label: str = "") -> None:
-        self._stream, self._label = stream, label
+        experiment.run("runs/mine", on_event=clnp.Lines().show)
+
+    They go to the standard error stream unless another one is given.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, label: str = "") -> None:
+        self._stream, self._label = sys.stderr if stream is None else stream, label
         self._started = self._told = time.monotonic()
         self._plan: Mapping[str, Any] = {}
 
@@ -253,4 +259,5 @@ def alpha_told(alpha: float | Mapping[str, float]) -> str:
 
 
 def _candidate(event: Event, plan: Mapping[str, Any]) -> str:
-    return f"candidate {event['candidate'] + 1} of {plan.get('num_candidates', '?')}"
+    whole = f" of {plan['num_candidates']}" if "num_candidates" in plan else ""
+    return f"candidate {event['candidate'] + 1}{whole}"

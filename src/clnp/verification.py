@@ -1,5 +1,6 @@
 """Whether a run still is what it says: certificates, figures and test scores, recomputed."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,23 +40,42 @@ LOOSE = 0.5
 """Points by which rounding on other hardware may move an accuracy; or two samples, if more."""
 
 
-def verify(path: str, *, device: str | None, data: str | None) -> Answer:
-    """Check every certificate and figure of a run; a `ForgettingError` names what differs."""
+def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Check the run of an experiment; a `ForgettingError` names what differs.
+
+        clnp.verify(experiment, "runs/mine")
+
+    Certificates are recomputed, figures of the result are held against the network, and every ended
+    task answers to its test data as it did, to the last bit on the same machine and device.
+    """
+    place = expanded(directory)
+    config = read_config(place)
+    device = next(experiment.model.parameters()).device
+    answer: dict[str, Any] = _verified(place, restored(place, experiment, config, device))[0]
+    return answer
+
+
+def verify_at(path: str, *, device: str | None, data: str | None) -> Answer:
+    """Check all that was made from a recipe at the path: a run, a series or a comparison."""
     place = expanded(path)
     if comparison := read_comparison(place):
         others = [method for method in comparison["methods"] if method != OURS]
         if OURS not in comparison["methods"]:
             names = ", ".join(others)
             raise RunError(f"{place}: {names} promise nothing that could be verified")
-        answer, text = verify(str(place / OURS), device=device, data=data)
+        answer, text = verify_at(str(place / OURS), device=device, data=data)
         left = f"\n{', '.join(others)}: these promise nothing that could be verified"
         return answer, f"{text}{left if others else ''}"
     if series := read_series(place):
         runs = [str(run_of(place, seed)) for seed in series["seeds"]]
-        checked = {run: verify(run, device=device, data=data) for run in runs}
+        checked = {run: verify_at(run, device=device, data=data) for run in runs}
         answers = {Path(run).name: answer for run, (answer, _) in checked.items()}
         return answers, "\n".join(f"{run}: {text}" for run, (_, text) in checked.items())
-    rebuilt = rebuild(place, device=device, data=data)
+    return _verified(place, rebuild(place, device=device, data=data))
+
+
+def _verified(place: Path, rebuilt: "Rebuilt") -> Answer:
+    """Check the scores of a run whose certificates and figures are as they should be."""
     experiment, net, result = rebuilt.experiment, rebuilt.net, rebuilt.result
     here = arithmetic(describe(rebuilt.device))
     judged, exact = {}, True
@@ -107,11 +127,7 @@ def rebuild(
     for them.
     """
     config = read_config(place)
-    checkpoint = place / CHECKPOINT
-    if not read_json(place, RESULT, {}):
-        raise RunError(f"{place} has no ended task yet; there is nothing to {verb}")
-    if not checkpoint.exists():
-        raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks were in it")
+    _check_there(place, verb)
     with reading(place):
         before = last_environment(place)
         chosen = find_device(device or before.get("device"))
@@ -126,7 +142,28 @@ def rebuild(
         return datasets.find(name, directory)
 
     experiment = experiment_of(recipe_of(place), chosen, directory, find=find)
-    described = experiment.to_json()
+    return restored(place, experiment, config, chosen, absent=absent)
+
+
+def _check_there(place: Path, verb: str) -> None:
+    """Raise a `RunError` unless the run has an ended task, and a network."""
+    if not read_json(place, RESULT, {}):
+        raise RunError(f"{place} has no ended task yet; there is nothing to {verb}")
+    if not (place / CHECKPOINT).exists():
+        raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks were in it")
+
+
+def restored(
+    place: Path,
+    experiment: Experiment,
+    config: dict[str, Any],
+    device: torch.device,
+    *,
+    absent: Sequence[str] = (),
+) -> Rebuilt:
+    """The network of the run of an experiment; a `ForgettingError` if it is not what it was."""
+    _check_there(place, "verify")
+    checkpoint, described = place / CHECKPOINT, experiment.to_json()
     check_alike(described, config, place, data=not absent)
     if experiment.baseline is not None:
         raise RunError(
@@ -141,7 +178,7 @@ def rebuild(
         # What no ended task reads may be damaged too.
         check_alike(described, attached(checkpoint)["experiment"], checkpoint, data=not absent)
         _check_figures(net, experiment, result)
-    return Rebuilt(experiment, net, result, chosen, tuple(absent))
+    return Rebuilt(experiment, net, result, device, tuple(absent))
 
 
 def _check_figures(net: ContinualNet, experiment: Experiment, result: dict[str, Any]) -> None:

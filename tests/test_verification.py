@@ -1,0 +1,69 @@
+"""The run of an experiment, checked from Python; `tests/test_cli.py` has the command."""
+
+import json
+
+import pytest
+import torch
+
+import clnp
+from clnp.baselines.finetune import Finetune
+from clnp.errors import ForgettingError, RunError
+
+
+def task(name, seed):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(200, 6, generator=draw)
+    y = (x @ torch.randn(6, 3, generator=draw)).argmax(1)
+    return clnp.Task(name, (x[:150], y[:150]), test=(x[150:], y[150:]))
+
+
+def experiment(names="ab", **options):
+    torch.manual_seed(0)
+    config = clnp.LearnerConfig(margin=5.0, training=clnp.Training(epochs=2, lr=0.01))
+    tasks = [task(name, seed) for seed, name in enumerate(names)]
+    model = clnp.MLP(6, (16, 16), 3)
+    return clnp.Experiment(model, torch.zeros(2, 6), tasks, config, **options)
+
+
+def test_a_run_from_python_is_verified(tmp_path):
+    result = experiment().run(tmp_path / "run")
+    before = torch.get_rng_state()
+    found = clnp.verify(experiment(), tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (found["tasks"], found["exact"]) == (["a", "b"], True)
+    assert list(found["scores"].values()) == result["scores"][-1]
+
+
+def test_what_has_changed_is_named(tmp_path):
+    experiment().run(tmp_path / "run")
+    path = tmp_path / "run" / "result.json"
+    result = json.loads(path.read_text())
+    result["tasks"][0]["outputs"] = {}
+    result["tasks"][0]["test_score"] = result["scores"][0][0] = result["scores"][1][0] = 12.5
+    path.write_text(json.dumps(result))
+    with pytest.raises(ForgettingError, match="task 'a'"):
+        clnp.verify(experiment(), tmp_path / "run")
+
+
+def test_what_cannot_be_verified_is_told(tmp_path):
+    with pytest.raises(RunError, match="there is no run at"):
+        clnp.verify(experiment(), tmp_path / "run")
+    experiment().run(tmp_path / "run")
+    with pytest.raises(RunError, match="holds another experiment"):
+        clnp.verify(experiment(seed=1), tmp_path / "run")
+    with pytest.raises(RunError, match="has a task that is not given: 'b'"):
+        clnp.verify(experiment("a"), tmp_path / "run")
+    experiment(baseline=Finetune()).run(tmp_path / "other")
+    with pytest.raises(RunError, match="finetune, which promises nothing that could be verified"):
+        clnp.verify(experiment(baseline=Finetune()), tmp_path / "other")
+
+
+def test_lines_tell_of_an_experiment_and_of_a_learner(tmp_path, capsys):
+    experiment().run(tmp_path / "run", on_event=clnp.Lines().show)
+    told = capsys.readouterr().err
+    assert "task 1 of 2: a\n" in told
+    assert "  candidate 1 of 1, alpha 1e-05, lr 0.01: validation " in told
+    made = experiment()
+    net = clnp.ContinualNet(made.model, made.example_input)
+    clnp.Learner(net, made.config, on_event=clnp.Lines().show).learn(made.tasks[0])
+    assert "  candidate 1, alpha 1e-05, lr 0.01: validation " in capsys.readouterr().err
