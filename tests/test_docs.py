@@ -82,6 +82,7 @@ def anchors(path: Path) -> set[str]:
 
 def test_every_page_with_python_has_a_test():
     assert {path.name for path in GUIDES if blocks(path, "python")} == {
+        "comparing.md",
         "quickstart.md",
         "tracking.md",
         "your-own-loop.md",
@@ -135,6 +136,19 @@ def test_what_the_quick_start_shows_of_its_run_is_of_as_many_tasks_as_it_has():
     said = re.findall(r"\d of (\d+)(?: tasks|: digits)", "".join(texts))
     assert len(said) >= 2
     assert set(said) == {num_tasks}
+
+
+def test_methods_are_compared_from_python(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the extra report")
+    monkeypatch.chdir(tmp_path)
+    x = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
+    labelled = [(x, (x[:, place] > 0).long()) for place in range(2)]
+    tasks = [clnp.Task(str(place), data, test=data) for place, data in enumerate(labelled)]
+    config = clnp.LearnerConfig(training=clnp.Training(epochs=1))
+    given = {"model": clnp.MLP(6, (8, 8), 2), "x": x, "tasks": tasks, "config": config}
+    run_blocks(ROOT / "docs/comparing.md", given)
+    page = (tmp_path / "runs/report/report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("clnp", "single", "ewc", "packnet"))
 
 
 def test_the_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):

@@ -528,3 +528,14 @@ def test_learning_reports_reused_neurons_after_a_prune():
     net.prune(made)
     net.end_task()
     assert net.ledger.row("b").reused == made.reused
+
+
+def test_a_score_that_is_not_defined_for_few_neurons_is_too_low():
+    """A correlation of outputs that are all the same, say."""
+
+    def score(keep, at_least):
+        return math.nan if len(keep["a"]) < 2 else 10.0
+
+    made = search(activity(a=[1.0, 2.0, 3.0]), score, margin=1.0)
+    assert made.kept == {"a": 2}
+    assert all(math.isfinite(point.score) for point in made.curve)

@@ -55,7 +55,7 @@ class Appraisal:
         """The fewest neurons whose score stays within the margin of the best one."""
         return self.net.plan_pruning(
             self._importance(),
-            self.score,
+            self.measured,
             margin=self.margin,
             best=best,
             per_layer=self.config.per_layer,

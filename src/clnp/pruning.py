@@ -202,8 +202,12 @@ class Search:
         if key not in self._scores:
             # What all neurons score is told to the user if it is not enough.
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
-            score = checked_score(self._evaluate(keep, at_least if is_pruned else None))
-            self._scores[key] = score
+            found = self._evaluate(keep, at_least if is_pruned else None)
+            if is_pruned and isinstance(found, Real) and math.isnan(found):
+                # A correlation, say, of outputs that are all the same. That is too low.
+                self._scores[key] = -math.inf
+                return -math.inf
+            score = self._scores[key] = checked_score(found)
             self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
         return self._scores[key]
 

@@ -25,10 +25,10 @@ class Task:
     Each part is a pair of tensors (inputs, targets), or a map-style Dataset of such pairs, such as
     a list of samples. Without validation data, `Learner` splits a part of the training data off.
     `objective` is
-    "classification", "multi-label", "regression" or an `Objective` of your own. `num_outputs` is
-    found from the targets unless it is given. `prepare` changes each batch of inputs on the device,
-    before the network sees it: bytes into normalised numbers, say. `classes` are what the outputs
-    stand for, in their order; an export notes them.
+    "classification", "multi-label", "regression" or an `Objective` of your own, for which
+    `num_outputs` must be given; else it is found from the targets. `prepare` changes each batch of
+    inputs on the device, before the network sees it: bytes into normalised numbers, say. `classes`
+    are what the outputs stand for, in their order; an export notes them.
     """
 
     name: str
