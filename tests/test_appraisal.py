@@ -1,5 +1,7 @@
 """How a task is scored, pruned and recalibrated: what is planned is what it comes to."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -54,3 +56,22 @@ def test_random_validation_data_are_the_same_for_the_plan_and_in_the_end():
         task = Task("a", Restless(*samples(400, seed=seed)), num_outputs=4)
         report = learnt(task, seed=seed, norm=nn.Identity, margin=1.0)
         assert report.score == report.plan.score
+
+
+def test_a_task_in_which_nothing_is_learnt_says_so():
+    """Of inputs that are all the same, no more than the most frequent class can be told."""
+    x, y = samples(400, seed=0)
+    nothing = learnt(Task("a", (torch.zeros_like(x), y)), seed=0, norm=nn.Identity)
+    assert nothing.guess is not None
+    assert nothing.score <= nothing.guess < 50
+    assert f"; NO BETTER than always naming the same class, {nothing.guess:.2f}" in str(nothing)
+    something = learnt(Task("a", (x, y)), seed=0, norm=nn.Identity)
+    assert something.guess == nothing.guess
+    assert "NO BETTER" not in str(something)
+
+
+def test_what_guessing_scores_is_not_known_of_everything():
+    x, y = samples(400, seed=0)
+    assert learnt(Task("a", Restless(x, y), num_outputs=4), seed=0).guess is None
+    regression = Task("a", (x, y[:, None].float()), objective="regression", num_outputs=4)
+    assert learnt(replace(regression, train=(x, torch.randn(400, 4))), seed=0).guess is None

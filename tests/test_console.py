@@ -204,6 +204,12 @@ def test_silence_shows_nothing(capfd):
         ),
         ({**TASK, "new": {}}, "learnt a: validation 91.67, test 90.33"),
         (
+            {**TASK, "new": {}, "guess": 91.7},
+            "learnt a: validation 91.67, test 90.33; NO BETTER than always naming the same class, "
+            "91.70",
+        ),
+        ({**TASK, "new": {}, "guess": 50.0}, "learnt a: validation 91.67, test 90.33"),
+        (
             {**TASK, "full": ["fc2"]},
             "learnt a: validation 91.67, test 90.33; new neurons fc1 3, fc2 0; fc2 is full",
         ),

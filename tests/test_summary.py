@@ -8,7 +8,7 @@ from torch import nn
 from clnp.config import LearnerConfig
 from clnp.experiment import Experiment
 from clnp.runs import read_config, read_events
-from clnp.summary import neurons, scores, status, summary
+from clnp.summary import guesses, neurons, scores, status, summary
 from clnp.task import Task
 from clnp.training import Training
 
@@ -274,3 +274,13 @@ def test_the_status_of_a_run_that_failed(tmp_path):
     mendable = {**failed, "reason": "no space left; clnp resume goes on", "mendable": True}
     text = status(tmp_path, config, [], None, [mendable], 0.0)
     assert text.endswith("failed after 0 of 2 tasks: no space left; clnp resume goes on")
+
+
+def test_tasks_that_were_not_learnt_are_named():
+    guess = [{**task, "score": 50.0, "guess": 50.0} for task in result()["tasks"]]
+    *_, last = scores(result(tasks=guess)).splitlines()
+    names = ", ".join(task["task"] for task in guess)
+    assert last.startswith(f"NOT LEARNT: {names}. Always naming the same class is as good")
+    many = [{**guess[0], "task": str(number)} for number in range(8)]
+    assert guesses(many)[0].startswith("NOT LEARNT: 0, 1, 2, 3, 4 and 3 more. ")
+    assert guesses([{**task, "score": 50.1} for task in guess]) == []

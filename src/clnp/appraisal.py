@@ -15,6 +15,7 @@ from .errors import DivergedError
 from .fit import EVALUATION_BATCH, evaluate
 from .generators import seed_all
 from .net import ContinualNet
+from .objective import guessing
 from .pruning import PruningPlan
 from .seeds import derive
 from .surgery import NORMS
@@ -50,6 +51,10 @@ class Appraisal:
     def unpruned(self, net: ContinualNet) -> float:
         """The score of the open task with all of its neurons, in `net` or a copy of it."""
         return net.unpruned_score(self.score, recalibrate=self._calibration)
+
+    def guess(self) -> float | None:
+        """What always naming the same class would score, where that is known."""
+        return guessing(self.data.objective, self.data.validation.targets)
 
     def plan(self, best: float) -> PruningPlan:
         """The fewest neurons whose score stays within the margin of the best one."""

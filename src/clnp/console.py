@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from .events import Event
+from .events import Event, guess_told
 from .outlook import full_told
 
 LINE_SECONDS = 10.0
@@ -243,7 +243,9 @@ def described(event: Event, plan: Mapping[str, Any]) -> str | None:
         new = ", ".join(f"{group} {count}" for group, count in event["new"].items())
         neurons = f"; new neurons {new}" if new else ""
         full = full_told(event.get("full", ()))
-        return f"learnt {event['task']}: validation {event['score']:.2f}{test}{neurons}{full}"
+        guess = guess_told(float(event["score"]), event.get("guess"))
+        score = f"validation {float(event['score']):.2f}{test}{guess}"
+        return f"learnt {event['task']}: {score}{neurons}{full}"
     if kind == "full":
         return f"the network is full: {event['reason']}"
     if kind == "failed":

@@ -6,3 +6,10 @@ from typing import Any
 Event = Mapping[str, Any]
 """Plain data. `event` says of what kind it is: run, begin, resumed, epoch, candidate, pruning,
 chosen, round, task, evaluation, full, stopped, failed or finished."""
+
+
+def guess_told(score: float, guess: float | None) -> str:
+    """To be put behind a sentence where guessing scores as much; else nothing."""
+    if guess is None or not score <= guess:
+        return ""
+    return f"; NO BETTER than always naming the same class, {guess:.2f}"

@@ -333,9 +333,10 @@ class Learner:
             num_rounds=num_rounds,
             seconds=time.monotonic() - start,
             full=tuple(group for group, free in net.ledger.free().items() if not free),
+            guess=appraisal.guess(),
         )
         new = {group: net.capacity().of(name, group).new for group in net.ledger.sizes}
-        scores = {"score": report.score, "test_score": test_score}
+        scores = {"score": report.score, "test_score": test_score, "guess": report.guess}
         room = {"new": new, "full": list(report.full)}
         self.on_event({"event": "task", "task": name, **room, **scores})
         return report

@@ -137,6 +137,7 @@ class NeuralPruning:
             "num_rounds": report.num_rounds,
             "score": report.score,
             "test_score": report.test_score,
+            "guess": report.guess,
             "new": {usage.group: usage.new for usage in usages},
             "reused": {usage.group: usage.reused for usage in usages},
         }

@@ -108,3 +108,10 @@ def objective_named(objective: str | Objective) -> Objective:
     if objective not in OBJECTIVES:
         raise ArgumentError(unknown_name("objective", objective, OBJECTIVES))
     return OBJECTIVES[objective]
+
+
+def guessing(objective: Objective, targets: Tensor | None) -> float | None:
+    """What always naming the most frequent class scores; None where there is no such thing."""
+    if objective is not CLASSIFICATION or targets is None:
+        return None
+    return 100 * targets.bincount().max().item() / len(targets)

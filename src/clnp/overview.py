@@ -32,7 +32,7 @@ from .runs import (
     silence,
 )
 from .series import aggregate, described as series_text, finished_results, read_series
-from .summary import everything, floats, part_of, status, verdict
+from .summary import everything, floats, guesses, part_of, status, verdict
 
 MOST_CHOICES = 2
 """Winners of the grid that are spelt out."""
@@ -134,7 +134,7 @@ def headline(result: Result) -> list[str]:
     lines = [f"{text[:1].upper()}{text[1:]}."] if text else []
     if any(task["unchanged"] is not None for task in result["tasks"]):
         lines.append(f"Checked after every task; {verdict(result)}.")
-    return lines
+    return [*lines, *guesses(result["tasks"])]
 
 
 def choices(config: Mapping[str, Any], result: Result) -> list[str]:

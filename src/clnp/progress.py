@@ -6,6 +6,7 @@ from typing import Any
 
 from .durations import duration
 from .errors import DivergedError
+from .events import guess_told
 from .fit import Fit
 from .net import ContinualNet
 from .openstate import OpenState
@@ -129,12 +130,15 @@ class TaskReport:
     seconds: float
     full: tuple[str, ...] = ()
     """Groups that have no free neuron left: the next task learns without new ones there."""
+    guess: float | None = None
+    """What always naming the most frequent class of the validation data scores, if known."""
 
     def __str__(self) -> str:
         chosen = self.candidates[self.winner]
         test = "" if self.test_score is None else f", test {self.test_score:.2f}"
         return (
-            f"learnt {self.task}: validation {self.score:.2f}{test}, best unpruned "
+            f"learnt {self.task}: validation {self.score:.2f}{test}"
+            f"{guess_told(self.score, self.guess)}, best unpruned "
             f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
             f"pruning: {self.plan}{full_told(self.full)}; {duration(self.seconds)}"
         )

@@ -6,12 +6,15 @@ from typing import Any
 
 from .console import alpha_told, described
 from .durations import duration
+from .events import guess_told
 from .ledger import aligned
 from .metrics import forgetting
 from .ours import is_ours, method_of
 from .outlook import Forecast
 from .runs import again
 
+MOST_TASKS = 5
+"""Tasks that a sentence names."""
 LAYERS_ABREAST = 3
 """Layers that stand beside one another in a table."""
 
@@ -96,7 +99,24 @@ def scores(result: Mapping[str, Any]) -> str:
     if not known:
         return text
     average = f"Average{part_of(known, now)} {sum(known) / len(known):.2f}"
-    return f"{text}\n{average}; {verdict(result)}."
+    return "\n".join([text, f"{average}; {verdict(result)}.", *guesses(tasks)])
+
+
+def guesses(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The tasks in which nothing was learnt, in a sentence; none if that is not known of any."""
+    found = [
+        task["task"]
+        for task in tasks
+        if task.get("guess") is not None and guess_told(float(task["score"]), task["guess"])
+    ]
+    if not found:
+        return []
+    more = f" and {len(found) - MOST_TASKS} more" if len(found) > MOST_TASKS else ""
+    names = ", ".join(found[:MOST_TASKS])
+    return [
+        f"NOT LEARNT: {names}{more}. Always naming the same class is as good: train longer, or at "
+        "another learning rate."
+    ]
 
 
 def part_of(known: Sequence[Any], tasks: Sequence[Any]) -> str:
