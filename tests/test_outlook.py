@@ -251,6 +251,15 @@ def test_a_full_network_goes_on_with_heads_if_it_has_several():
     assert unknown == heads.replace("further tasks", "tasks of a multi-head network")
 
 
+def test_a_full_network_is_widened_by_what_tasks_took_before_it_was_full():
+    claims = [{"a": 3, "b": 1}, {"a": 1, "b": 2}, {"b": 1}, {}, {}]
+    took = expected(*claims, head="multi", a=4, b=4)
+    assert took.num_tasks is None
+    assert took.widening(2) == {"a": 2, "b": 3}
+    # While there is room somewhere, tasks that did without go on to do so.
+    assert expected(*claims, head="multi", a=4, b=5).widening(2) == {}
+
+
 def test_a_single_head_needs_new_neurons_where_it_reads():
     options = {"head": "single", "head_groups": ["b"], "a": 4, "b": 4}
     found = expected({"a": 3, "b": 2}, {"a": 1, "b": 2}, **options)

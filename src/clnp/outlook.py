@@ -2,9 +2,10 @@
 
 The next tasks are taken to be like the last ones: each claims of every group what those did on
 average. A group that was full before the last task began sets no limit, because that task was
-learnt without new neurons of it. The ledger does not know sizes of the past: once a group has been
-widened, tasks that had found it full count as tasks that needed nothing of it, until newer ones
-tell otherwise.
+learnt without new neurons of it. Only where nothing at all is free does widening go by the tasks
+that found free neurons last: those after them had no choice. The ledger does not know sizes of the
+past: once a group has been widened, tasks that had found it full count as tasks that needed nothing
+of it, until newer ones tell otherwise.
 """
 
 import math
@@ -171,7 +172,8 @@ def forecast(
         room={g: float(rooms[g]) if g in rooms else None for g in claimed},
     )
     if not rooms:
-        return known
+        nothing_left = bool(like) and not any(free.values())
+        return replace(known, need=_before_it_was_full(capacity, tasks)) if nothing_left else known
     first = min(rooms, key=lambda group: rooms[group])
     num_tasks = int(rooms[first])
     later = {group: room for group, room in rooms.items() if int(room) > num_tasks}
@@ -190,6 +192,21 @@ def forecast(
         next_bottleneck=second,
         to_next=known.widening(int(later[second])),
     )
+
+
+def _before_it_was_full(capacity: Capacity, tasks: Sequence[str]) -> dict[str, float]:
+    """What tasks claimed of each group on average, the last of those that found it not full."""
+    new = {(usage.task, usage.group): usage.new for usage in capacity.usages}
+    needs = {}
+    for group, size in capacity.sizes.items():
+        claimed, used = [], 0
+        for task in tasks:
+            if used < size:
+                claimed.append(new[task, group])
+            used += new[task, group]
+        recent = (claimed[1:] or claimed)[-RECENT:]
+        needs[group] = sum(recent) / len(recent) if recent else 0.0
+    return needs
 
 
 def _exact(need: float) -> Fraction:
