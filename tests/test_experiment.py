@@ -362,6 +362,8 @@ def test_an_optimizer_is_tried_before_a_directory_is_made(tmp_path):
     made = experiment()
     with pytest.raises(ArgumentError, match="training: LBFGS cannot be used"):
         replace(made, baseline=Finetune(training=Training(optimizer="LBFGS")))
+    with pytest.raises(ArgumentError, match=r"training is a int; it must be a Training, or None"):
+        replace(made, baseline=Finetune(training=5))
     replace(
         made,
         baseline=Finetune(training=Training()),

@@ -42,7 +42,7 @@ from .tally import Tally
 from .task import Task, checked_tasks
 from .trackers.audience import Audience, tell_again
 from .trackers.tracker import Tracker
-from .training import check_optimizers
+from .training import Training, check_optimizers
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class Experiment:
                 "clnp.baselines.ewc.EWC()",
                 argument="baseline",
             )
+        if self.baseline is not None and self.baseline.training is not None:
+            check_kind("baseline.training", self.baseline.training, Training, "a Training, or None")
         own = self.config.candidates() if self.baseline is None else [self.baseline.training]
         check_optimizers([each or self.config.training for each in own], self.model)
 

@@ -84,9 +84,9 @@ class Forecast:
             return "no limit in sight: the last tasks claimed no new neuron"
         if self.num_tasks == 0:
             state = "full" if self.bottleneck in self.full else "all but full"
-            return f"no further task like the last would fit; {self.bottleneck} is {state}"
+            return f"no further task like the last would fit; {_named(self.bottleneck)} is {state}"
         tasks = "1 more task" if self.num_tasks == 1 else f"{self.num_tasks} more tasks"
-        return f"about {tasks} like the last would fit; {self.bottleneck} fills up first"
+        return f"about {tasks} like the last would fit; {_named(self.bottleneck)} fills up first"
 
     @property
     def advice(self) -> list[str]:
@@ -115,7 +115,7 @@ class Forecast:
                 return f"{one}, and as many again for each task after that"
             extra = str(*each.values()) if len(each) == 1 else _neurons(each, more=False)
             return f"{one}, and {extra} for each task after that"
-        end = f"where {self.next_bottleneck} fills up"
+        end = f"where {_named(self.next_bottleneck)} fills up"
         if self.next_num_tasks == num_tasks + 1:
             return f"{one}, {end}"
         extra = _neurons(self.to_next, more=False)
@@ -223,8 +223,14 @@ def _are_full(groups: Sequence[str]) -> str:
     return f"{_names(groups)} {'is' if len(groups) == 1 else 'are'} full"
 
 
+def _named(group: str | None) -> str:
+    """A group in a sentence: those of an `nn.Sequential` are called by numbers."""
+    return f"layer {group}" if group and group.replace(".", "").isdigit() else str(group)
+
+
 def _names(groups: Sequence[str]) -> str:
     """a, b and c; only so many of them."""
+    groups = [_named(group) for group in groups]
     if len(groups) > MOST_NAMED:
         return f"{', '.join(groups[: MOST_NAMED - 1])} and {len(groups) - MOST_NAMED + 1} others"
     *front, last = groups
@@ -239,11 +245,11 @@ def _neurons(extra: Mapping[str, int], *, more: bool = True) -> str:
     most = sorted(extra, key=lambda group: -extra[group])[:MOST_NAMED]
     order = [group for group in extra if group in most]
     rest = [group for group in extra if group not in most]
-    parts = [f"{extra[group]} in {group}" for group in order]
+    parts = [f"{extra[group]} in {_named(group)}" for group in order]
     if rest:
         total, groups = sum(extra[group] for group in rest), "group" if rest[1:] == [] else "groups"
         parts.append(f"{total} in {len(rest)} other {groups}")
     if more:
         unit = "neuron" if extra[order[0]] == 1 else "neurons"
-        parts[0] = f"{extra[order[0]]} more {unit} in {order[0]}"
+        parts[0] = f"{extra[order[0]]} more {unit} in {_named(order[0])}"
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if parts[1:] else parts[0]

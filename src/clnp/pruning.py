@@ -103,7 +103,9 @@ class PruningPlan:
         parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
         score = "" if self.score is None else f", score {self.score:g}"
         best = "" if self.margin is None else f" (best {self.best:g}, margin {self.margin:g})"
-        return f"keep {', '.join(parts)}{score}{best}, {self.num_evaluations} evaluations"
+        plural = "" if self.num_evaluations == 1 else "s"
+        evaluations = f"{self.num_evaluations} evaluation{plural}"
+        return f"keep {', '.join(parts)}{score}{best}, {evaluations}"
 
 
 def num_kept(keep: Keep) -> dict[str, int]:

@@ -196,7 +196,13 @@ def everything(
     if result["tasks"] and is_ours(result):
         parts.append(f"Pruning, margin {config['learner']['margin']:g}\n{thresholds(result)}")
         foretold = Forecast(**result["forecast"])
-        advice = "\n".join(f"{text[:1].upper()}{text[1:]}." for text in foretold.advice)
+        # A sentence may begin with the name of a layer, which is as it is.
+        advice = "\n".join(
+            f"{text}."
+            if text.startswith(tuple(foretold.free))
+            else f"{text[:1].upper()}{text[1:]}."
+            for text in foretold.advice
+        )
         if foretold.free:
             parts.append(f"Forecast\n{foretold.table()}\n{advice}".rstrip())
         digests = [f"{digest}  {task}" for task, digest in result["certificates"].items()]
