@@ -85,7 +85,7 @@ def test_files_for_tensorboard_are_no_hindrance_to_other_commands(folder, capsys
     assert cli.main(["resume", "run"]) == 0
     assert "run is finished; nothing is left to do" in capsys.readouterr().out
     assert cli.main(["run", "small.toml", "--out", "run", "--tensorboard"]) == 2
-    assert "run holds a run; go on with it" in capsys.readouterr().err
+    assert "run holds a run; clnp resume run goes on with it" in capsys.readouterr().err
 
 
 def test_a_finished_run_is_told_again_from_the_command_line(folder, capsys):
