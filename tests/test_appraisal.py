@@ -65,6 +65,10 @@ def test_a_task_in_which_nothing_is_learnt_says_so():
     assert nothing.guess is not None
     assert nothing.score <= nothing.guess < 50
     assert f"; NO BETTER than always naming the same class, {nothing.guess:.2f}" in str(nothing)
+    # Labels of two classes may be true and false.
+    yes = learnt(Task("a", (torch.zeros_like(x), y > 1), num_outputs=4), seed=0, norm=nn.Identity)
+    assert yes.guess is not None
+    assert yes.score <= yes.guess
     something = learnt(Task("a", (x, y)), seed=0, norm=nn.Identity)
     assert something.guess == nothing.guess
     assert "NO BETTER" not in str(something)

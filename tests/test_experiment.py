@@ -442,7 +442,7 @@ def test_every_task_is_checked_before_the_first_is_learnt(tmp_path):
     bad = replace(made, tasks=[made.tasks[0], replace(made.tasks[1], train=(x / 0, y))])
     with pytest.raises(ArgumentError, match="task 'b', training data: an input is NaN"):
         bad.run(tmp_path / "run")
-    assert [event["event"] for event in read_events(tmp_path / "run")] == ["run"]
+    assert [event["event"] for event in read_events(tmp_path / "run")] == ["run", "failed"]
 
 
 def test_what_a_task_took_is_told_as_the_ledger_has_it(tmp_path):

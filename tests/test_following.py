@@ -5,8 +5,10 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
-from clnp.errors import RunError
+import clnp
+from clnp.errors import ArgumentError, RunError
 from clnp.following import GRACE, PATIENCE, Follower, Following, Scene, View
 from clnp.runs import FORMAT
 from test_standing import begin, ended, epoch, pruning
@@ -342,5 +344,20 @@ def test_a_run_that_failed_before_it_had_learnt_anything(tmp_path, clock):
     (tmp_path / "events.jsonl").write_text('{"event": "failed", "task": "a", "reason": "inf"}\n')
     scene = Following(tmp_path, clock=clock).look()
     assert (scene.kind, scene.status, scene.views[0].reason) == ("run", "failed", "inf")
+    tell(tmp_path, epoch(0, 2.0), FAILURE)
+    assert Following(tmp_path, clock=clock).look().kind is None  # Its config is lost.
+    (tmp_path / "events.jsonl").unlink()
     make(tmp_path, begin(1))
     assert Following(tmp_path, clock=clock).look().status == "running"
+
+
+def test_a_run_whose_data_do_not_fit_has_failed(tmp_path, clock):
+    """It is told before the first task begins."""
+    x, y = torch.randn(40, 4), torch.arange(40) % 2
+    tasks = [clnp.Task("a", (x, y)), clnp.Task("b", (x[:, :3], y))]
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    with pytest.raises(ArgumentError, match="do not fit the network"):
+        clnp.Experiment(model, x[:2], tasks).run(tmp_path / "run")
+    view = Following(tmp_path / "run", clock=clock).look().views[0]
+    assert view.status == "failed"
+    assert "do not fit the network" in view.reason

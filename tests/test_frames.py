@@ -285,7 +285,7 @@ def test_how_several_runs_stand_that_are_not_all_finished():
     ]
     assert standing(scene(DONE, FAILURE, kind="series")) == [
         "seed 1 failed: every candidate diverged",
-        "clnp resume runs/mine goes on",
+        "clnp resume runs/mine tries again",
     ]
 
 

@@ -10,6 +10,7 @@ from clnp.objective import (
     Objective,
     accuracy,
     explained_variance,
+    guessing,
     label_accuracy,
     objective_named,
 )
@@ -129,3 +130,12 @@ def test_a_loss_that_is_trained_with_has_a_gradient():
         "the loss of the objective 'classification' has no gradient, so nothing can be learnt from "
         "it; compute it with PyTorch from the outputs, without detach, item or argmax"
     )
+
+
+def test_guessing_is_a_score_to_the_last_bit():
+    """Or what is no better might look better."""
+    for num in (50, 500, 1000):
+        for count in range(num // 2 + 1, num):
+            targets = torch.arange(num) < count
+            right = CLASSIFICATION.number(torch.tensor([[0.0, 1.0]]).expand(num, 2), targets.long())
+            assert guessing(CLASSIFICATION, targets) == right

@@ -256,6 +256,7 @@ def test_a_full_network_is_widened_by_what_tasks_took_before_it_was_full():
     took = expected(*claims, head="multi", a=4, b=4)
     assert took.num_tasks is None
     assert took.widening(2) == {"a": 2, "b": 3}
+    assert took.room == {"a": 0.0, "b": 0.0}
     # While there is room somewhere, tasks that did without go on to do so.
     assert expected(*claims, head="multi", a=4, b=5).widening(2) == {}
 

@@ -388,7 +388,7 @@ def test_a_given_threshold_is_scored_once_if_a_score_is_given(net):
     assert shapes == [(8, 4)]
     assert made.score == 3.0
     assert made.curve == (CurvePoint({"fc1": 0.0, "fc2": 0.0}, {"fc1": 5, "fc2": 4}, 3.0),)
-    assert str(made) == "keep fc1 5 of 7, fc2 4 of 5, score 3, 1 evaluations"
+    assert str(made) == "keep fc1 5 of 7, fc2 4 of 5, score 3, 1 evaluation"
 
 
 @pytest.mark.parametrize("options", [{"margin": 1.0}, {"best": 1.0}, {"per_layer": True}])
@@ -539,3 +539,10 @@ def test_a_score_that_is_not_defined_for_few_neurons_is_too_low():
     made = search(activity(a=[1.0, 2.0, 3.0]), score, margin=1.0)
     assert made.kept == {"a": 2}
     assert all(math.isfinite(point.score) for point in made.curve)
+
+
+def test_a_score_that_is_not_defined_may_be_a_tensor():
+    def score(keep, at_least):
+        return torch.tensor(math.nan if len(keep["a"]) < 2 else 10.0)
+
+    assert search(activity(a=[1.0, 2.0, 3.0]), score, margin=1.0).kept == {"a": 2}

@@ -313,3 +313,12 @@ def test_a_read_only_directory_is_told(tmp_path):
         if root:
             os.seteuid(0)
         closed.chmod(stat.S_IRWXU)
+
+
+def test_a_run_that_is_begun_anew_has_no_event_of_the_one_before(tmp_path):
+    with Run.create(tmp_path, FILES) as run:
+        run.go_on_from(None)
+        run.log({"event": "failed", "reason": "inf"})
+        run.withdraw()
+    with Run.create(tmp_path, FILES):
+        assert read_events(tmp_path) == []

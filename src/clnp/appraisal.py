@@ -71,7 +71,8 @@ class Appraisal:
     def recalibrate(self, best: float) -> None:
         """Recalibrate BatchNorm on all training data: the task may end with that.
 
-        Where that leaves the margin, which what was scored did not, it is done as for a score.
+        Where that leaves the margin, which what was scored did not, it is done as for a score. With
+        no samples to do that on, `calibration_samples = 0`, nothing is looked at.
         """
         if not self._recalibrating:
             return
@@ -81,7 +82,11 @@ class Appraisal:
         self.net.recalibrate(self.data.train.batches(size, seed=seed))
         if self._calibration is None:
             return
-        if self.net.unpruned_score(self.score) < best - self.margin:
+        try:
+            holds = self.net.unpruned_score(self.score) >= best - self.margin
+        except DivergedError:
+            holds = False
+        if not holds:
             self.net.recalibrate(self._calibration)
 
     def _importance(self) -> Activity:

@@ -208,10 +208,7 @@ class Course:
                 tally.full = str(error)
                 self._tell({"event": "full", "task": task.name, "reason": tally.full})
             except ClnpError as error:
-                # What is said of files and disks can be mended, and the run goes on.
-                mendable = isinstance(error, RunError)
-                what = {"task": task.name, "reason": str(error), "mendable": mendable}
-                self._tell({"event": "failed", **what})
+                self._tell_failure(task, error)
                 raise
             else:
                 tally.done.append(record)
@@ -261,7 +258,11 @@ class Course:
         if state is None:
             self._tell({"event": "run", **self._described})
             for task in experiment.tasks:
-                self.method.check(task)
+                try:
+                    self.method.check(task)
+                except ClnpError as error:
+                    self._tell_failure(task, error)
+                    raise
             return False
         if state["progress"] is None:
             return False
@@ -310,6 +311,12 @@ class Course:
                 "epochs_of_run": self.method.epochs_before(len(self.experiment.tasks)),
             }
         )
+
+    def _tell_failure(self, task: Task, error: ClnpError) -> None:
+        # What is said of files and disks can be mended, and the run goes on.
+        mendable = isinstance(error, RunError)
+        what = {"task": task.name, "reason": str(error), "mendable": mendable}
+        self._tell({"event": "failed", **what})
 
     def _tell(self, event: Event) -> None:
         written = self.run.log(event)

@@ -21,6 +21,7 @@ from .runs import (
     EVENTS,
     RESULT,
     expanded,
+    has_learnt,
     read_config,
     read_events,
     read_json,
@@ -325,7 +326,9 @@ def _runs_at(path: Path) -> tuple[str, dict[str, Path]] | None:
 def withdrawn(path: Path) -> str | None:
     """Why a run failed that had learnt nothing, and was taken back; None if it was not."""
     last = next(iter(read_events(path)[-1:]), {})
-    return str(last.get("reason")) if last.get("event") == "failed" else None
+    if last.get("event") != "failed" or has_learnt(path):
+        return None
+    return str(last.get("reason"))
 
 
 def _number(value: Any) -> float | None:

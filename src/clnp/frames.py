@@ -51,8 +51,8 @@ def standing(scene: Scene) -> list[str]:
     under_way = [_briefly(label, view) for label, view in pairs if view.status != FAILED]
     lines = ["; ".join(text for text in under_way if text)]
     lines += [f"{label} failed: {view.reason}" for label, view in pairs if view.status == FAILED]
-    ended = scene.status in (FAILED, STOPPED)
-    lines.append(f"{again(scene.path)} goes on" if ended else _heard_of_several(scene))
+    ends = {STOPPED: f"{again(scene.path)} goes on", FAILED: f"{again(scene.path)} tries again"}
+    lines.append(ends.get(scene.status) or _heard_of_several(scene))
     return [text for text in lines if text]
 
 
@@ -127,7 +127,7 @@ def _left(view: View) -> str:
 
 def frame(scene: Scene, *, screen: Screen) -> list[str]:
     """How it stands, in lines that fit the screen."""
-    if scene.kind is None or (scene.kind == "run" and scene.views[0].status == WAITING):
+    if scene.kind is None or (scene.kind == "run" and scene.views[0].num_tasks is None):
         lines = screen.wrapped(line(scene), indent=2)
     elif scene.kind == "run":
         lines = _run(scene.views[0], screen=screen)

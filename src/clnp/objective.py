@@ -114,4 +114,5 @@ def guessing(objective: Objective, targets: Tensor | None) -> float | None:
     """What always naming the most frequent class scores; None where there is no such thing."""
     if objective is not CLASSIFICATION or targets is None:
         return None
-    return 100 * targets.bincount().max().item() / len(targets)
+    # In the order in which a score is computed, or it may be larger by the last bit.
+    return 100 * (targets.long().bincount().max().item() / len(targets))

@@ -172,8 +172,10 @@ def forecast(
         room={g: float(rooms[g]) if g in rooms else None for g in claimed},
     )
     if not rooms:
-        nothing_left = bool(like) and not any(free.values())
-        return replace(known, need=_before_it_was_full(capacity, tasks)) if nothing_left else known
+        if not like or any(free.values()):
+            return known
+        need = _before_it_was_full(capacity, tasks)
+        return replace(known, need=need, room={g: 0.0 if need[g] else None for g in need})
     first = min(rooms, key=lambda group: rooms[group])
     num_tasks = int(rooms[first])
     later = {group: room for group, room in rooms.items() if int(room) > num_tasks}

@@ -58,11 +58,13 @@ def encoded(module: nn.Module, example: Tensor, kind: str, note: Mapping[str, An
             return file.getvalue()
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         reason = first_line(error)
-        if f"Constraints violated ({BATCH})" in reason:
+        if "specialized it to be a constant" in str(error):
             reason = (
                 "its forward settles for one number of samples, as len(x) does; write x.shape[0], "
                 "x.flatten(1) or x.view(-1, ...)"
             )
+        elif f"Constraints violated ({BATCH})" in reason:
+            reason = "what its forward does depends on the number of samples"
         raise ExportError(f"PyTorch cannot make {FORMATS[kind]} of it: {reason}") from error
 
 

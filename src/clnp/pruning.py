@@ -205,7 +205,7 @@ class Search:
             # What all neurons score is told to the user if it is not enough.
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
             found = self._evaluate(keep, at_least if is_pruned else None)
-            if is_pruned and isinstance(found, Real) and math.isnan(found):
+            if is_pruned and _is_nan(found):
                 # A correlation, say, of outputs that are all the same. That is too low.
                 self._scores[key] = -math.inf
                 return -math.inf
@@ -268,6 +268,13 @@ class Search:
             else:
                 above = middle
         return candidates[found]
+
+
+def _is_nan(score: object) -> bool:
+    try:
+        return math.isnan(score)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def checked_score(score: object, what: str = "score returned") -> float:

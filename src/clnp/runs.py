@@ -74,6 +74,8 @@ class Run:
             if others and (EVENTS not in found or has_learnt(place)):
                 run.close()
                 raise RunError(f"{place} is not empty; give the run a directory of its own")
+            if EVENTS in found:
+                (place / EVENTS).write_bytes(b"")
             # The config comes last: where it is, all that a run needs to be gone on with is.
             for name, text in sorted(files.items(), key=lambda item: item[0] == CONFIG):
                 replace_file(place / name, text.encode())

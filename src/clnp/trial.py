@@ -110,6 +110,8 @@ def described(
     try:
         with torch.no_grad():
             outputs = module(samples[:2])
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         reason = first_line(error)
         raise ArgumentError(
