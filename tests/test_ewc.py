@@ -243,4 +243,4 @@ def test_the_fisher_information_is_that_of_a_classifier(tmp_path):
     events = []
     with pytest.raises(ArgumentError, match="ewc: task 'a' is regression; the Fisher information"):
         experiment.run(tmp_path / "run", on_event=events.append)
-    assert [event["event"] for event in events] == ["run"]
+    assert [event["event"] for event in events] == ["run", "failed"]
