@@ -69,10 +69,9 @@ def measured(
     def plan(*, per_layer: bool) -> None:
         net.plan_pruning(found[0], score, margin=1.0, per_layer=per_layer, recalibrate=some)
 
-    plans = {
-        each: seconds(lambda each=each: plan(per_layer=each), device) for each in (False, True)
-    }
-    return Times(fit.epochs[1].score, fit.epochs[1].seconds, measuring, plans[False], plans[True])
+    together = seconds(lambda: plan(per_layer=False), device)
+    by_layer = seconds(lambda: plan(per_layer=True), device)
+    return Times(fit.epochs[1].score, fit.epochs[1].seconds, measuring, together, by_layer)
 
 
 def main() -> None:

@@ -119,6 +119,7 @@ def tried(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
         "learnt": [record["test_score"] for record in result["tasks"]],
         "test": test,
         "average": round(statistics.fmean(test), 2),
+        "new": [record["new"] for record in result["tasks"]],
         "seconds": round(result["timings"]["seconds"], 1),
         "environment": ran_on(found, commit),
     }

@@ -359,7 +359,10 @@ def test_a_search_is_collected_from_its_runs(tmp_path, monkeypatch):
     result = {
         "method": "ewc",
         "seed": 7,
-        "tasks": [{"task": "a", "test_score": 90.0}, {"task": "b", "test_score": 70.0}],
+        "tasks": [
+            {"task": "a", "test_score": 90.0, "new": {"fc1": 3}},
+            {"task": "b", "test_score": 70.0, "new": {"fc1": 2}},
+        ],
         "scores": [[90.0], [60.0, 70.0]],
         "timings": {"seconds": 9.87},
     }
@@ -376,7 +379,9 @@ def test_a_search_is_collected_from_its_runs(tmp_path, monkeypatch):
     environment["commit"] = "abc+"
     with pytest.raises(SystemExit, match=r"is abc\+: name a commit"):
         collect.tried(lines[0], None)
-    assert collect.tried(lines[0], "abc")["environment"]["commit"] == "abc"
+    line = collect.tried(lines[0], "abc")
+    assert line["environment"]["commit"] == "abc"
+    assert line["new"] == [{"fc1": 3}, {"fc1": 2}]
 
 
 def test_what_was_tried_is_shown_as_it_was(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from clnp.following import Scene, View
-from clnp.frames import closing, frame, line, standing
+from clnp.frames import closing, frame, line, unfinished
 from clnp.glyphs import ASCII, BLOCKS, Screen, cells
 
 VIEW = View(
@@ -271,19 +271,19 @@ def test_the_last_word():
 
 
 def test_how_several_runs_stand_that_are_not_all_finished():
-    assert standing(scene(DONE, DONE, kind="series")) == []
-    assert standing(scene(View("a"), View("b"), kind="series")) == [
+    assert unfinished(scene(DONE, DONE, kind="series")) == []
+    assert unfinished(scene(View("a"), View("b"), kind="series")) == [
         "none has begun; clnp resume runs/mine goes on"
     ]
-    assert standing(scene(DONE, VIEW, kind="series")) == [
+    assert unfinished(scene(DONE, VIEW, kind="series")) == [
         "seed 1 25 % (task 3 of 10)",
         "last heard of 2 s ago",
     ]
-    assert standing(scene(DONE, STOP, kind="series")) == [
+    assert unfinished(scene(DONE, STOP, kind="series")) == [
         "seed 1 stopped",
         "clnp resume runs/mine goes on",
     ]
-    assert standing(scene(DONE, FAILURE, kind="series")) == [
+    assert unfinished(scene(DONE, FAILURE, kind="series")) == [
         "seed 1 failed: every candidate diverged",
         "clnp resume runs/mine tries again",
     ]

@@ -8,8 +8,13 @@ Event = Mapping[str, Any]
 chosen, round, task, evaluation, full, stopped, failed or finished."""
 
 
+def is_a_guess(score: float, guess: float | None) -> bool:
+    """Whether guessing, where it is known what that scores, scores as much."""
+    return guess is not None and score <= guess
+
+
 def guess_told(score: float, guess: float | None) -> str:
     """To be put behind a sentence where guessing scores as much; else nothing."""
-    if guess is None or not score <= guess:
+    if not is_a_guess(score, guess):
         return ""
     return f"; NO BETTER than always naming the same class, {guess:.2f}"

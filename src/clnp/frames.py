@@ -41,7 +41,7 @@ def closing(scene: Scene) -> str:
     return "\n".join([*(f"failed: {each}" for each in failed), text])
 
 
-def standing(scene: Scene) -> list[str]:
+def unfinished(scene: Scene) -> list[str]:
     """How several runs stand that are not all finished, and what goes on with them."""
     if scene.status == FINISHED:
         return []

@@ -11,7 +11,7 @@ from typing import Any
 from .compare import read_comparison, rows, texts
 from .console import alpha_told
 from .following import Following
-from .frames import standing
+from .frames import unfinished
 from .glyphs import Screen, plain, screen_of
 from .ledger import free_fraction
 from .metrics import backward_transfer, forgetting
@@ -70,7 +70,7 @@ def _comparison(place: Path, comparison: Mapping[str, Any]) -> tuple[Any, str]:
         f"{place}: {comparison['recipe']} by {', '.join(methods)}, "
         f"{num_done} of {len(methods) * len(seeds)} runs finished"
     )
-    text = "\n".join([text, *standing(Following(place).look())])
+    text = "\n".join([text, *unfinished(Following(place).look())])
     if compared:
         text += f"\n\n{texts(compared)['txt'].rstrip()}"
     return {"comparison": comparison, "table": compared}, text
@@ -79,7 +79,7 @@ def _comparison(place: Path, comparison: Mapping[str, Any]) -> tuple[Any, str]:
 def _series(place: Path, series: Mapping[str, Any]) -> tuple[Any, str]:
     results = finished_results(place)
     text = f"{place}: {series['recipe']}, {len(results)} of {len(series['seeds'])} runs finished"
-    text = "\n".join([text, *standing(Following(place).look())])
+    text = "\n".join([text, *unfinished(Following(place).look())])
     if not results:
         return {"series": series, "summary": None}, text
     found = aggregate(results)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .console import alpha_told, described
 from .durations import duration
-from .events import guess_told
+from .events import is_a_guess
 from .ledger import aligned
 from .metrics import forgetting
 from .ours import is_ours, method_of
@@ -104,11 +104,9 @@ def scores(result: Mapping[str, Any]) -> str:
 
 def guesses(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """The tasks in which nothing was learnt, in a sentence; none if that is not known of any."""
-    found = [
-        task["task"]
-        for task in tasks
-        if task.get("guess") is not None and guess_told(float(task["score"]), task["guess"])
-    ]
+    # Runs of earlier versions, and of baselines, do not know what guessing scores.
+    known = [task for task in tasks if task.get("guess") is not None]
+    found = [task["task"] for task in known if is_a_guess(float(task["score"]), task["guess"])]
     if not found:
         return []
     more = f" and {len(found) - MOST_TASKS} more" if len(found) > MOST_TASKS else ""

@@ -50,6 +50,7 @@ def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> dict[st
     """
     place = expanded(directory)
     config = read_config(place)
+    _check_there(place, "verify")
     device = next(experiment.model.parameters()).device
     answer: dict[str, Any] = _verified(place, restored(place, experiment, config, device))[0]
     return answer
@@ -162,7 +163,6 @@ def restored(
     absent: Sequence[str] = (),
 ) -> Rebuilt:
     """The network of the run of an experiment; a `ForgettingError` if it is not what it was."""
-    _check_there(place, "verify")
     checkpoint, described = place / CHECKPOINT, experiment.to_json()
     check_alike(described, config, place, data=not absent)
     if experiment.baseline is not None:
