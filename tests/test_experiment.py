@@ -36,8 +36,10 @@ from clnp.errors import (
     StoppedError,
 )
 from clnp.experiment import Course
+from clnp.following import Following
 from clnp.objective import accuracy
 from clnp.runs import CHECKPOINT, CONFIG, RESULT, Run, read_events, read_json, to_json
+from forgetting import Crash
 from networks import mlp
 
 
@@ -113,10 +115,6 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(tmp_path):
     other = experiment(seed=1).run(tmp_path / "other")
     assert without_timings(one) == without_timings(two)
     assert one["certificates"] != other["certificates"]
-
-
-class Crash(BaseException):
-    """What a power cut looks like from inside."""
 
 
 def break_off(experiment, path, moment):
@@ -782,6 +780,78 @@ def test_a_task_that_cannot_be_learnt_leaves_the_others(tmp_path):
     last = read_events(tmp_path / "run")[-1]
     assert (last["event"], last["task"]) == ("failed", "a")
     assert last["reason"].startswith("every candidate of task 'a' diverged")
+
+
+class Fragile(torch.utils.data.Dataset):
+    """Samples of a task; while `broken` is an error, that is raised instead of the last one."""
+
+    broken: BaseException | None = None
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        if self.broken is not None and index == len(self) - 1:
+            raise self.broken
+        return self.x[index], self.y[index]
+
+
+def fragile(part):
+    """An experiment whose second task has such training or test data, and that data."""
+    made = experiment()
+    data = Fragile(*getattr(made.tasks[1], part))
+    tasks = [made.tasks[0], replace(made.tasks[1], **{part: data})]
+    # The samples of a data set are read anew for every epoch only where they are not kept.
+    return replace(made, tasks=tasks, config=replace(made.config, resident=False)), data
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_what_a_users_code_breaks_off_with_is_told_and_can_be_mended(tmp_path, part):
+    made, data = fragile(part)
+    whole = made.run(tmp_path / "whole")
+
+    def tear(event):
+        if event["event"] == "begin" and event["number"] == 2:
+            data.broken = ZeroDivisionError("a file of mine\nis torn")
+
+    told = []
+    with pytest.raises(ZeroDivisionError, match="a file of mine"):
+        made.run(tmp_path / "run", on_event=lambda event: (told.append(event), tear(event)))
+    last = read_events(tmp_path / "run")[-1]
+    reason = "ZeroDivisionError: a file of mine"
+    assert told[-1] == {"event": "failed", "task": "b", "reason": reason, "mendable": True}
+    assert {**told[-1], "at": last["at"]} == last
+    assert Following(tmp_path / "run").look().status == "failed"
+    data.broken = None
+    assert without_timings(made.run(tmp_path / "run")) == without_timings(whole)
+    assert [e["event"] for e in read_events(tmp_path / "run")].count("failed") == 0
+
+
+def test_a_run_that_ctrl_c_breaks_off_is_said_to_be_stopped(tmp_path):
+    made, data = fragile("test")
+    data.broken = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        made.run(tmp_path / "run")
+    assert read_events(tmp_path / "run")[-1]["event"] == "stopped"
+    assert Following(tmp_path / "run").look().status == "stopped"
+
+
+def test_a_failure_that_cannot_be_written_down_is_raised_all_the_same(tmp_path, monkeypatch):
+    made, data = fragile("test")
+    data.broken = ZeroDivisionError("torn")
+    log = Run.log
+
+    def full(run, event):
+        if event["event"] == "failed":
+            raise RunError("no space left")
+        return log(run, event)
+
+    monkeypatch.setattr(Run, "log", full)
+    with pytest.raises(ZeroDivisionError, match="torn"):
+        made.run(tmp_path / "run")
 
 
 FULL = """

@@ -15,6 +15,7 @@ from clnp.baselines.si import SI
 from clnp.baselines.single import Single
 from clnp.baselines.superposition import Superposition
 from clnp.runs import CHECKPOINT
+from forgetting import Crash
 
 METHODS = {
     "clnp": None,
@@ -66,10 +67,6 @@ def experiment(method, device, optimizer):
     tasks = [task(name, seed) for seed, name in enumerate("abc")]
     model, inputs = network().to(device), torch.zeros(2, 3, 8, 8, device=device)
     return Experiment(model, inputs, tasks, config, head="single", baseline=METHODS[method])
-
-
-class Crash(BaseException):
-    """What a power cut looks like from inside."""
 
 
 def crashing(number):

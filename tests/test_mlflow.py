@@ -6,7 +6,8 @@ from clnp import MLflow, RunError
 from clnp.runs import read_events, read_json
 from clnp.trackers.audience import tell_again
 from clnp.trackers.curves import Curves
-from tracked import LABELS, Crash, crash_after, experiment, without_timings
+from forgetting import Crash
+from tracked import LABELS, crash_after, experiment, without_timings
 
 pytest.importorskip("mlflow", reason="needs the extra mlflow")
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from clnp.config import LearnerConfig
 from clnp.experiment import Experiment
-from clnp.runs import read_config, read_events
+from clnp.runs import again, read_config, read_events
 from clnp.summary import guesses, neurons, scores, status, summary
 from clnp.task import Task
 from clnp.training import Training
@@ -242,7 +242,8 @@ def test_a_real_run_is_summed_up_from_its_files(tmp_path):
     config = LearnerConfig(margin=5.0, training=Training(epochs=3, lr=0.05, batch_size=16))
     tried = [Task("x", (x, y), test=(x, y)), Task("y", (x, 1 - y))]
     path = tmp_path / "run"
-    Experiment(model, x[:2], tried, config).run(path)
+    experiment = Experiment(model, x[:2], tried, config)
+    experiment.run(path)
     found = json.loads((path / "result.json").read_text())
     lines = summary(found).splitlines()
     score = f"{found['tasks'][0]['test_score']:.2f}"
@@ -254,8 +255,18 @@ def test_a_real_run_is_summed_up_from_its_files(tmp_path):
     told = status(path, read_config(path), sessions, found, read_events(path), 0.0)
     assert told.startswith(f"{path}: an experiment, seed 0, head multi\nstarted once, last ")
     assert "\nfinished: 2 of 2 tasks in " in told
-    broken_off = status(path, read_config(path), sessions, None, read_events(path), 0.0)
+    events = read_events(path)
+    assert events[-1]["event"] == "finished"
+    broken_off = status(path, read_config(path), sessions, None, events[:-1], 0.0)
     assert broken_off.splitlines()[-2].startswith("last seen: learnt y: validation ")
+    lost = status(path, read_config(path), sessions, None, events, 0.0)
+    assert lost.endswith(
+        "finished, but its result.json is missing; the Python program that began it writes it anew"
+    )
+    (path / "result.json").unlink()
+    again_found = experiment.run(path)
+    assert {**again_found, "timings": None} == {**found, "timings": None}
+    assert (path / "result.json").exists()
 
 
 def test_only_classification_is_called_accuracy():
@@ -271,9 +282,14 @@ def test_the_status_of_a_run_that_failed(tmp_path):
     assert "failed after 0 of 2 tasks: every candidate diverged" in text
     assert "change the recipe, and begin a new run" in text
     assert "clnp resume" not in text
-    mendable = {**failed, "reason": "no space left; clnp resume goes on", "mendable": True}
-    text = status(tmp_path, config, [], None, [mendable], 0.0)
-    assert text.endswith("failed after 0 of 2 tasks: no space left; clnp resume goes on")
+    full = f"no space left; {again(tmp_path)} goes on"
+    for reason, remedy in [
+        (full, ""),
+        ("ValueError: no", f"\nonce that is mended, {again(tmp_path)} goes on"),
+    ]:
+        mendable = {**failed, "reason": reason, "mendable": True}
+        text = status(tmp_path, config, [], None, [mendable], 0.0)
+        assert text.endswith(f"failed after 0 of 2 tasks: {reason}{remedy}")
 
 
 def test_tasks_that_were_not_learnt_are_named():

@@ -9,7 +9,8 @@ from clnp import RunError, TensorBoard
 from clnp.runs import read_events, read_json
 from clnp.trackers.audience import tell_again
 from clnp.trackers.curves import Curves
-from tracked import LABELS, Crash, crash_after, experiment, without_timings
+from forgetting import Crash
+from tracked import LABELS, crash_after, experiment, without_timings
 
 pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
 

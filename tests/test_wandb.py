@@ -10,7 +10,8 @@ from clnp.runs import read_events, read_json
 from clnp.trackers.audience import tell_again
 from clnp.trackers.curves import Curves
 from clnp.trackers.wandb import key
-from tracked import LABELS, Crash, crash_after, experiment, without_timings
+from forgetting import Crash
+from tracked import LABELS, crash_after, experiment, without_timings
 
 pytest.importorskip("wandb", reason="needs the extra wandb")
 

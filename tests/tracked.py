@@ -3,6 +3,7 @@
 import torch
 
 from clnp import MLP, Experiment, FineTuning, LearnerConfig, Task, Training
+from forgetting import Crash
 
 NAMES = ("a", "cats & <dogs>/é")
 LABELS = ("task 01 a", "task 02 cats _ _dogs__é")
@@ -30,10 +31,6 @@ def experiment(*names):
 
 def without_timings(result):
     return {key: value for key, value in result.items() if key != "timings"}
-
-
-class Crash(BaseException):
-    """What a power cut looks like from inside."""
 
 
 def crash_after(num_events):

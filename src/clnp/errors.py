@@ -19,6 +19,7 @@ ClnpError
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 FAILURE, USER_ERROR, STOPPED = 1, 2, 130
 """Exit codes: something failed, it cannot be done as it was asked for, a signal stopped it."""
@@ -148,3 +149,13 @@ OUT_OF_MEMORY = (
 def first_line(error: BaseException) -> str:
     """What an error that is not ours says, without what follows on other lines."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """What an event says of it: the reason, and whether a run can go on once that is mended."""
+    if isinstance(error, ClnpError):  # Data, files and disks can be.
+        return {"reason": str(error), "mendable": isinstance(error, RunError | DataError)}
+    if is_out_of_memory(error):
+        return {"reason": OUT_OF_MEMORY, "mendable": True}
+    told = f": {first_line(error)}" if str(error) else ""
+    return {"reason": f"{type(error).__name__}{told}", "mendable": True}

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,10 +16,10 @@ from .baselines.methods import BASELINES, method_for, takes_more_tasks
 from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import arithmetic, describe, peak_bytes
-from .errors import ArgumentError, CapacityError, ClnpError, RunError, StoppedError, unknown_name
+from .errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
 from .events import Event
 from .identity import plain
-from .judgement import is_known, judge, note, note_elsewhere
+from .judgement import is_known, judge, note_elsewhere
 from .likeness import check_alike, describe_model, fingerprints
 from .method import Method, Setting
 from .neural_pruning import NeuralPruning
@@ -41,7 +42,7 @@ from .runs import (
 from .tally import Tally
 from .task import Task, checked_tasks
 from .trackers.audience import Audience, tell_again
-from .trackers.tracker import Tracker
+from .trackers.tracker import Tracker, is_tracker
 from .training import Training, check_optimizers
 
 
@@ -137,13 +138,6 @@ class Experiment:
             return course.follow()
 
 
-def is_tracker(value: object) -> bool:
-    """Whether it can be told of a run; its class cannot."""
-    return not isinstance(value, type) and all(
-        hasattr(value, name) for name in ("begin", "event", "end")
-    )
-
-
 class Course:
     """An experiment on its way through the tasks.
 
@@ -195,32 +189,46 @@ class Course:
         resumed = self._take_up()
         tasks, tally = self.experiment.tasks, self.tally
         while not tally.finished:
-            task = tasks[len(tally.done)]
-            if not resumed:
-                tally.began = self.run.seconds
-                self._announce("begin", task)
+            with self._telling(tasks[len(tally.done)]):
+                self._learn(tasks[len(tally.done)], resumed=resumed)
             resumed = False
-            try:
-                record = self.method.learn(task)
-            except StoppedError:
-                raise
-            except CapacityError as error:
-                tally.full = str(error)
-                self._tell({"event": "full", "task": task.name, "reason": tally.full})
-            except ClnpError as error:
-                self._tell_failure(task, error)
-                raise
-            else:
-                tally.done.append(record)
-                tally.task_seconds.append(self.run.seconds - tally.began)
-                self._judge(tasks[: len(tally.done)])
-            self._save()
-        self.method.verify()
+        with self._telling(tasks[-1]):
+            self.method.verify()
         self._tell({"event": "finished", "num_tasks": len(tally.done)})
         # The last of all: a run whose result is finished is not taken up again.
         result = self.result()
         self.run.write(RESULT, result)
         return result
+
+    def _learn(self, task: Task, *, resumed: bool) -> None:
+        tally = self.tally
+        if not resumed:
+            tally.began = self.run.seconds
+            self._announce("begin", task)
+        try:
+            record = self.method.learn(task)
+        except CapacityError as error:
+            tally.full = str(error)
+            self._tell({"event": "full", "task": task.name, "reason": tally.full})
+        else:
+            tally.add(record, self.run.seconds)
+            self._judge()
+        self._save()
+
+    @contextmanager
+    def _telling(self, task: Task) -> Iterator[None]:
+        """Let those who look at the run know what it breaks off with, in our code or a user's."""
+        try:
+            yield
+        except StoppedError:
+            raise
+        except KeyboardInterrupt:
+            self._tell({"event": "stopped"})
+            raise
+        except Exception as error:
+            with suppress(RunError):  # The disk, perhaps: the error itself says more.
+                self._tell({"event": "failed", "task": task.name, **failure(error)})
+            raise
 
     def _take_up(self) -> bool:
         """Put everything to where the last checkpoint left it; whether that is inside a task."""
@@ -258,11 +266,8 @@ class Course:
         if state is None:
             self._tell({"event": "run", **self._described})
             for task in experiment.tasks:
-                try:
+                with self._telling(task):
                     self.method.check(task)
-                except ClnpError as error:
-                    self._tell_failure(task, error)
-                    raise
             return False
         if state["progress"] is None:
             return False
@@ -312,12 +317,6 @@ class Course:
             }
         )
 
-    def _tell_failure(self, task: Task, error: ClnpError) -> None:
-        # What is said of files and disks can be mended, and the run goes on.
-        mendable = isinstance(error, RunError)
-        what = {"task": task.name, "reason": str(error), "mendable": mendable}
-        self._tell({"event": "failed", **what})
-
     def _tell(self, event: Event) -> None:
         written = self.run.log(event)
         self.on_event(event)
@@ -365,17 +364,11 @@ class Course:
                 assert found is not None
                 note_elsewhere(record, here, found[1])
 
-    def _judge(self, tasks: Sequence[Task]) -> None:
+    def _judge(self) -> None:
         """Run the test data of every task learnt so far: its score, and whether a bit differs."""
-        row: list[float | None] = []
-        for task, record in zip(tasks, self.tally.done, strict=True):
-            judged = self._outcome(self.method, task)
-            score, digest = judged if judged is not None else (None, None)
-            row.append(score)
-            note(record, self._arithmetic, digest)
-            if record["test_score"] is None:
-                record["test_score"] = score  # Learnt only now, with all others.
-        self.tally.scores.append(row)
+        learnt = self.experiment.tasks[: len(self.tally.done)]
+        outcomes = [self._outcome(self.method, task) for task in learnt]
+        row = self.tally.judge(outcomes, self._arithmetic)
         last, figures = self.tally.done[-1], self.method.figures()
         self._tell(
             {

@@ -11,7 +11,7 @@ from .ledger import aligned
 from .metrics import forgetting
 from .ours import is_ours, method_of
 from .outlook import Forecast
-from .runs import again
+from .runs import RESULT, again
 
 MOST_TASKS = 5
 """Tasks that a sentence names."""
@@ -67,6 +67,10 @@ def status(
         lines.append(f"failed after {num_done} of {num_tasks} tasks: {events[-1]['reason']}")
         if not events[-1].get("mendable"):
             lines.append("the same would happen again: change the recipe, and begin a new run")
+        elif again(path) not in events[-1]["reason"]:
+            lines.append(f"once that is mended, {again(path)} goes on")
+    elif events and events[-1]["event"] == "finished":
+        lines.append(f"finished, but its {RESULT} is missing; {again(path)} writes it anew")
     else:
         stopped = bool(events) and events[-1]["event"] == "stopped"
         if stopped:

@@ -1,9 +1,10 @@
 """What a run has come to so far."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .judgement import note
 from .runs import FORMAT
 
 
@@ -27,6 +28,25 @@ class Tally:
     def finished(self) -> bool:
         """Whether there is no task left, or no room for it."""
         return self.full is not None or len(self.done) == self.num_tasks
+
+    def add(self, record: dict[str, Any], now: float) -> None:
+        """Note a task that has ended, at this second of the run."""
+        self.done.append(record)
+        self.task_seconds.append(now - self.began)
+
+    def judge(
+        self, outcomes: Sequence[tuple[float, str] | None], arithmetic: str
+    ) -> list[float | None]:
+        """Note the score and the SHA-256 of the outputs of each ended task; the scores."""
+        row = []
+        for record, outcome in zip(self.done, outcomes, strict=True):
+            score, digest = (None, None) if outcome is None else outcome
+            row.append(score)
+            note(record, arithmetic, digest)
+            if record["test_score"] is None:
+                record["test_score"] = score  # Learnt only now, with all others.
+        self.scores.append(row)
+        return row
 
     def state(self) -> dict[str, Any]:
         """All that `restore` needs."""

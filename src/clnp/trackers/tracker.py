@@ -88,6 +88,13 @@ class Tracker(Protocol):
         """Take note of the end: the result, or what kept the run or the tracker from going on."""
 
 
+def is_tracker(value: object) -> bool:
+    """Whether it can be told of a run; its class cannot."""
+    return not isinstance(value, type) and all(
+        hasattr(value, name) for name in ("begin", "event", "end")
+    )
+
+
 def require(package: str, extra: str) -> None:
     """Raise a `RunError` that names the extra if the package is not installed."""
     if importlib.util.find_spec(package) is None:
