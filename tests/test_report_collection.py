@@ -46,6 +46,19 @@ def test_members_are_told_apart_by_as_little_as_needed(tmp_path):
     ]
 
 
+def test_runs_of_recipes_and_of_python_programs_are_called_what_they_are(tmp_path):
+    runs = [write_run(tmp_path / name, margin=margin) for name, margin in (("a", 1.0), ("b", 2.0))]
+
+    def called(*names):
+        for run, name in zip(runs, names, strict=True):
+            config = json.loads((run / "config.json").read_text())
+            (run / "config.json").write_text(json.dumps({**config, "recipe": name}))
+        return read_collection(runs).title
+
+    assert called("one", "two") == "2 recipes: 2 runs compared"
+    assert called("one", None) == "2 experiments: 2 runs compared"
+
+
 def test_orders_that_the_seed_draws_are_no_other_setting(tmp_path):
     runs = [write_run(tmp_path / f"run{seed}", seed=seed) for seed in (0, 1)]
     for run in runs:

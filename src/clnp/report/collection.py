@@ -220,7 +220,8 @@ def settings_of(run: RunHistory) -> dict[str, Any]:
 def _title(members: Sequence[Member]) -> str:
     runs = _all_runs(members)
     recipes = list(dict.fromkeys(clean(run.recipe) for run in runs))
-    title = recipes[0] if len(recipes) == 1 else f"{len(recipes)} recipes"
+    kind = "recipes" if all(run.config.get("recipe") for run in runs) else "experiments"
+    title = recipes[0] if len(recipes) == 1 else f"{len(recipes)} {kind}"
     if len(members) > 1:
         return f"{title}: {len(members)} {_kind(members)} compared"
     if len(runs) > 1:
