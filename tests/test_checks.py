@@ -2,16 +2,19 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass, make_dataclass
 
 import pytest
 import torch
 
 import clnp
 from clnp.baselines.ewc import EWC
+from clnp.baselines.finetune import Finetune
 from clnp.baselines.hat import HAT
 from clnp.baselines.joint import Joint
 from clnp.baselines.packnet import PackNet
 from clnp.baselines.si import SI
+from clnp.baselines.strategy import Strategy
 from clnp.errors import ArgumentError
 from networks import mlp
 
@@ -55,3 +58,38 @@ def test_a_baseline_is_given_by_its_settings(baseline):
     task = clnp.Task("a", (x, torch.arange(8) % 4))
     with pytest.raises(ArgumentError, match="it must be settings of one, such as"):
         clnp.Experiment(mlp(), x[:2], [task], baseline=baseline)
+
+
+@dataclass(frozen=True)
+class Own(Finetune):
+    """A method of a user's."""
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """One that does not say how it is trained."""
+
+    def strategy(self, net):
+        return Strategy()
+
+
+@dataclass(frozen=True)
+class Idle:
+    """One that does nothing."""
+
+    training: clnp.Training | None = None
+
+
+def test_a_method_of_ones_own_is_refused_where_it_cannot_be_one():
+    x = torch.rand(8, 6)
+    task = clnp.Task("a", (x, torch.arange(8) % 4))
+    for wrong in (Untrained(), Idle(), Own):
+        with pytest.raises(ArgumentError, match="your own with `training` and `strategy`"):
+            clnp.Experiment(mlp(), x[:2], [task], baseline=wrong)
+    for taken in ("Ewc", "CLNP"):
+        kind = make_dataclass(taken, [], bases=(Finetune,), frozen=True)
+        with pytest.raises(ArgumentError, match=f"called '{taken.lower()}' is there already"):
+            clnp.Experiment(mlp(), x[:2], [task], baseline=kind())
+    with pytest.raises(ArgumentError, match=r"baseline\.training is a int"):
+        clnp.Experiment(mlp(), x[:2], [task], baseline=Own(training=3))
+    assert clnp.Experiment(mlp(), x[:2], [task], baseline=Own()).method == "own"

@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from clnp.document import parse
 from clnp.reference import markdown
 from clnp.report.collection import read_collection
 from clnp.schema import build
+from forgetting import Crash
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
@@ -39,7 +41,7 @@ def blocks(path: Path, language: str) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
 
 
-def run_blocks(path: Path, names: dict[str, object]) -> dict[str, object]:
+def run_blocks(path: Path, names: dict[str, Any]) -> dict[str, Any]:
     """The names after the Python blocks of the page have run, one after the other."""
     for line, source in blocks(path, "python"):
         # Empty lines in front, so that a traceback points to the line in the page.
@@ -144,11 +146,23 @@ def test_methods_are_compared_from_python(tmp_path, monkeypatch):
     x = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
     labelled = [(x, (x[:, place] > 0).long()) for place in range(2)]
     tasks = [clnp.Task(str(place), data, test=data) for place, data in enumerate(labelled)]
-    config = clnp.LearnerConfig(training=clnp.Training(epochs=1))
+    config = clnp.LearnerConfig(training=clnp.Training(epochs=2))
     given = {"model": clnp.MLP(6, (8, 8), 2), "x": x, "tasks": tasks, "config": config}
-    run_blocks(ROOT / "docs/comparing.md", given)
+    names = run_blocks(ROOT / "docs/comparing.md", given)
     page = (tmp_path / "runs/report/report.html").read_text(encoding="utf-8")
     assert all(name in page for name in ("clnp", "single", "ewc", "packnet"))
+    page = (tmp_path / "runs/mine/report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("clnp", "l2"))
+
+    def crash(event):
+        if event["event"] == "epoch" and event["task"] == "1":
+            raise Crash
+
+    with pytest.raises(Crash):
+        names["experiment"].run("runs/broken", checkpoint_seconds=0, on_event=crash)
+    whole, result = (names["experiment"].run(f"runs/{name}") for name in ("l2", "broken"))
+    assert {**result, "timings": 0} == {**whole, "timings": 0}
+    assert result["method"] == "l2"
 
 
 def test_the_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .arguments import check_kind, listed, number_of_seconds, whole_number
-from .baselines.methods import BASELINES, method_for, takes_more_tasks
+from .baselines.methods import check_baseline, method_for, name_of, takes_more_tasks
 from .checkpoint import attached
 from .config import LearnerConfig
 from .environment import arithmetic, describe, peak_bytes
@@ -23,7 +23,6 @@ from .judgement import is_known, judge, note_elsewhere
 from .likeness import check_alike, describe_model, fingerprints
 from .method import Method, Setting
 from .neural_pruning import NeuralPruning
-from .ours import OURS
 from .runs import (
     CHECKPOINT,
     CONFIG,
@@ -43,7 +42,7 @@ from .tally import Tally
 from .task import Task, checked_tasks
 from .trackers.audience import Audience, tell_again
 from .trackers.tracker import Tracker, is_tracker
-from .training import Training, check_optimizers
+from .training import check_optimizers
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,8 @@ class Experiment:
 
     `model`, `example_input`, `head` and `classifier` are those of `ContinualNet`; the network is on
     the device of the model. The same seed gives the same result, bit for bit on a CPU. `baseline`
-    has the settings of another method to learn them with, such as `clnp.baselines.ewc.EWC()`.
+    has the settings of another method to learn them with, such as `clnp.baselines.ewc.EWC()`, or of
+    one of your own: a dataclass with `training` and `strategy` (`clnp.baselines.strategy`).
     """
 
     model: nn.Module
@@ -76,14 +76,8 @@ class Experiment:
         for unused in self.config.unused(names):
             message = f"config.tasks: {unknown_name('task', unused, names)}"
             raise ArgumentError(message, argument="config")
-        if self.baseline is not None and not isinstance(self.baseline, BASELINES):
-            raise ArgumentError(
-                f"baseline is {self.baseline!r}; it must be settings of one, such as "
-                "clnp.baselines.ewc.EWC()",
-                argument="baseline",
-            )
-        if self.baseline is not None and self.baseline.training is not None:
-            check_kind("baseline.training", self.baseline.training, Training, "a Training, or None")
+        if self.baseline is not None:
+            check_baseline(self.baseline)
         own = self.config.candidates() if self.baseline is None else [self.baseline.training]
         check_optimizers([each or self.config.training for each in own], self.model)
 
@@ -104,7 +98,7 @@ class Experiment:
     @property
     def method(self) -> str:
         """The name of the method that learns."""
-        return OURS if self.baseline is None else type(self.baseline).__name__.lower()
+        return name_of(self.baseline)
 
     def run(
         self,

@@ -1,11 +1,14 @@
 """The baselines by name, their settings in a recipe, and what carries them out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from ..arguments import check_kind
+from ..errors import ArgumentError
 from ..method import Method, Setting
 from ..ours import OURS
+from ..training import Training
 from .dense_method import DenseMethod
 from .ewc import EWC
 from .finetune import Finetune
@@ -47,6 +50,34 @@ NAMES = (OURS, *(each.name for each in fields(Methods)))
 def baseline_of(methods: Methods, name: str) -> Any:
     """The settings of the baseline of that name; None for neural pruning."""
     return None if name == OURS else getattr(methods, name)
+
+
+def check_baseline(settings: Any) -> None:
+    """Raise an `ArgumentError` unless these are settings of a baseline: one of ours or a user's."""
+    kind = type(settings)
+    if kind not in BASELINES:
+        # A strategy gets settings of which `training` has been replaced.
+        own = is_dataclass(kind) and callable(getattr(kind, "strategy", None))
+        if not own or "training" not in {each.name for each in fields(settings)}:
+            raise ArgumentError(
+                f"baseline is {settings!r}; it must be settings of one, such as "
+                "clnp.baselines.ewc.EWC(), or a dataclass of your own with `training` and "
+                "`strategy`",
+                argument="baseline",
+            )
+        if name_of(settings) in NAMES:
+            raise ArgumentError(
+                f"a method called {name_of(settings)!r} is there already: give the class "
+                f"{kind.__name__} another name",
+                argument="baseline",
+            )
+    if settings.training is not None:
+        check_kind("baseline.training", settings.training, Training, "a Training, or None")
+
+
+def name_of(settings: Any) -> str:
+    """The name of the baseline with these settings; None are those of neural pruning."""
+    return OURS if settings is None else type(settings).__name__.lower()
 
 
 def method_for(baseline: Any, setting: Setting, state: Mapping[str, Any] | None) -> Method:

@@ -163,9 +163,8 @@ class SIStrategy(Strategy):
         self.averages = state["averages"]
 
     def stored_bytes(self) -> dict[str, int]:
-        """Three numbers for each weight that tasks share; a task needs them all to be learnt."""
-        kept = [*self.importance.values(), *self.anchor.values(), *self.path.values()]
-        stored = {"importance": sum(tensor.nbytes for tensor in kept)}
+        """Omega for each weight that tasks share: each task begins theta~ and omega anew."""
+        stored = {"importance": sum(tensor.nbytes for tensor in self.importance.values())}
         if self.averages:
             known = [value for each in self.averages.values() for value in each.values()]
             stored["optimizer"] = sum(each.nbytes for each in known if isinstance(each, Tensor))

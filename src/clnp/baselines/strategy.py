@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ..task import Task, TaskData
-from ..trainable import StepRule
+from ..trainable import StepRule as StepRule
 
 
 class Strategy:
