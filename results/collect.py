@@ -8,7 +8,7 @@
                                                    a line for each run in results/FILE, with what
                                                    was set against the recipe
 
-RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
+Without a RUN, summary or table are made again of what is there. RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
 each run that has its `result` and `environment`. `--commit` names the source where the environment
 does not know it; results of sources with changes that are not committed are refused. `--variant`
 puts a comparison whose recipe was changed into results/compare-RECIPE-VARIANT.
@@ -156,7 +156,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("recipe", metavar="RECIPE")
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path)
+    parser.add_argument("runs", nargs="*", metavar="RUN", type=Path)
     parser.add_argument("--comparison", action="store_true", help="several methods")
     parser.add_argument("--tried", metavar="FILE", help="a search: a line for each run")
     parser.add_argument("--commit")

@@ -483,3 +483,8 @@ def test_a_report_can_be_made_from_committed_results(tmp_path):
         assert all(run.finished for run in found.runs)
         averages = [sum(run.scores[-1]) / len(run.scores[-1]) for run in found.runs]
         assert sum(averages) / len(averages) == pytest.approx(summary["average"]["mean"])
+
+
+def test_what_is_cited_is_this_version():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {clnp.__version__}\n" in text
