@@ -8,7 +8,9 @@
                                                    a line for each run in results/FILE, with what
                                                    was set against the recipe
 
-Without a RUN, summary or table are made again of what is there. RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
+Without a RUN, summary or table are made again of what is there.
+
+RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
 each run that has its `result` and `environment`. `--commit` names the source where the environment
 does not know it; results of sources with changes that are not committed are refused. `--variant`
 puts a comparison whose recipe was changed into results/compare-RECIPE-VARIANT.
@@ -162,6 +164,8 @@ def main() -> None:
     parser.add_argument("--commit")
     parser.add_argument("--variant", help="what a comparison's recipe was changed to")
     options = parser.parse_args()
+    if options.tried and not options.runs:
+        parser.error("a search is collected from its runs: name them")
     if options.tried:
         collect_tried(HERE / options.tried, options.runs, options.commit)
     elif options.comparison:

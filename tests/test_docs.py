@@ -451,6 +451,11 @@ def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
         ["ewc", "70.50 ± 0.71"],
     ]
     assert {file.suffix for file in folder.glob("comparison.*")} == {".txt", ".csv", ".md", ".tex"}
+    before = (folder / "comparison.txt").read_text()
+    (folder / "comparison.txt").write_text("old")
+    monkeypatch.setattr("sys.argv", ["collect.py", "--comparison", "x"])
+    collect.main()
+    assert (folder / "comparison.txt").read_text() == before
     collect.collect_comparison("x", [tmp_path / "runs" / "ewc"], None, "changed")
     assert [row[0] for row in tables.comparison("x-changed")[1:]] == ["ewc"]
 
