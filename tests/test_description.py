@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import clnp
-from clnp.description import Description
+from clnp.description import Description, kind_of
+from clnp.likeness import describe_model
 from networks import ConvNet, Residual
 
 
@@ -88,3 +89,23 @@ def test_a_model_with_other_attributes_is_loaded_with_a_warning(tmp_path):
         with pytest.warns(UserWarning, match=message) as caught:
             clnp.ContinualNet.load(tmp_path / "net", Told(**others))
         assert [each.filename for each in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.BatchNorm2d(6), "6, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True"),
+        (
+            nn.InstanceNorm1d(6),
+            "6, eps=1e-05, momentum=0.1, affine=False, track_running_stats=False",
+        ),
+        (nn.GroupNorm(2, 6), "2, 6, eps=1e-05, affine=True"),
+        (nn.LayerNorm(6), "(6,), eps=1e-05, elementwise_affine=True"),
+        (nn.LayerNorm(6, bias=False), "(6,), eps=1e-05, elementwise_affine=True, bias=False"),
+        (nn.Linear(2, 3), "in_features=2, out_features=3, bias=True"),
+    ],
+)
+def test_all_versions_of_pytorch_are_described_in_the_same_words(module, expected):
+    """PyTorch 2.11 does not say of layers that normalise whether they have a bias; 2.15 does."""
+    assert kind_of(module) == f"{type(module).__name__}({expected})"
+    assert describe_model(module) == [kind_of(module)]

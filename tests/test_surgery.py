@@ -1,4 +1,5 @@
 import copy
+import inspect
 import pickle
 
 import pytest
@@ -191,3 +192,13 @@ def test_methods_of_a_class_that_would_be_hidden_are_refused():
     model = nn.Sequential(Opening(6, 5), nn.ReLU(), nn.Linear(5, 3))
     with pytest.raises(GraphError, match="0: has an attribute 'open'"):
         clnp.ContinualNet(model, torch.randn(2, 6))
+
+
+@pytest.mark.skipif(
+    "bias" not in inspect.signature(nn.BatchNorm2d).parameters, reason="needs a newer PyTorch"
+)
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_norm_without_a_bias_stays_without(affine):
+    made = plain_layer(nn.BatchNorm2d(6, affine=affine, bias=False), num_outputs=3, num_inputs=3)
+    assert made.bias is None
+    assert (made.weight is not None) == affine

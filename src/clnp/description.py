@@ -1,5 +1,6 @@
 """What a model is made of, to tell whether another one can take its place."""
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from torch import nn
 
 _LONGEST = 200
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Description:
         modules = {
             path or "(model)": type(module).__name__
             if "drop" in type(module).__name__.lower()
-            else f"{type(module).__name__}({module.extra_repr()})"
+            else kind_of(module)
             for path, module in model.named_modules()
         }
         attributes = {
@@ -69,6 +71,16 @@ class Description:
     def from_json(fields: Mapping[str, Any]) -> "Description":
         """The description that `to_json` wrote."""
         return Description(fields["modules"], fields["attributes"])
+
+
+def kind_of(module: nn.Module) -> str:
+    """Its class and settings: the same words in all versions of PyTorch."""
+    told = module.extra_repr()
+    if isinstance(module, _NORMALISING):
+        # Some versions say whether there is a bias, and some do not.
+        told = re.sub(r", bias=\w+", "", told)
+        told += ", bias=False" if module.weight is not None and module.bias is None else ""
+    return f"{type(module).__name__}({told})"
 
 
 def _is_plain(value: object) -> bool:

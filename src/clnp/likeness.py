@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from .batches import is_pair
+from .description import kind_of
 from .errors import RunError
 from .identity import HOLDING, plain
 from .objective import OBJECTIVES, objective_named
@@ -112,7 +113,7 @@ def describe_model(model: nn.Module) -> list[str]:
     """
     lines = []
     for path, module in model.named_modules():
-        kind = f"{path} {type(module).__name__}({module.extra_repr()})".lstrip()
+        kind = f"{path} {kind_of(module)}".lstrip()
         own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         known = type(module).__module__.startswith("torch.nn.")
         told = [

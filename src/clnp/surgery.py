@@ -67,9 +67,10 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
             **where,
         )
     elif isinstance(layer, NORMS):
-        made = kind(
-            num_outputs, eps=layer.eps, momentum=layer.momentum, affine=layer.affine, **where
-        )
+        # Only newer versions of PyTorch know of the word.
+        bias = {"bias": False} if layer.affine and layer.bias is None else {}
+        settings = {"eps": layer.eps, "momentum": layer.momentum, "affine": layer.affine, **bias}
+        made = kind(num_outputs, **settings, **where)
     else:
         made = _empty(kind, num_outputs, **where)
     made.train(layer.training)
