@@ -68,7 +68,7 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
         )
     elif isinstance(layer, NORMS):
         # Only newer versions of PyTorch know of the word.
-        bias = {"bias": False} if layer.affine and layer.bias is None else {}
+        bias: dict[str, Any] = {"bias": False} if layer.affine and layer.bias is None else {}
         settings = {"eps": layer.eps, "momentum": layer.momentum, "affine": layer.affine, **bias}
         made = kind(num_outputs, **settings, **where)
     else:

@@ -10,7 +10,6 @@ import math
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +53,14 @@ class _Unpickler(pickle.Unpickler):
         return admitted
 
 
-@dataclass(frozen=True, slots=True)
 class _Admitted:
     """A function that a pickle may call, and do nothing else with."""
 
-    function: Callable[..., Any]
+    # No dataclass: up to Python 3.11.3, one with slots has a `__setstate__` of its own.
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
