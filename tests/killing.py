@@ -1,7 +1,8 @@
 """Runs that are really killed: `python killing.py FOLDER SEED NUM_KILLS` prints what happened.
 
-The run is carried out in forks of this process, which has paid for importing PyTorch, and each fork
-gets SIGKILL at a random moment, or as soon as a file is being written. What remains is gone on with
+The run is carried out in forks of this process, which has paid for importing PyTorch. Each fork
+goes a random part further, by what it has told, so that it is the same on a busy machine, and gets
+SIGKILL at a random moment then, or as soon as a file is being written. What remains is gone on with
 until one of them lives to the end.
 """
 
@@ -54,6 +55,11 @@ def is_alive(process: int) -> bool:
     return not found
 
 
+def size_of(events: Path) -> int:
+    """How much a run has told so far, in bytes."""
+    return events.stat().st_size if events.exists() else 0
+
+
 def main(folder: str, seed: str, num_kills: str) -> None:
     # Everything that a fork would have to import is imported once, here.
     import torch
@@ -72,12 +78,9 @@ def main(folder: str, seed: str, num_kills: str) -> None:
     os.dup2(devnull, 1)
     start = time.monotonic()
     process = fork("run", str(recipe), "--out", str(whole))
-    started = 0.0
     while is_alive(process):
-        if not started and (whole / "checkpoint.safetensors").exists():
-            started = time.monotonic() - start
-        time.sleep(0.001)
-    seconds = time.monotonic() - start
+        time.sleep(0.01)
+    told, seconds = size_of(whole / "events.jsonl"), time.monotonic() - start
 
     kills = {"at random": 0, "while writing": 0, "before the first checkpoint": 0}
     while True:
@@ -92,13 +95,14 @@ def main(folder: str, seed: str, num_kills: str) -> None:
                 time.sleep(0.01)
             break
         writing = random.random() < 0.5
-        latest = started + 3 * seconds / int(num_kills)
-        until = time.monotonic() + random.uniform(0.5 * started, latest)
-        alive = True
-        while (alive := is_alive(process)) and (writing or time.monotonic() < until):
-            left_over = broken.exists() and list(broken.glob(".clnp-*"))
-            if writing and left_over and time.monotonic() > until:
-                break
+        until = size_of(broken / "events.jsonl") + random.uniform(0, 2 * told / int(num_kills))
+        while alive := is_alive(process):
+            if size_of(broken / "events.jsonl") > until:
+                if not writing:
+                    time.sleep(random.uniform(0, 0.01 * seconds))
+                    break
+                if list(broken.glob(".clnp-*")):
+                    break
         if not alive:
             break
         os.kill(process, signal.SIGKILL)
