@@ -212,7 +212,7 @@ def named(*names):
 
 def test_samples_count_unless_they_are_not_there(tmp_path):
     other = {**named("a"), "tasks": [{"name": "a", "train": "2 samples", "test": "1 sample"}]}
-    assert check_alike(other, named("a"), tmp_path, data=False) == 0
+    assert check_alike(other, named("a"), tmp_path, data=False) == 1
     with pytest.raises(RunError, match="its task 1, 'a', has "):
         check_alike(other, named("a"), tmp_path)
     with pytest.raises(RunError, match="its task 1 is 'b', not 'a'"):
@@ -220,8 +220,31 @@ def test_samples_count_unless_they_are_not_there(tmp_path):
 
 
 def test_tasks_may_be_added_at_the_end(tmp_path):
-    assert check_alike(named("a", "b"), named("a", "b"), tmp_path) == 0
-    assert check_alike(named("a", "b", "c"), named("a"), tmp_path) == 2
+    assert check_alike(named("a", "b"), named("a", "b"), tmp_path) == 2
+    assert check_alike(named("a", "b", "c"), named("a"), tmp_path) == 1
+
+
+def test_tasks_after_those_that_count_may_be_others(tmp_path):
+    known = {**named("a", "b", "c"), "learner": {"margin": 1, "tasks": {"b": 1, "c*": 2}}}
+
+    def alike(*names, at_least=1, **settings):
+        learner = {"margin": 1, "tasks": settings}
+        return check_alike(
+            {**named(*names), "learner": learner}, known, tmp_path, at_least=at_least
+        )
+
+    own = {"b": 1, "c*": 2}
+    assert alike("a", "b", "c", **own) == 3
+    assert alike("a", "b", "c", "d", **own) == 3
+    assert alike("a", "b", "x", **own) == 2
+    assert alike("a", "b", b=1) == 2
+    assert alike("a", "b", "c", **{**own, "c*": 3}) == 2
+    assert alike("a", "b", "c", **{**own, "b": 3}) == 1
+    assert alike("a") == 1
+    with pytest.raises(RunError, match=r"its learner\.tasks\.b is 1, not 3"):
+        alike("a", "b", "c", at_least=2, **{**own, "b": 3})
+    with pytest.raises(RunError, match="has a task that is not given: 'b'"):
+        alike("a", at_least=2)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from torch import nn
 
 from .arguments import check_kind, listed, number_of_seconds, whole_number
 from .baselines.methods import check_baseline, method_for, name_of, takes_more_tasks
-from .checkpoint import attached
 from .config import LearnerConfig
+from .continuation import saved
 from .environment import arithmetic, describe, peak_bytes
 from .errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
 from .events import Event
@@ -122,7 +122,8 @@ class Experiment:
         path, described = expanded(directory), self.to_json()
         going_on = (path / CONFIG).is_file()
         result = read_json(path, RESULT, {}) if going_on else {}
-        if result.get("finished") and not check_alike(described, read_config(path), path):
+        finished = bool(result.get("finished"))
+        if finished and check_alike(described, read_config(path), path) == len(self.tasks):
             if told:
                 tell_again(path, told)
             return dict(result)
@@ -197,7 +198,7 @@ class Course:
     def _learn(self, task: Task, *, resumed: bool) -> None:
         tally = self.tally
         if not resumed:
-            tally.began = self.run.seconds
+            tally.began, tally.told = self.run.seconds, self.run.state()["num_event_bytes"]
             self._announce("begin", task)
         try:
             record = self.method.learn(task)
@@ -229,21 +230,19 @@ class Course:
         experiment, run = self.experiment, self.run
         config = read_config(run.path)
         # One that has learnt nothing is begun anew, whatever it was begun with.
-        begun = has_learnt(run.path)
-        num_added = check_alike(self._described, config, run.path) if begun else 0
-        state = None
-        path = run.path / CHECKPOINT
-        if path.exists():
-            state = attached(path)
-            check_alike(self._described, state["experiment"], path)
+        begun, state = has_learnt(run.path), None
+        if (run.path / CHECKPOINT).exists():
+            state, num_alike = saved(run.path, self._described, experiment.baseline)
             self.tally.restore(state)
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
-        if num_added:
-            self._check_added(num_added)
+        elif begun:
+            num_alike = check_alike(self._described, config, run.path)
+        if begun and num_alike < len(experiment.tasks):
+            self._check_added(experiment.tasks[num_alike:])
         self.method = self._method(state)
         now = {**config, **self._described}
-        if num_added or (not begun and now != config):
+        if now != config:
             recipe = {} if self._recipe is None else {RECIPE: self._recipe}
             run.reopen({**recipe, CONFIG: to_json(now, indent=1)})
         if self.method.device.type == "cuda":
@@ -268,15 +267,15 @@ class Course:
         self._announce("resumed", experiment.tasks[len(self.tally.done)])
         return True
 
-    def _check_added(self, num_added: int) -> None:
-        """Raise an error unless the run can have that many tasks at the end too."""
+    def _check_added(self, tasks: Sequence[Task]) -> None:
+        """Raise an error unless the run can have these tasks at the end."""
         if not takes_more_tasks(self.experiment.baseline):
             raise RunError(
                 f"{self.run.path}: {self.experiment.method} learns all tasks at the same time, so "
                 "that none can be added; begin a new run"
             )
         fresh = self._method(None)  # The network of the run may be inside a task.
-        for task in self.experiment.tasks[-num_added:]:
+        for task in tasks:
             fresh.check(task)
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:

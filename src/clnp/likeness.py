@@ -126,31 +126,48 @@ def describe_model(model: nn.Module) -> list[str]:
 
 
 def check_alike(
-    now: Mapping[str, Any], before: Mapping[str, Any], path: Path, *, data: bool = True
+    now: Mapping[str, Any],
+    before: Mapping[str, Any],
+    path: Path,
+    *,
+    at_least: int | None = None,
+    data: bool = True,
 ) -> int:
-    """How many tasks an experiment adds to those of a run, which come first.
+    """How many of an experiment's first tasks are those of a run.
 
-    A `RunError` names the first difference if there is any other. A run may say more than an
-    experiment does: what its recipe is called, where its data is. Without `data`, the samples of
-    tasks do not count.
+    A `RunError` names the first difference if that is fewer than `at_least`, or than the run has,
+    or if anything but tasks and their settings is another. A run may say more than an experiment
+    does: what its recipe is called, where its data is. Without `data`, the samples of tasks do not
+    count.
     """
     here = json.loads(to_json(now))
     there = {name: before[name] for name in here if name in before} if before else before
     if not data:
         here, there = _without_samples(here), _without_samples(there)
     given, known = _tasks(here), _tasks(there)
-    num = min(len(given), len(known))
-    if len(given) != len(known):
-        # Which task is another says more than that there are more or fewer.
-        here, there = {**here, "tasks": given[:num]}, {**there, "tasks": known[:num]}
-        names = [_name(task) for task in known]
-        here = {**here, "learner": _settings_of(here.get("learner"), names)}
-    found = _difference(here, there, "")
+    least = len(known) if at_least is None else at_least
+    most = min(len(given), len(known))
+    found = _difference_of_first(min(least, most), here, there)
     if found is not None:
         raise RunError(f"{path} holds another experiment: its {_told(*found, known)}")
-    if len(given) < len(known):
-        raise RunError(f"{path} has a task that is not given: {_name(known[num])!r}")
-    return len(given) - len(known)
+    if len(given) < least:
+        raise RunError(f"{path} has a task that is not given: {_name(known[len(given)])!r}")
+    alike = (n for n in range(least, most) if _difference_of_first(n + 1, here, there))
+    return next(alike, most)
+
+
+def _difference_of_first(num: int, now: Any, before: Any) -> tuple[str, Any, Any] | None:
+    """Where two experiments differ first, if they had that many tasks."""
+    names = [_name(task) for task in _tasks(before)[:num]]
+
+    def part(experiment: Any) -> Any:
+        if not isinstance(experiment, Mapping) or "tasks" not in experiment:
+            return experiment
+        tasks = _tasks(experiment)[:num]
+        learner = _settings_of(experiment.get("learner"), names)
+        return {**experiment, "tasks": tasks, **({"learner": learner} if learner else {})}
+
+    return _difference(part(now), part(before), "")
 
 
 def _without_samples(experiment: Any) -> dict[str, Any]:

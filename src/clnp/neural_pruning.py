@@ -31,6 +31,8 @@ class NeuralPruning:
             )
         else:
             self.net = ContinualNet.load(path, setting.model)
+            if state["progress"] is None and self.net.open_task is not None:
+                self.net.abandon_task()  # The task has been exchanged for another.
         self.learner = Learner(
             self.net,
             config,

@@ -13,7 +13,8 @@ class Tally:
     """The records of the tasks that have ended, and what they took.
 
     `scores` has a row for each of them, with the scores of all tasks up to it; `began` is when the
-    one that is being learnt was begun, in seconds of the run. `full` says why no more fit.
+    one that is being learnt was begun, in seconds of the run, and `told` how much the run had told
+    before, in bytes of events. `full` says why no more fit.
     """
 
     num_tasks: int
@@ -21,6 +22,7 @@ class Tally:
     scores: list[list[float | None]] = field(default_factory=list)
     task_seconds: list[float] = field(default_factory=list)
     began: float = 0.0
+    told: int = 0
     full: str | None = None
     peak_bytes: int = 0
 

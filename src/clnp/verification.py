@@ -164,19 +164,21 @@ def restored(
 ) -> Rebuilt:
     """The network of the run of an experiment; a `ForgettingError` if it is not what it was."""
     checkpoint, described = place / CHECKPOINT, experiment.to_json()
-    check_alike(described, config, place, data=not absent)
+    # In this order, and at once: a run that goes on writes its checkpoint first.
+    result = read_json(place, RESULT, {})
+    # Tasks that have not ended may be others by now.
+    ended: dict[str, Any] = {"at_least": len(result.get("tasks", ())), "data": not absent}
+    check_alike(described, config, place, **ended)
     if experiment.baseline is not None:
         raise RunError(
             f"{place} was learnt by {experiment.method}, which promises nothing that could be "
             "verified; what it has forgotten is in its result"
         )
-    # In this order, and at once: a run that goes on writes its checkpoint first.
-    result = read_json(place, RESULT, {})
     net = ContinualNet.load(checkpoint, experiment.model, check=False)
     net.verify()
     with reading(place):
         # What no ended task reads may be damaged too.
-        check_alike(described, attached(checkpoint)["experiment"], checkpoint, data=not absent)
+        check_alike(described, attached(checkpoint)["experiment"], checkpoint, **ended)
         _check_figures(net, experiment, result)
     return Rebuilt(experiment, net, result, device, tuple(absent))
 
