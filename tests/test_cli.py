@@ -516,6 +516,30 @@ def test_tasks_can_be_added_to_a_run(run, folder, capsys):
     fails(capsys, 2, r"run holds a run; clnp resume run goes on with it; or .*", *more, "run")
 
 
+def test_a_task_that_was_added_and_failed_can_be_mended_or_left_out(run, folder, capsys):
+    """`run` is in the folder, and has two of three tasks."""
+    first = read_json(run, RESULT, {})
+    more = ["run", "small.toml", "--quiet", "--set", "stream.num_tasks=3", "--set"]
+    lr = 'learner.tasks."digits 4-5".lrs=[{}]'
+    bad = [*more, lr.format("1e30"), "--out", "run"]
+    for _ in range(2):
+        fails(capsys, 1, "every candidate of task 'digits 4-5' diverged.*", *bad)
+        assert cli.main(["inspect", "run"]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "or leave it out; clnp run RECIPE --out run goes on" in told
+        assert cli.main(["run", "small.toml", "--quiet", "--out", "run"]) == 0
+        assert {**read_json(run, RESULT, {}), "timings": 0} == {**first, "timings": 0}
+        assert cli.main(["verify", "run"]) == 0
+        capsys.readouterr()
+    fails(capsys, 1, "every candidate .*", *bad)
+    for name in ("run", "whole"):
+        assert cli.main([*more, lr.format("0.01"), "--out", name]) == 0
+    results = [read_json(folder / name, RESULT, {}) for name in ("run", "whole")]
+    assert {**results[0], "timings": 0} == {**results[1], "timings": 0}
+    for name in ("recipe.toml", "config.json"):
+        assert (run / name).read_text() == (folder / "whole" / name).read_text()
+
+
 def test_a_run_that_has_learnt_nothing_is_begun_anew(folder, capsys, monkeypatch):
     """Killed at its first event; then by another recipe, as if nothing had been there."""
     other = ["run", "small.toml", "--quiet", "--set", "learner.margin=7.0", "--out"]

@@ -282,6 +282,12 @@ def test_the_status_of_a_run_that_failed(tmp_path):
     assert "failed after 0 of 2 tasks: every candidate diverged" in text
     assert "change the recipe, and begin a new run" in text
     assert "clnp resume" not in text
+    some = {**result(), "finished": False}
+    for recipe, onward in (("mine", f"clnp run RECIPE --out {tmp_path}"), (None, again(tmp_path))):
+        text = status(tmp_path, {**config, "recipe": recipe}, [], some, [failed], 0.0)
+        assert text.endswith(f"change that task or its settings, or leave it out; {onward} goes on")
+    text = status(tmp_path, {**config, "method": "ewc"}, [], some, [failed], 0.0)
+    assert text.endswith("the same would happen again: change the recipe, and begin a new run")
     full = f"no space left; {again(tmp_path)} goes on"
     for reason, remedy in [
         (full, ""),

@@ -1,5 +1,6 @@
 """One run from the command line: where its recipe comes from, and how it is carried out."""
 
+import json
 import os
 import signal
 import sys
@@ -100,11 +101,14 @@ def begin(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silen
 
 
 def add_tasks(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence) -> Answer:
-    """Go on with a run by a recipe that is its own with more tasks; any other is refused."""
+    """Go on with a run by a recipe that is its own but for tasks which have not ended.
+
+    Any other is refused, and so is the run's own: that is what `clnp resume` is for.
+    """
     experiment = _taken_up(loaded, path, place, console)
-    with reading(path):
-        if len(experiment.tasks) <= len(read_config(path)["tasks"]):
-            raise RunError(taken(path))
+    described, known = json.loads(to_json(experiment.to_json())), read_config(path)
+    if {**known, **described} == known:
+        raise RunError(taken(path))
     with Run.open(path) as run:
         return carry_out(experiment, run, place, console, loaded=loaded)
 

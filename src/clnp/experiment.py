@@ -110,12 +110,13 @@ class Experiment:
     ) -> dict[str, Any]:
         """Learn all tasks in a run directory, from where it broke off if there is a run already.
 
-        A run that has the first of these tasks, finished or not, goes on with the others. A run of
-        another experiment is refused: with other tasks or settings, layers of another kind or size,
-        or other data. Of data in tensors, in a `TensorDataset` or in a list every number counts; of
-        other data sets, whose samples may be random, how many there are. What comes back is also in
-        `result.json`. Trackers, `clnp.TensorBoard()` for example, are told of the whole run, also
-        if it is finished.
+        A run that has the first of these tasks, finished or not, goes on with the others; those
+        that have not ended may be others than it was begun with. A run of another experiment is
+        refused: with other tasks or settings, layers of another kind or size, or other data. Of
+        data in tensors, in a `TensorDataset` or in a list every number counts; of other data sets,
+        whose samples may be random, how many there are. What comes back is also in `result.json`.
+        Trackers, `clnp.TensorBoard()` for example, are told of the whole run, also if it is
+        finished.
         """
         seconds = number_of_seconds("checkpoint_seconds", checkpoint_seconds)
         told = listed("trackers", trackers, is_tracker, what="trackers")

@@ -11,7 +11,7 @@ from .ledger import aligned
 from .metrics import forgetting
 from .ours import is_ours, method_of
 from .outlook import Forecast
-from .runs import RESULT, again
+from .runs import RESULT, again, command
 
 MOST_TASKS = 5
 """Tasks that a sentence names."""
@@ -66,7 +66,11 @@ def status(
     elif events and events[-1]["event"] == "failed":
         lines.append(f"failed after {num_done} of {num_tasks} tasks: {events[-1]['reason']}")
         if not events[-1].get("mendable"):
-            lines.append("the same would happen again: change the recipe, and begin a new run")
+            remedy = "change the recipe, and begin a new run"
+            if num_done and is_ours(config):
+                onward = command("run RECIPE --out", path) if config.get("recipe") else again(path)
+                remedy = f"change that task or its settings, or leave it out; {onward} goes on"
+            lines.append(f"the same would happen again: {remedy}")
         elif again(path) not in events[-1]["reason"]:
             lines.append(f"once that is mended, {again(path)} goes on")
     elif events and events[-1]["event"] == "finished":
