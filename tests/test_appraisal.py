@@ -58,6 +58,46 @@ def test_random_validation_data_are_the_same_for_the_plan_and_in_the_end():
         assert report.score == report.plan.score
 
 
+class Drawing(Restless):
+    """The same, drawn from a generator of its own, which nobody can seed."""
+
+    def __init__(self, x, y):
+        super().__init__(x, y)
+        self.draw = torch.Generator().manual_seed(0)
+
+    def __getitem__(self, place):
+        return self.x[place] + 0.7 * torch.randn(10, generator=self.draw), int(self.y[place])
+
+
+def test_validation_data_with_a_generator_of_its_own_are_drawn_once():
+    for seed in range(6):
+        task = Task("a", Drawing(*samples(400, seed=seed)), num_outputs=4)
+        report = learnt(task, seed=seed, norm=nn.Identity, margin=0.5)
+        assert report.score == report.plan.score
+        assert report.plan.best == report.best_score
+
+
+class Fading(Restless):
+    """Samples of which nothing is left once they have been read a few thousand times."""
+
+    num_reads = 0
+
+    def __getitem__(self, place):
+        self.num_reads += 1
+        return self.x[place] * (self.num_reads < 2500), int(self.y[place])
+
+
+def test_scores_that_fall_while_a_task_is_pruned_do_not_end_it():
+    """Validation data that are drawn anew for every score may be worse than they were before."""
+    x, y = samples(400, seed=0)
+    task = Task("a", (x, y), Fading(x, y), num_outputs=4)
+    report = learnt(task, seed=0, norm=nn.Identity, margin=0.5, resident=False)
+    assert report.best_score > 80
+    assert report.plan.best is not None
+    assert report.plan.best < report.best_score - 0.5
+    assert report.score >= report.plan.best - 0.5
+
+
 def test_a_task_in_which_nothing_is_learnt_says_so():
     """Of inputs that are all the same, no more than the most frequent class can be told."""
     x, y = samples(400, seed=0)
@@ -76,6 +116,7 @@ def test_a_task_in_which_nothing_is_learnt_says_so():
 
 def test_what_guessing_scores_is_not_known_of_everything():
     x, y = samples(400, seed=0)
-    assert learnt(Task("a", Restless(x, y), num_outputs=4), seed=0).guess is None
+    assert learnt(Task("a", Restless(x, y), num_outputs=4), seed=0).guess is not None
+    assert learnt(Task("a", Restless(x, y), num_outputs=4), seed=0, resident=False).guess is None
     regression = Task("a", (x, y[:, None].float()), objective="regression", num_outputs=4)
     assert learnt(replace(regression, train=(x, torch.randn(400, 4))), seed=0).guess is None

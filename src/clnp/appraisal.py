@@ -11,7 +11,7 @@ from typing import Any
 from .activity import Activity
 from .batches import Kept
 from .config import LearnerConfig
-from .errors import DivergedError
+from .errors import DivergedError, PruningError
 from .fit import EVALUATION_BATCH, evaluate
 from .generators import seed_all
 from .net import ContinualNet
@@ -57,9 +57,20 @@ class Appraisal:
         return guessing(self.data.objective, self.data.validation.targets)
 
     def plan(self, best: float) -> PruningPlan:
-        """The fewest neurons whose score stays within the margin of the best one."""
+        """The fewest neurons whose score stays within the margin of the best one.
+
+        Validation data that is too large to be kept may be random, and scores chance: where all
+        neurons together score less now than is needed, the margin is one below that.
+        """
+        importance = self._importance()
+        try:
+            return self._plan(importance, best)
+        except PruningError:
+            return self._plan(importance, None)
+
+    def _plan(self, importance: Activity, best: float | None) -> PruningPlan:
         return self.net.plan_pruning(
-            self._importance(),
+            importance,
             self.measured,
             margin=self.margin,
             best=best,

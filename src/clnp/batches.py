@@ -165,8 +165,7 @@ def batches_of(
         return Batches(device, inputs.to(device), targets.to(device), prepare=prepare)
     samples: Any = data
     if resident is None:
-        size = sum(torch.as_tensor(part).nbytes for part in samples[0])
-        resident = size * len(samples) <= RESIDENT_BYTES and _is_constant(samples)
+        resident = fits(samples) and _is_constant(samples)
     if not resident:
         return Batches(device, dataset=samples, num_workers=num_workers, prepare=prepare)
     loader: DataLoader[Any] = DataLoader(
@@ -176,6 +175,12 @@ def batches_of(
     inputs = torch.cat([part[0] for part in parts]).to(device)
     targets = torch.cat([part[1] for part in parts]).to(device)
     return Batches(device, inputs, targets, prepare=prepare)
+
+
+def fits(dataset: Any) -> bool:
+    """Whether there is room for all samples of a data set, if they are as large as the first."""
+    size = sum(torch.as_tensor(part).nbytes for part in dataset[0])
+    return size * len(dataset) <= RESIDENT_BYTES
 
 
 def _is_constant(dataset: Dataset[Any] | list[tuple[Any, Any]], num_reads: int = 64) -> bool:

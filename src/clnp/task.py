@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from .arguments import checked_outputs, listed
-from .batches import Batches, Data, Prepare, batches_of, is_pair, split_off
+from .batches import Batches, Data, Prepare, batches_of, fits, is_pair, split_off
 from .errors import ArgumentError
+from .generators import isolated, seed_all
 from .objective import CLASSIFICATION, MULTI_LABEL, REGRESSION, Objective, objective_named
 from .seeds import derive
 
@@ -91,14 +92,16 @@ def load(
             train, validation = split_off(train, validation_fraction, seed=validation_seed)
         except ArgumentError as error:
             raise ArgumentError(f"task {task.name!r}: {error}") from error
-    parts = {"training": train, "validation": validation, "test": task.test}
-    loaded = {
-        part: batches_of(
-            data, device, resident=resident, num_workers=num_workers, prepare=task.prepare
-        )
-        for part, data in parts.items()
-        if data is not None
-    }
+    options: Any = {"num_workers": num_workers, "prepare": task.prepare}
+    loaded = {"training": batches_of(train, device, resident=resident, **options)}
+    with isolated(device):
+        # All that is compared is compared on the same samples, also where they are random: they are
+        # drawn once, if there is room, and the same after a crash.
+        seed_all(derive(seed, "validation samples", task.name))
+        keep = True if resident is None and (is_pair(validation) or fits(validation)) else resident
+        loaded["validation"] = batches_of(validation, device, resident=keep, **options)
+    if task.test is not None:
+        loaded["test"] = batches_of(task.test, device, resident=resident, **options)
     num_outputs = task.num_outputs
     if num_outputs is None:
         # A rare label may have gone to the part that was split off.
