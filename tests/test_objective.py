@@ -167,3 +167,8 @@ def test_guessing_is_a_score_to_the_last_bit():
             targets = torch.arange(num) < count
             right = CLASSIFICATION.number(torch.tensor([[0.0, 1.0]]).expand(num, 2), targets.long())
             assert guessing(CLASSIFICATION, targets) == right
+
+
+def test_one_class_alone_says_nothing_of_guessing():
+    assert guessing(CLASSIFICATION, torch.tensor([3, 3, 3])) is None
+    assert guessing(CLASSIFICATION, torch.tensor([3, 3, 3, 0])) == 75.0

@@ -127,8 +127,12 @@ def objective_named(objective: str | Objective) -> Objective:
 
 
 def guessing(objective: Objective, targets: Tensor | None) -> float | None:
-    """What always naming the most frequent class scores; None where there is no such thing."""
+    """What always naming the most frequent class scores; None where there is no such thing.
+
+    Of one class alone, which is always right to name, nothing can be told.
+    """
     if objective is not CLASSIFICATION or targets is None:
         return None
+    most = int(targets.long().bincount().max())
     # In the order in which a score is computed, or it may be larger by the last bit.
-    return 100 * (targets.long().bincount().max().item() / len(targets))
+    return 100 * (most / len(targets)) if most < len(targets) else None
