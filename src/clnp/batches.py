@@ -17,6 +17,9 @@ from .seeds import derive
 RESIDENT_BYTES = 2 << 30
 """A data set up to this size is put on the device as a whole, unless told otherwise."""
 
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Whole numbers with which PyTorch can do little more than keep them."""
+
 Data = tuple[Tensor, Tensor] | Dataset[Any] | list[tuple[Any, Any]]
 Prepare = Callable[[Tensor], Tensor]
 
@@ -118,8 +121,13 @@ class Batches:
             if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
                 yield (
                     inputs.detach().to(self.device, non_blocking=True),
-                    targets.detach().to(self.device, non_blocking=True),
+                    _targets(targets).to(self.device, non_blocking=True),
                 )
+
+
+def _targets(targets: Tensor) -> Tensor:
+    """Targets that can be computed with, and are not trained."""
+    return targets.detach().long() if targets.dtype in _UNSIGNED else targets.detach()
 
 
 def _leave_signals(worker: int) -> None:
@@ -162,7 +170,7 @@ def batches_of(
         if resident is False:
             dataset = torch.utils.data.TensorDataset(inputs, targets)
             return Batches(device, dataset=dataset, num_workers=num_workers, prepare=prepare)
-        return Batches(device, inputs.to(device), targets.to(device), prepare=prepare)
+        return Batches(device, inputs.to(device), _targets(targets).to(device), prepare=prepare)
     samples: Any = data
     if resident is None:
         size = sum(torch.as_tensor(part).nbytes for part in samples[0])
@@ -172,7 +180,7 @@ def batches_of(
     loader: DataLoader[Any] = DataLoader(
         samples, batch_size=1024, num_workers=num_workers, worker_init_fn=_leave_signals
     )
-    parts = [(inputs.detach(), targets.detach()) for inputs, targets in loader]
+    parts = [(inputs.detach(), _targets(targets)) for inputs, targets in loader]
     inputs = torch.cat([part[0] for part in parts]).to(device)
     targets = torch.cat([part[1] for part in parts]).to(device)
     return Batches(device, inputs, targets, prepare=prepare)
