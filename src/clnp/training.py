@@ -21,6 +21,7 @@ from .arguments import (
 )
 from .augmentation import augmentation
 from .batches import Batches
+from .defaults import on_the_host
 from .errors import ArgumentError, unknown_name
 from .initialisation import Initialise, initialisation
 
@@ -173,7 +174,8 @@ def make_optimizer(
         if _has_option(training.optimizer, "fused") and "foreach" not in options:
             options.setdefault("fused", True)
     try:
-        made: torch.optim.Optimizer = make(parameters, **options)
+        with on_the_host():
+            made: torch.optim.Optimizer = make(parameters, **options)
     except Exception as error:  # Optimizers raise whatever they like.
         message = f"training: {training.optimizer}: {error}"
         raise ArgumentError(message, argument="optimizer_options") from error
@@ -226,7 +228,8 @@ def check_optimizer(
     torch.autograd.backward([weight.sum() for weight in weights])
     step: Any = optimizer.step
     try:
-        step()
+        with on_the_host():
+            step()
     except Exception as error:  # Optimizers raise whatever they like.
         raise ArgumentError(
             f"training: {type(optimizer).__name__} cannot be used: {error}", argument="optimizer"
