@@ -1,9 +1,12 @@
 import math
 
+import numpy as np
 import pytest
+import torch
 
 from clnp import FineTuning, LearnerConfig, TaskSettings, Training
 from clnp.errors import ArgumentError
+from clnp.identity import plain
 
 
 def test_one_candidate_is_a_grid_of_one():
@@ -23,9 +26,11 @@ def test_the_grid_is_every_combination():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"margin": -1.0}, "margin is -1.0; it must be 0 or more"),
-        ({"margin": float("nan")}, "margin is nan; it must be 0 or more"),
-        ({"margin": float("inf")}, "margin is inf; it must be 0 or more"),
+        ({"margin": -1.0}, "margin is -1.0; it must be a finite number, 0 or more"),
+        ({"margin": float("nan")}, "margin is nan; it must be a finite number"),
+        ({"margin": float("inf")}, "margin is inf; it must be a finite number"),
+        ({"margin": "1"}, "margin is '1'; it must be a number"),
+        ({"margin": None}, "margin is None; it must be a number"),
         ({"search_on": "last"}, "search_on is 'last'; it must be 'every' or 'first'"),
         ({"importance": "size"}, "importance is 'size'; it must be 'activity' or 'contribution'"),
         ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be between 0 and 1"),
@@ -37,6 +42,25 @@ def test_the_grid_is_every_combination():
         ({"calibration_samples": True}, "calibration_samples is True; it must be 0, or a whole"),
         ({"calibration_samples": math.inf}, "calibration_samples is inf; it must be 0, or a"),
         ({"num_workers": -1}, "num_workers is -1; it must be 0 or more"),
+        ({"num_workers": "2"}, "num_workers is '2'; it must be a number"),
+        ({"resolution": "2"}, "resolution is '2'; it must be a number"),
+        ({"validation_fraction": None}, "validation_fraction is None; it must be a number"),
+        ({"candidates_at_once": 1.0}, "candidates_at_once is 1.0; it must be a whole number, 1 or"),
+        ({"alphas": 1e-4}, r"alphas is 0.0001; give a list, alphas=\[0.0001\]"),
+        ({"alphas": {"fc1": 1.0}}, r"alphas is {'fc1': 1.0}; give a list, alphas=\[{'fc1': 1.0}\]"),
+        ({"alphas": ["1"]}, "one of alphas is '1'; it must be a number"),
+        ({"alphas": [{"fc1": "1"}]}, "one of alphas of fc1 is '1'; it must be a number"),
+        ({"alphas": "1e-4"}, "alphas is '1e-4'; give a list of numbers"),
+        ({"lrs": 1e-3}, r"lrs is 0.001; give a list, lrs=\[0.001\]"),
+        ({"lrs": np.float64(1e-3)}, "lrs is .*0.001.*; give a list"),
+        ({"lrs": torch.tensor(0.5)}, r"lrs is 0.5; give a list, lrs=\[0.5\]"),
+        ({"lrs": [{"fc1": 1.0}]}, "one of lrs is {'fc1': 1.0}; it must be a number"),
+        ({"lrs": [None]}, "one of lrs is None; it must be a number"),
+        ({"training": {"epochs": 1}}, r"training is a dict; it must be a Training, such as Train"),
+        ({"fine_tuning": True}, "fine_tuning is a bool; it must be a FineTuning, such as FineTuni"),
+        ({"tasks": ["a"]}, r'tasks is a list; it must be such as {"a": TaskSettings\(margin=1\)}'),
+        ({"tasks": {"a": {"margin": 1}}}, "tasks holds 'a': {'margin': 1}; give the settings of a"),
+        ({"tasks": {1: TaskSettings()}}, r"tasks holds 1: TaskSettings\(.*; give the settings of"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):
@@ -98,7 +122,7 @@ def test_choices_replace_the_grid_and_leave_other_settings():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (TaskSettings(margin=-1.0), "tasks: 'b': margin is -1.0; it must be 0 or more"),
+        (TaskSettings(margin=-1.0), "tasks: 'b': margin is -1.0; it must be a finite number"),
         (TaskSettings(lrs=(-1.0,)), "tasks: 'b': training: lr cannot be -1.0"),
         (TaskSettings(epochs=0), "tasks: 'b': training: epochs cannot be 0"),
     ],
@@ -107,3 +131,83 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ArgumentError, match=message) as caught:
         LearnerConfig(tasks={"b": settings})
     assert caught.value.argument == "tasks"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": "1"}, "margin is '1'; it must be a number"),
+        ({"epochs": [3]}, r"epochs is \[3\]; it must be a number"),
+        ({"alphas": 0.5}, r"alphas is 0.5; give a list, alphas=\[0.5\]"),
+        ({"lrs": 0.5}, r"lrs is 0.5; give a list, lrs=\[0.5\]"),
+    ],
+)
+def test_settings_of_a_task_are_of_their_kinds(options, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
+        TaskSettings(**options)
+    assert [caught.value.argument] == list(options)
+
+
+@pytest.mark.parametrize("name", ["epochs", "lr", "rounds", "alpha"])
+def test_settings_of_fine_tuning_are_numbers(name):
+    with pytest.raises(ArgumentError, match=f"^fine_tuning: {name} is '1'; it must be") as caught:
+        FineTuning(**{name: "1"})
+    assert caught.value.argument == name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.5, 0.25],
+        np.array([0.5, 0.25]),
+        np.array([0.5, 0.25], dtype=np.float32),
+        tuple(np.array([0.5, 0.25], dtype=np.float32)),
+        torch.tensor([0.5, 0.25]),
+        "a generator",
+    ],
+)
+@pytest.mark.parametrize("kind", [LearnerConfig, TaskSettings])
+@pytest.mark.parametrize("name", ["alphas", "lrs"])
+def test_whatever_holds_numbers_is_a_grid(kind, name, values):
+    if isinstance(values, str):
+        values = (2.0**-i for i in (1, 2))
+    found = getattr(kind(**{name: values}), name)
+    assert found == (0.5, 0.25)
+    assert [type(value) for value in found] == [float, float]
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    config = LearnerConfig(
+        margin=np.float32(0.5),
+        alphas=[{"fc1": np.float32(0.25)}],
+        training=Training(epochs=np.int64(3), lr=np.float32(0.5), alpha={"fc1": np.float32(0.5)}),
+        tasks={"a": TaskSettings(margin=np.float32(0.5), epochs=np.int64(2))},
+        fine_tuning=FineTuning(epochs=np.int64(2), lr=np.float32(0.5)),
+    )
+    assert plain(config) == plain(
+        LearnerConfig(
+            margin=0.5,
+            alphas=({"fc1": 0.25},),
+            training=Training(epochs=3, lr=0.5, alpha={"fc1": 0.5}),
+            tasks={"a": TaskSettings(margin=0.5, epochs=2)},
+            fine_tuning=FineTuning(epochs=2, lr=0.5),
+        )
+    )
+
+
+def test_settings_are_known_by_how_they_were_given():
+    """A run that was begun with them goes on only with the same ones."""
+    config = LearnerConfig(
+        margin=1,
+        alphas=[1, 1e-3],
+        lrs=None,
+        resolution=np.int64(3),
+        training=Training(epochs=2.0, clip_norm=np.float32(1)),
+        tasks={"a": TaskSettings(margin=2, alphas=None)},
+    )
+    found = plain(config)
+    assert repr([found[name] for name in ("margin", "alphas", "lrs")]) == "[1, [1, 0.001], None]"
+    assert found["resolution"] == repr(np.int64(3))
+    assert repr(found["training"]["epochs"]) == "2.0"
+    assert found["training"]["clip_norm"] == repr(np.float32(1))
+    assert (repr(found["tasks"]["a"]["margin"]), found["tasks"]["a"]["alphas"]) == ("2", None)

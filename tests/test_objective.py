@@ -91,6 +91,34 @@ def test_regression_trains_with_squared_errors(dtype):
     assert REGRESSION.score is explained_variance
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_does_not_round_targets(dtype, autocast):
+    outputs = torch.full((2, 1), 1000.0, dtype=dtype, requires_grad=True)
+    with torch.autocast("cpu", dtype, enabled=autocast):
+        loss = REGRESSION.loss(outputs, torch.tensor([1001.9, 1001.9]))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(1.9**2, rel=1e-4)
+    assert outputs.grad.dtype == dtype
+    assert explained_variance(outputs.detach(), torch.tensor([1000.0, 1001.9])) < 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_labels_are_trained_in_half_precision(dtype):
+    outputs = OUTPUTS.to(dtype).requires_grad_()
+    targets = (torch.arange(12).reshape(4, 3) % 2).float()
+    loss = MULTI_LABEL.loss(outputs, targets)
+    loss.backward()
+    assert torch.equal(loss, F.binary_cross_entropy_with_logits(outputs.float(), targets))
+
+
+@pytest.mark.parametrize("objective", [MULTI_LABEL, REGRESSION])
+def test_networks_in_float64_are_trained_in_it(objective):
+    targets = torch.tensor([0, 1], dtype=torch.float64)
+    assert objective.loss(torch.zeros(2, 1, dtype=torch.float64), targets).dtype == torch.float64
+
+
 def test_objectives_go_by_name_or_are_given():
     for objective in (CLASSIFICATION, MULTI_LABEL, REGRESSION):
         assert objective_named(objective.name) is objective
@@ -139,3 +167,8 @@ def test_guessing_is_a_score_to_the_last_bit():
             targets = torch.arange(num) < count
             right = CLASSIFICATION.number(torch.tensor([[0.0, 1.0]]).expand(num, 2), targets.long())
             assert guessing(CLASSIFICATION, targets) == right
+
+
+def test_one_class_alone_says_nothing_of_guessing():
+    assert guessing(CLASSIFICATION, torch.tensor([3, 3, 3])) is None
+    assert guessing(CLASSIFICATION, torch.tensor([3, 3, 3, 0])) == 75.0

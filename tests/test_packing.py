@@ -1,15 +1,17 @@
 import copy
 import json
+import warnings
 from collections import OrderedDict
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from clnp.errors import ArgumentError
-from clnp.packing import pack, unpack
+from clnp.packing import STORED, pack, unpack
 
 
 def round_trip(value: Any) -> Any:
@@ -169,6 +171,45 @@ def test_foreign_objects_are_refused_by_their_place(value, message):
     with pytest.raises(ArgumentError) as caught:
         pack(value, {}, name="state")
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            torch.zeros(2, dtype=torch.complex128),
+            "state.a is a tensor of torch.complex128, which cannot be stored",
+        ),
+        (
+            torch.eye(2).to_sparse(),
+            "state.a is a sparse tensor, which cannot be stored; store its parts, or a dense one",
+        ),
+        (
+            torch.zeros(2, device="meta"),
+            "state.a is a tensor on the device meta, which holds no numbers",
+        ),
+    ],
+)
+def test_tensors_that_cannot_be_stored_are_refused_by_their_place(value, message):
+    with pytest.raises(ArgumentError) as caught:
+        pack({"a": value}, {}, name="state")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_refused(layout):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that they may change.
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+    with pytest.raises(ArgumentError, match=r"state\.0 is a nested tensor, which cannot be stored"):
+        pack([nested], {}, name="state")
+
+
+@pytest.mark.parametrize("dtype", sorted(STORED, key=str))
+def test_what_is_taken_can_be_written_and_read(dtype):
+    found = load(save({"a": torch.ones(3).to(dtype)}))["a"]
+    assert found.dtype == dtype
+    assert torch.equal(found.to(torch.complex64), torch.ones(3, dtype=torch.complex64))
 
 
 TEXT = st.sampled_from(["tensor:", "tensor", "keys", "values", "a", "a.b", "", "0", "state"])

@@ -481,7 +481,7 @@ TRAININGS = st.builds(
     optimizer=st.sampled_from(["Adam", "SGD"]),
     optimizer_options=st.dictionaries(TEXTS, VALUES, max_size=2),
     schedule=st.sampled_from(["constant", "cosine", "milestones"]),
-    milestones=st.lists(st.integers(1, 50), max_size=3).map(tuple),
+    milestones=st.lists(st.integers(1, 50), min_size=1, max_size=3).map(tuple),
     patience=st.none() | st.integers(1, 9),
     clip_norm=st.none() | st.floats(0.1, 10),
 )

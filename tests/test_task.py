@@ -403,3 +403,37 @@ def test_a_number_of_outputs_that_makes_no_sense_is_refused(num_outputs):
     task = Task("a", (torch.zeros(20, 2), torch.arange(20) % 2), num_outputs=num_outputs)
     with pytest.raises(ArgumentError, match="it must be a whole number, 1 or more"):
         load(task, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("resident", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_labels_may_be_unsigned(dtype, resident, as_list):
+    inputs, targets = labelled()
+    given: Any = (inputs, targets.to(dtype))
+    data = loaded(list(zip(*given, strict=True)) if as_list else given, resident=resident)
+    assert data.num_outputs == 4
+    for batches in (data.train, data.validation):
+        for x, y in batches.batches(8, seed=0):
+            assert y.dtype == torch.int64
+            assert torch.equal(y, (x[:, 0] / 3).long() % 4)
+    with pytest.raises(ArgumentError, match="labels go from 0 to 3"):
+        loaded(given, num_outputs=2)
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_prepare_returns_a_tensor(resident):
+    task = Task("flowers", labelled(), test=labelled(), prepare=lambda inputs: None)
+    message = "task 'flowers': prepare returns a NoneType; it must return the inputs as the network"
+    with pytest.raises(ArgumentError, match=message) as caught:
+        load(task, CPU, resident=resident)
+    assert caught.value.argument == "prepare"
+    test = load_test(task, CPU, resident=resident)
+    with pytest.raises(ArgumentError, match=message):
+        next(test.batches(4))
+
+
+def test_prepare_is_a_function():
+    message = "task 'flowers': prepare is a float; it must be a function of the inputs"
+    with pytest.raises(ArgumentError, match=message):
+        load(Task("flowers", labelled(), prepare=0.5), CPU)

@@ -313,6 +313,7 @@ def test_epochs_report_the_loss_with_and_without_the_penalty():
         {"lr": 0.0},
         {"lr": math.inf},
         {"batch_size": 0},
+        {"batch_size": 16.0},
         {"patience": 0},
         {"input_dropout": 1.0},
         {"clip_norm": 0.0},
@@ -323,6 +324,32 @@ def test_numbers_that_make_no_sense_are_refused(options):
     (name,) = options
     with pytest.raises(ArgumentError, match=f"training: {name} cannot be"):
         Training(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": "3"}, "training: epochs is '3'; it must be a number"),
+        ({"lr": None}, "training: lr is None; it must be a number"),
+        ({"batch_size": "16"}, "training: batch_size is '16'; it must be a number"),
+        ({"alpha": {"fc1": "1"}}, "training: alpha of fc1 is '1'; it must be a number"),
+        ({"patience": "3"}, "training: patience is '3'; it must be a number"),
+        ({"clip_norm": "3"}, "training: clip_norm is '3'; it must be a number"),
+        ({"input_dropout": None}, "training: input_dropout is None; it must be a number"),
+        ({"milestone_factor": "1"}, "training: milestone_factor is '1'; it must be a number"),
+        ({"milestones": 3}, r"training: milestones is 3; give a list, milestones=\[3\]"),
+        ({"optimizer_options": []}, "optimizer_options is a list; it must be a dictionary"),
+    ],
+)
+def test_settings_are_of_their_kinds(options, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
+        Training(**options)
+    assert [caught.value.argument] == list(options)
+
+
+def test_milestones_may_be_an_array():
+    training = Training(schedule="milestones", milestones=torch.tensor([1, 2]))
+    assert training == Training(schedule="milestones", milestones=(1, 2))
 
 
 def test_unknown_choices_are_refused_with_the_nearest_one():

@@ -190,7 +190,8 @@ def measure(
         raise ArgumentError("no sample was given: mean activity needs data")
     found: dict[Pass, dict[str, Tensor]] = {}
     for running, layout in ((Pass.FREE, stage.free), (Pass.FROZEN, stage.frozen)):
-        found[running] = {g: torch.zeros(n, dtype=torch.float64) for g, n in layout.items()}
+        zeros = {g: torch.zeros(n, dtype=torch.float64, device="cpu") for g, n in layout.items()}
+        found[running] = zeros
         for meter in meters:
             if running is Pass.FREE and not getattr(meter.layer, "num_free_rows", True):
                 continue  # A layer without free rows cannot read a free neuron.

@@ -187,6 +187,70 @@ def listed(
     return found
 
 
+def number(argument: str, value: object) -> int | float:
+    """The value as a number of Python's own: JSON has no word for NumPy's."""
+    if not isinstance(value, Real):
+        message = f"{argument} is {value!r}; it must be a number"
+        raise ArgumentError(message, argument=argument)
+    if isinstance(value, int | float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def number_as_given(argument: str, value: object) -> object:
+    """The value, which is a number: a run that was begun with it is known by how it was given."""
+    number(argument, value)
+    return value
+
+
+def number_or_none(argument: str, value: object) -> object:
+    """The value as it was given, which is a number or None."""
+    return None if value is None else number_as_given(argument, value)
+
+
+def strength(argument: str, value: object) -> float | dict[str, float]:
+    """An alpha in plain numbers: one for all layers, or one for each."""
+    if isinstance(value, Mapping):
+        return {name: number(f"{argument} of {name}", each) for name, each in value.items()}
+    return number(argument, value)
+
+
+def numbers(argument: str, values: object) -> tuple[int | float, ...] | None:
+    """The numbers in a tuple, whatever holds them; None, which says nothing, stays."""
+    return _several(argument, values, number)
+
+
+def strengths(argument: str, values: object) -> tuple[float | dict[str, float], ...] | None:
+    """The alphas in a tuple, whatever holds them; None, which says nothing, stays."""
+    return _several(argument, values, strength)
+
+
+def _several(
+    argument: str, values: object, one: Callable[[str, object], Value]
+) -> tuple[Value, ...] | None:
+    given = values.tolist() if isinstance(values, Tensor | ndarray) else values
+    if given is None:
+        return None
+    if isinstance(given, Real | Mapping):
+        message = f"{argument} is {given!r}; give a list, {argument}=[{given!r}]"
+        raise ArgumentError(message, argument=argument)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        message = f"{argument} is {given!r}; give a list of numbers"
+        raise ArgumentError(message, argument=argument)
+    return tuple(one(f"one of {argument}", value) for value in given)
+
+
+def settle(
+    settings: object, kinds: Mapping[str, Callable[[str, object], object]], *, where: str = ""
+) -> None:
+    """Put in place of what a frozen dataclass was given what its kind makes of it, by name."""
+    for name, kind in kinds.items():
+        try:
+            object.__setattr__(settings, name, kind(name, getattr(settings, name)))
+        except ArgumentError as error:
+            raise ArgumentError(f"{where}{error}", argument=name) from error
+
+
 def whole_number(argument: str, value: object) -> int:
     """The value as a whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral):

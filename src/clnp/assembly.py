@@ -5,6 +5,7 @@ import torch
 from . import datasets
 from .arguments import alpha_by_layer
 from .baselines.methods import baseline_of
+from .defaults import on_the_host
 from .discovery import discover
 from .download import OnProgress
 from .errors import ArgumentError, RecipeError, unknown_name
@@ -55,7 +56,8 @@ def experiment_of(
         different = RecipeError(f"samples of different shapes do not fit one network: {listed}")
         raise loaded.mistake(different, "stream")
     try:
-        model = recipe.network.build(shape, max(task.num_outputs or 1 for task in tasks))
+        with on_the_host():
+            model = recipe.network.build(shape, max(task.num_outputs or 1 for task in tasks))
         model = model.to(device)
     except ArgumentError as error:
         raise loaded.mistake(error, "network") from error

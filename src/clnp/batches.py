@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from .defaults import on_the_host
 from .errors import ArgumentError
 from .seeds import derive
 
 RESIDENT_BYTES = 2 << 30
 """A data set up to this size is put on the device as a whole, unless told otherwise."""
+
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Whole numbers with which PyTorch can do little more than keep them."""
 
 Data = tuple[Tensor, Tensor] | Dataset[Any] | list[tuple[Any, Any]]
 Prepare = Callable[[Tensor], Tensor]
@@ -91,7 +95,8 @@ class Batches:
     def places(self, size: int, *, seed: int) -> Iterator[Tensor]:
         """The samples of each batch of a shuffled pass, by number, on the device."""
         # Drawn on the CPU, so that the order does not depend on the device.
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self), generator=generator, device="cpu")
         for batch in torch.split(order.to(self.device), size):
             if len(batch) > 1 or 1 in (size, len(self)):
                 yield batch
@@ -114,12 +119,29 @@ class Batches:
             worker_init_fn=_leave_signals,
             generator=torch.Generator().manual_seed(seed if seed is not None else 0),
         )
-        for inputs, targets in loader:
+        for inputs, targets in _read(loader):
             if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
                 yield (
                     inputs.detach().to(self.device, non_blocking=True),
-                    targets.detach().to(self.device, non_blocking=True),
+                    _targets(targets).to(self.device, non_blocking=True),
                 )
+
+
+def _read(loader: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the loader gives; whoever gets it has their own default device again."""
+    with on_the_host():
+        batches = iter(loader)
+    while True:
+        with on_the_host():
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def _targets(targets: Tensor) -> Tensor:
+    """Targets that can be computed with, and are not trained."""
+    return targets.detach().long() if targets.dtype in _UNSIGNED else targets.detach()
 
 
 def _leave_signals(worker: int) -> None:
@@ -162,7 +184,7 @@ def batches_of(
         if resident is False:
             dataset = torch.utils.data.TensorDataset(inputs, targets)
             return Batches(device, dataset=dataset, num_workers=num_workers, prepare=prepare)
-        return Batches(device, inputs.to(device), targets.to(device), prepare=prepare)
+        return Batches(device, inputs.to(device), _targets(targets).to(device), prepare=prepare)
     samples: Any = data
     if resident is None:
         resident = fits(samples) and _is_constant(samples)
@@ -171,7 +193,7 @@ def batches_of(
     loader: DataLoader[Any] = DataLoader(
         samples, batch_size=1024, num_workers=num_workers, worker_init_fn=_leave_signals
     )
-    parts = [(inputs.detach(), targets.detach()) for inputs, targets in loader]
+    parts = [(inputs.detach(), _targets(targets)) for inputs, targets in _read(loader)]
     inputs = torch.cat([part[0] for part in parts]).to(device)
     targets = torch.cat([part[1] for part in parts]).to(device)
     return Batches(device, inputs, targets, prepare=prepare)
@@ -179,7 +201,7 @@ def batches_of(
 
 def fits(dataset: Any) -> bool:
     """Whether there is room for all samples of a data set, if they are as large as the first."""
-    size = sum(torch.as_tensor(part).nbytes for part in dataset[0])
+    size = sum(torch.as_tensor(part, device="cpu").nbytes for part in dataset[0])
     return size * len(dataset) <= RESIDENT_BYTES
 
 
@@ -190,7 +212,7 @@ def _is_constant(dataset: Dataset[Any] | list[tuple[Any, Any]], num_reads: int =
     """
     places = (read % len(dataset) for read in range(num_reads))  # type: ignore[arg-type]
     return all(
-        torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+        torch.equal(torch.as_tensor(a, device="cpu"), torch.as_tensor(b, device="cpu"))
         for place in places
         for a, b in zip(dataset[place], dataset[place], strict=True)
     )
@@ -205,7 +227,8 @@ def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
             f"{fraction:g} of {count} training samples leaves an empty part; "
             "give validation data, or another fraction"
         )
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(derive(seed, "split")))
+    generator = torch.Generator().manual_seed(derive(seed, "split"))
+    order = torch.randperm(count, generator=generator, device="cpu")
     apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
     if is_pair(data):
         return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])

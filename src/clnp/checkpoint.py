@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .atomic import replace_file
 from .axis import Segment
 from .certificate import Certificate, digest_of
+from .defaults import on_the_host
 from .description import Description
 from .errors import CheckpointError
 from .graph import Graph, Site
@@ -110,7 +111,8 @@ def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict
         fields = json.loads(manifest)
         digests = fields.pop("tensors")
         record = _record_from_json(fields)
-        tensors = load_tensors(data)
+        with on_the_host():
+            tensors = load_tensors(data)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is corrupted: {error}") from error
     for name in digests.keys() | tensors.keys():

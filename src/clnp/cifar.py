@@ -30,7 +30,7 @@ def read_binary(
             f"{path} is truncated or of another kind, get it again: it has {len(content)} bytes, "
             f"which is not a whole number of records of {size}"
         )
-    records = torch.tensor(np.frombuffer(content, dtype=np.uint8)).reshape(-1, size)
+    records = torch.tensor(np.frombuffer(content, dtype=np.uint8), device="cpu").reshape(-1, size)
     images = records[:, num_labels:].reshape(-1, *SHAPE)
     return images.contiguous(), records[:, num_labels - 1].to(torch.int64)
 
@@ -59,8 +59,8 @@ def read_python(
             f"{path}: {labels} has shape {numbers.shape} and data {pixels.shape}; one label is "
             "needed for each image"
         )
-    images = torch.tensor(np.ascontiguousarray(pixels)).reshape(-1, *SHAPE)
-    return images, torch.tensor(numbers.astype(np.int64))
+    images = torch.tensor(np.ascontiguousarray(pixels), device="cpu").reshape(-1, *SHAPE)
+    return images, torch.tensor(numbers.astype(np.int64), device="cpu")
 
 
 def _entry(path: Path, found: dict[Any, Any], key: str) -> Any:

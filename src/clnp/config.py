@@ -5,10 +5,32 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from numbers import Integral
 from typing import Literal
 
+from .arguments import (
+    check_kind,
+    number,
+    number_as_given,
+    number_or_none,
+    numbers,
+    settle,
+    strength,
+    strengths,
+)
 from .errors import ArgumentError
 from .training import LARGEST, Alpha, Training
+
+_KINDS = {
+    "margin": number,
+    "alphas": strengths,
+    "lrs": numbers,
+    "candidates_at_once": number_as_given,
+    "resolution": number_or_none,
+    "calibration_samples": number,
+    "validation_fraction": number_as_given,
+    "num_workers": number_as_given,
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +49,8 @@ class FineTuning:
     """How often to train; before every round but the first, the task is pruned once more."""
 
     def __post_init__(self) -> None:
+        kinds = {"epochs": number, "lr": number, "alpha": strength, "rounds": number_as_given}
+        settle(self, kinds, where="fine_tuning: ")
         for name in ("epochs", "lr", "rounds"):
             if not 0 < getattr(self, name) < LARGEST:
                 message = f"fine_tuning: {name} is {getattr(self, name)!r}; it must be above 0"
@@ -48,6 +72,12 @@ class TaskSettings:
     """Learning rates to try for it."""
     epochs: int | None = None
     """How often its training data is gone through, at most."""
+
+    def __post_init__(self) -> None:
+        settle(self, {"alphas": strengths, "lrs": numbers})
+        for name in ("margin", "epochs"):
+            if getattr(self, name) is not None:
+                settle(self, {name: number})
 
 
 @dataclass(frozen=True)
@@ -93,8 +123,9 @@ class LearnerConfig:
     """Read data that is not resident once before training, to find NaN and labels out of range."""
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         checks = {
-            "margin": (0 <= self.margin < math.inf, "0 or more"),
+            "margin": (0 <= self.margin < math.inf, "a finite number, 0 or more"),
             "search_on": (self.search_on in ("every", "first"), "'every' or 'first'"),
             "importance": (
                 self.importance in ("activity", "contribution"),
@@ -108,13 +139,16 @@ class LearnerConfig:
                 "0, or a whole number from 2 on",
             ),
             "num_workers": (self.num_workers >= 0, "0 or more"),
-            "candidates_at_once": (self.candidates_at_once >= 1, "1 or more"),
+            "candidates_at_once": (
+                isinstance(self.candidates_at_once, Integral) and self.candidates_at_once >= 1,
+                "a whole number, 1 or more",
+            ),
         }
         for name, (holds, expected) in checks.items():
             if not holds:
                 message = f"{name} is {getattr(self, name)!r}; it must be {expected}"
                 raise ArgumentError(message, argument=name)
-        for lr in self.lrs:
+        for lr in self.lrs or ():
             try:
                 replace(self.training, lr=lr)
             except ArgumentError as error:
@@ -124,6 +158,20 @@ class LearnerConfig:
                 self.of(name)
             except ArgumentError as error:
                 raise ArgumentError(f"tasks: {name!r}: {error}", argument="tasks") from error
+
+    def _check_kinds(self) -> None:
+        """Raise an `ArgumentError` unless each setting is of its kind; numbers become plain."""
+        settle(self, _KINDS)
+        check_kind("training", self.training, Training, "a Training, such as Training(epochs=5)")
+        if self.fine_tuning is not None:
+            what = "a FineTuning, such as FineTuning(epochs=5), or None"
+            check_kind("fine_tuning", self.fine_tuning, FineTuning, what)
+        check_kind("tasks", self.tasks, Mapping, 'such as {"a": TaskSettings(margin=1)}')
+        for name, own in self.tasks.items():
+            if not isinstance(name, str) or not isinstance(own, TaskSettings):
+                message = f"tasks holds {name!r}: {own!r}; give the settings of a task by its name"
+                example = 'such as {"a": TaskSettings(margin=1)}'
+                raise ArgumentError(f"{message}, {example}", argument="tasks")
 
     def settings(self, task: str) -> TaskSettings:
         """What the task has of its own: by its name, or else by the first pattern that fits."""

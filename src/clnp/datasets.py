@@ -78,12 +78,13 @@ def stand_in(name: str, directory: str | os.PathLike[str] | None = None) -> Labe
         entry = catalog.CATALOG[name]
         num_classes, shape, largest = entry.num_classes, entry.shape, 255
         figures = {"mean": entry.mean, "deviation": entry.deviation}
-    draw = torch.Generator().manual_seed(0)
+    draw, device = torch.Generator().manual_seed(0), torch.device("cpu")
+    sizes = (NUM_RANDOM, *shape)
     parts = [
-        torch.randint(largest + 1, (NUM_RANDOM, *shape), generator=draw, dtype=torch.uint8)
+        torch.randint(largest + 1, sizes, generator=draw, dtype=torch.uint8, device=device)
         for _ in range(2)
     ]
-    labels = torch.arange(NUM_RANDOM) % num_classes
+    labels = torch.arange(NUM_RANDOM, device=device) % num_classes
     train, test = ((part, labels) for part in parts)
     return LabelledData(name, train, test, num_classes, largest=float(largest), **figures)
 
@@ -100,7 +101,7 @@ def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
 def digits() -> LabelledData:
     """1,797 handwritten digits of 8 x 8 pixels, every fifth of them for testing."""
     x, y = map(torch.from_numpy, _digits())
-    apart = torch.arange(len(x)) % 5 == 4
+    apart = torch.arange(len(x), device="cpu") % 5 == 4
     return LabelledData("digits", (x[~apart], y[~apart]), (x[apart], y[apart]), 10, largest=16.0)
 
 
@@ -162,8 +163,8 @@ def read_arrays(path: Path) -> LabelledData:
     for part in ("train", "test"):
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
         with np.errstate(over="ignore"):  # What is too large is refused as infinite.
-            inputs = torch.tensor(x) if bytes_stored else torch.tensor(x.astype(np.float32))
-        parts[part] = (inputs, torch.tensor(y.astype(np.int64)))
+            inputs = torch.tensor(x if bytes_stored else x.astype(np.float32), device="cpu")
+        parts[part] = (inputs, torch.tensor(y.astype(np.int64), device="cpu"))
     num_classes = 1 + max(int(parts[part][1].max()) for part in parts)
     largest = 255.0 if bytes_stored else 1.0
     return LabelledData(path.stem, parts["train"], parts["test"], num_classes, largest=largest)

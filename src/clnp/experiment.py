@@ -72,6 +72,8 @@ class Experiment:
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
+        if self.classifier is not None:
+            check_kind("classifier", self.classifier, str, "the path of a layer, or None")
         names = [task.name for task in self.tasks]
         for unused in self.config.unused(names):
             message = f"config.tasks: {unknown_name('task', unused, names)}"

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from .augmentation import augmentation
 from .batches import Batches
 from .capture import CapturedStep
+from .defaults import on_the_host
 from .errors import ArgumentError, DivergedError
 from .generators import seed_all
 from .net import ContinualNet
@@ -183,11 +184,17 @@ class Fit:
         self.rule.after_backward()
         if training.clip_norm is not None:
             nn.utils.clip_grad_norm_(list(self.net.parameters()), training.clip_norm)
-        self.scaler.step(self.optimizer)
+        with self._optimizing():
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self.rule.after_step()
         # Summed on the device: reading a value here would wait for it.
         self._loss_sum.add_(loss.detach(), alpha=num_samples)
+
+    def _optimizing(self) -> contextlib.AbstractContextManager[Any]:
+        """An optimizer of a user's own may count on the default device that the user has set."""
+        by_name = isinstance(self.training.optimizer, str)
+        return on_the_host() if by_name else contextlib.nullcontext()
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.training.precision in ("float32", "tf32"):

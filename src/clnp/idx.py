@@ -45,4 +45,4 @@ def read_idx(path: Path, published: Published | None = None) -> Tensor:
             f"{path} is {wrong}, get it again: it has {len(content)} bytes, and {expected} are "
             f"needed for the shape {shape} that it says"
         )
-    return torch.tensor(np.frombuffer(content, dtype=np.uint8)[start:]).reshape(shape)
+    return torch.tensor(np.frombuffer(content, dtype=np.uint8)[start:], device="cpu").reshape(shape)

@@ -75,7 +75,7 @@ class Prepare:
     @property
     def scale(self) -> Tensor:
         """Mean and deviation of each channel, [2, channels]."""
-        return torch.tensor([self.mean, self.deviation], dtype=torch.float32)
+        return torch.tensor([self.mean, self.deviation], dtype=torch.float32, device="cpu")
 
 
 def prepared(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from .batches import is_pair
+from .defaults import on_the_host
 from .description import kind_of
 from .errors import RunError
 from .identity import HOLDING, plain
@@ -80,11 +81,12 @@ def _tensors(data: Any) -> list[Tensor] | None:
         return list(data.tensors)
     if isinstance(data, Subset):
         within = _tensors(data.dataset)
-        return None if within is None else [*within, torch.tensor(list(data.indices))]
+        return None if within is None else [*within, torch.tensor(list(data.indices), device="cpu")]
     if not isinstance(data, list | tuple):
         return None
     try:
-        found = list(default_collate(list(data)))
+        with on_the_host():
+            found = list(default_collate(list(data)))
     except (TypeError, ValueError, RuntimeError):
         return None  # No samples, or of different shapes: training will tell.
     return found if all(isinstance(each, Tensor) for each in found) else None

@@ -54,7 +54,7 @@ class Plan:
 
     def dropped(self, axis: Axis) -> torch.Tensor:
         """Where the other neurons lie along the full axis."""
-        gone = torch.ones(num_entries(axis, self.full), dtype=torch.bool)
+        gone = torch.ones(num_entries(axis, self.full), dtype=torch.bool, device="cpu")
         gone[self.entries(axis)] = False
         return gone.nonzero()[:, 0]
 
@@ -81,7 +81,7 @@ def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Modul
         made, read = plan.entries(plan.rows[path]), plan.entries(plan.columns[path])
         mixing = is_mixing(layer)
         if mixing and not plan.rows[path]:
-            made = torch.arange(len(layer.weight))  # type: ignore[arg-type]
+            made = torch.arange(len(layer.weight), device="cpu")  # type: ignore[arg-type]
         smaller = plain_layer(layer, num_outputs=len(made), num_inputs=len(read))
         for name in _SLOTS:
             source = getattr(layer, name, None)

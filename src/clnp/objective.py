@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -78,7 +79,22 @@ def explained_variance(outputs: Tensor, targets: Tensor) -> float:
 
 def _like(targets: Tensor, outputs: Tensor) -> Tensor:
     """The targets in the shape [N, 1] that a single output has, where they are [N]."""
-    return targets.to(outputs.dtype).reshape(outputs.shape)
+    return targets.to(_at_least_float32(outputs)).reshape(outputs.shape)
+
+
+def _at_least_float32(outputs: Tensor) -> torch.dtype:
+    """What outputs and targets are compared in: half precision would round the targets."""
+    return torch.promote_types(outputs.dtype, torch.float32)
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    # Both in the same numbers: without autocast, PyTorch has no gradient for two kinds.
+    return F.mse_loss(outputs.to(_at_least_float32(outputs)), _like(targets, outputs))
+
+
+def _label_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs = outputs.to(_at_least_float32(outputs))
+    return F.binary_cross_entropy_with_logits(outputs, _like(targets, outputs))
 
 
 CLASSIFICATION = Objective(
@@ -89,13 +105,13 @@ CLASSIFICATION = Objective(
 )
 MULTI_LABEL = Objective(
     "multi-label",
-    lambda outputs, targets: F.binary_cross_entropy_with_logits(outputs, _like(targets, outputs)),
+    _label_error,
     label_accuracy,
     highest=100.0,
 )
 REGRESSION = Objective(
     "regression",
-    lambda outputs, targets: F.mse_loss(outputs, _like(targets, outputs)),
+    _squared_error,
     explained_variance,
 )
 OBJECTIVES = {o.name: o for o in (CLASSIFICATION, MULTI_LABEL, REGRESSION)}
@@ -111,8 +127,12 @@ def objective_named(objective: str | Objective) -> Objective:
 
 
 def guessing(objective: Objective, targets: Tensor | None) -> float | None:
-    """What always naming the most frequent class scores; None where there is no such thing."""
+    """What always naming the most frequent class scores; None where there is no such thing.
+
+    Of one class alone, which is always right to name, nothing can be told.
+    """
     if objective is not CLASSIFICATION or targets is None:
         return None
+    most = int(targets.long().bincount().max())
     # In the order in which a score is computed, or it may be larger by the last bit.
-    return 100 * (targets.long().bincount().max().item() / len(targets))
+    return 100 * (most / len(targets)) if most < len(targets) else None

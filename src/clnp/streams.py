@@ -108,7 +108,7 @@ def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
     tasks = []
     for number in range(1, stream.num_tasks + 1):
         generator = torch.Generator().manual_seed(derive(seed, "permutation", data.name, number))
-        order = torch.randperm(size, generator=generator)
+        order = torch.randperm(size, generator=generator, device="cpu")
         tasks.append(
             Task(
                 f"{data.name} permuted {number}",
@@ -142,7 +142,8 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
     classes = list(range(data.num_classes))
     if stream.order == "shuffled":
         generator = torch.Generator().manual_seed(derive(seed, "classes", data.name))
-        classes = torch.randperm(data.num_classes, generator=generator).tolist()
+        drawn = torch.randperm(data.num_classes, generator=generator, device="cpu")
+        classes = drawn.tolist()
     elif not isinstance(stream.order, str):
         classes = list(stream.order)
         if sorted(classes) != list(range(data.num_classes)):
@@ -188,7 +189,8 @@ def _some(samples: tuple[Tensor, Tensor], count: int | None, seed: int) -> tuple
     if count is None or count >= len(samples[0]):
         return samples
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(samples[0]), generator=generator)[:count].sort().values
+    order = torch.randperm(len(samples[0]), generator=generator, device="cpu")
+    chosen = order[:count].sort().values
     return samples[0][chosen], samples[1][chosen]
 
 
@@ -204,8 +206,8 @@ def _name(data: LabelledData, classes: Sequence[int], number: int) -> str:
 
 def _of_classes(data: LabelledData, part: str, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
     inputs, labels = data.train if part == "train" else data.test
-    place = torch.full((data.num_classes,), -1)
-    place[list(classes)] = torch.arange(len(classes))
+    place = torch.full((data.num_classes,), -1, device=labels.device)
+    place[list(classes)] = torch.arange(len(classes), device=labels.device)
     new = place[labels]
     if not bool((new >= 0).any()):
         raise ArgumentError(

@@ -92,7 +92,7 @@ def load(
             train, validation = split_off(train, validation_fraction, seed=validation_seed)
         except ArgumentError as error:
             raise ArgumentError(f"task {task.name!r}: {error}") from error
-    options: Any = {"num_workers": num_workers, "prepare": task.prepare}
+    options: Any = {"num_workers": num_workers, "prepare": _preparing(task)}
     loaded = {"training": batches_of(train, device, resident=resident, **options)}
     with isolated(device):
         # All that is compared is compared on the same samples, also where they are random: they are
@@ -125,8 +125,27 @@ def load_test(
     _check_shape(task.name, "test", task.test)
     _check_first(task.name, "test", task.test)
     return batches_of(
-        task.test, device, resident=resident, num_workers=num_workers, prepare=task.prepare
+        task.test, device, resident=resident, num_workers=num_workers, prepare=_preparing(task)
     )
+
+
+def _preparing(task: Task) -> Prepare | None:
+    """What prepares the task's inputs, held to giving a tensor."""
+    given = task.prepare
+    if given is None:
+        return None
+
+    def prepare(inputs: Tensor) -> Tensor:
+        found: object = given(inputs)
+        if not isinstance(found, Tensor):
+            raise ArgumentError(
+                f"task {task.name!r}: prepare returns a {type(found).__name__}; it must return the "
+                "inputs as the network is to see them, a tensor",
+                argument="prepare",
+            )
+        return found
+
+    return prepare
 
 
 def check_parts(task: Task) -> None:
@@ -137,6 +156,10 @@ def check_parts(task: Task) -> None:
             "Dataset",
             argument="train",
         )
+    if task.prepare is not None and not callable(task.prepare):
+        found = type(task.prepare).__name__
+        message = f"task {task.name!r}: prepare is a {found}; it must be a function of the inputs"
+        raise ArgumentError(message, argument="prepare")
     for part, data in _parts(task).items():
         _check_shape(task.name, part, data)
 

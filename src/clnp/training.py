@@ -4,13 +4,24 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from .arguments import (
+    check_kind,
+    number,
+    number_as_given,
+    number_or_none,
+    numbers,
+    settle,
+    strength,
+)
 from .augmentation import augmentation
 from .batches import Batches
+from .defaults import on_the_host
 from .errors import ArgumentError, unknown_name
 from .initialisation import Initialise, initialisation
 
@@ -18,6 +29,17 @@ Alpha = float | Mapping[str, float]
 OptimizerFactory = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 LARGEST = 3e38
 """Beyond this, a number is no float32."""
+_KINDS = {
+    "epochs": number,
+    "lr": number,
+    "alpha": strength,
+    "batch_size": number,
+    "milestones": numbers,
+    "milestone_factor": number_as_given,
+    "patience": number_or_none,
+    "input_dropout": number_as_given,
+    "clip_norm": number_or_none,
+}
 
 
 @dataclass(frozen=True)
@@ -60,10 +82,12 @@ class Training:
     """Changes a batch of images before each step; in Python also a function, on the device."""
 
     def __post_init__(self) -> None:
+        settle(self, _KINDS, where="training: ")
+        check_kind("optimizer_options", self.optimizer_options, Mapping, "a dictionary")
         checks = {
             "epochs": self.epochs >= 1,
             "lr": 0 < self.lr < LARGEST,
-            "batch_size": 1 <= self.batch_size < 2**31,
+            "batch_size": isinstance(self.batch_size, Integral) and 1 <= self.batch_size < 2**31,
             "patience": self.patience is None or self.patience >= 1,
             "input_dropout": 0 <= self.input_dropout < 1,
             "clip_norm": self.clip_norm is None or self.clip_norm > 0,
@@ -150,7 +174,8 @@ def make_optimizer(
         if _has_option(training.optimizer, "fused") and "foreach" not in options:
             options.setdefault("fused", True)
     try:
-        made: torch.optim.Optimizer = make(parameters, **options)
+        with on_the_host():
+            made: torch.optim.Optimizer = make(parameters, **options)
     except Exception as error:  # Optimizers raise whatever they like.
         message = f"training: {training.optimizer}: {error}"
         raise ArgumentError(message, argument="optimizer_options") from error
@@ -203,7 +228,8 @@ def check_optimizer(
     torch.autograd.backward([weight.sum() for weight in weights])
     step: Any = optimizer.step
     try:
-        step()
+        with on_the_host():
+            step()
     except Exception as error:  # Optimizers raise whatever they like.
         raise ArgumentError(
             f"training: {type(optimizer).__name__} cannot be used: {error}", argument="optimizer"

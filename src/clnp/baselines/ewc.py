@@ -87,7 +87,7 @@ class EWCStrategy(Strategy):
     def end(self, index: int, data: TaskData) -> None:
         """Add the springs of the task."""
         # Whoever ends a task seeds for it: a repeated end draws the same.
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), device="cpu"))
         fisher = fisher_diagonal(self.net, data, num_samples=self.settings.num_samples, seed=seed)
         for name, weight in self.net.trunk().items():
             place = fisher[name] * weight.detach()

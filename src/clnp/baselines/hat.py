@@ -108,7 +108,7 @@ class HATStrategy(Strategy):
 
     def begin(self, index: int) -> None:
         """Draw the embedding of the task."""
-        drawn = torch.randn(sum(self.graph.groups.values()))
+        drawn = torch.randn(sum(self.graph.groups.values()), device="cpu")
         self.net.extra[ATTENTION] = nn.Parameter(drawn.to(self.net.device))
 
     def rule(self) -> StepRule:

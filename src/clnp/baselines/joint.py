@@ -81,7 +81,8 @@ class Mixed:
         orders = []
         for number, (part, count) in enumerate(zip(self.parts, self.counts, strict=True)):
             generator = torch.Generator().manual_seed(derive(seed, "part", number))
-            order = torch.randperm(len(part), generator=generator)[: self.num_steps * count]
+            order = torch.randperm(len(part), generator=generator, device="cpu")
+            order = order[: self.num_steps * count]
             orders.append(order.to(self.device).view(self.num_steps, count) + self.starts[number])
         yield from torch.cat(orders, 1)
 

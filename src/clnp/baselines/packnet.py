@@ -125,7 +125,7 @@ class PackNetStrategy(Strategy):
         training = self._retraining()
         if training is not None:
             # Whoever ends a task seeds for it: a repeated end draws the same.
-            seed = int(torch.randint(2**62, ()))
+            seed = int(torch.randint(2**62, (), device="cpu"))
             Fit(self.net, data, training, seed=seed, rule=self._rule(owner)).run()
 
     def _retraining(self) -> Training | None:

@@ -108,7 +108,7 @@ class SuperpositionStrategy(Strategy):
 def draw_context(seed: int, layer: str, shape: torch.Size) -> Tensor:
     """Signs, +1 or -1, always the same for that seed and layer."""
     generator = torch.Generator().manual_seed(derive(seed, layer))
-    return 2.0 * torch.randint(0, 2, shape, generator=generator) - 1.0
+    return 2.0 * torch.randint(0, 2, shape, generator=generator, device="cpu") - 1.0
 
 
 def multiplied(layer: nn.Module) -> Tensor:
