@@ -1,13 +1,18 @@
 """The run of an experiment, checked from Python; `tests/test_cli.py` has the command."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import clnp
+from clnp import cli
 from clnp.baselines.finetune import Finetune
 from clnp.errors import ForgettingError, RunError
+from clnp.objective import accuracy
+from terminal import recipe
 
 
 def task(name, seed):
@@ -43,6 +48,55 @@ def test_what_has_changed_is_named(tmp_path):
     path.write_text(json.dumps(result))
     with pytest.raises(ForgettingError, match="task 'a'"):
         clnp.verify(experiment(), tmp_path / "run")
+
+
+def moved(run, by):
+    """The result of a run of one task, as another machine would have it, and moved by so much."""
+    result = json.loads((run / "result.json").read_text())
+    record = result["tasks"][0]
+    record["arithmetic"], record["outputs"] = "elsewhere", "other"
+    record["test_score"] += by
+    result["scores"][0][0] = record["test_score"]
+    (run / "result.json").write_text(json.dumps(result))
+
+
+def of_one_task(**changes):
+    made = experiment("a")
+    return replace(made, tasks=[replace(made.tasks[0], **changes)])
+
+
+def test_samples_one_by_one_are_verified_as_tensors_are(tmp_path):
+    x, y = task("a", 0).test
+    made = of_one_task(test=[(x[place], int(y[place])) for place in range(len(x))])
+    made.run(tmp_path)
+    moved(tmp_path, -4.0)
+    assert clnp.verify(made, tmp_path)["exact"] is False
+    moved(tmp_path, -2.0)
+    with pytest.raises(ForgettingError, match="which rounding on another machine does not explain"):
+        clnp.verify(made, tmp_path)
+
+
+def test_what_rounding_may_have_moved_is_told_as_it_is(tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(recipe(num_tasks=1, epochs=1))
+    run = tmp_path / "run"
+    assert cli.main(["run", str(tmp_path / "small.toml"), "--quiet", "--out", str(run)]) == 0
+    moved(run, -1.0)
+    capsys.readouterr()
+    assert cli.main(["verify", str(run)]) == 0
+    # Two of 48 samples.
+    assert "as recorded, to 4.17 points (another machine or device)." in capsys.readouterr().out
+
+
+def test_a_score_from_0_to_1_is_verified(tmp_path):
+    share = clnp.Objective("share", F.cross_entropy, lambda o, t: accuracy(o, t) / 100)
+    made = of_one_task(objective=share, num_outputs=3)
+    made = replace(made, config=replace(made.config, margin=0.1))
+    made.run(tmp_path)
+    moved(tmp_path, -0.03)
+    assert clnp.verify(made, tmp_path)["exact"] is False
+    moved(tmp_path, -0.3)
+    with pytest.raises(ForgettingError, match="task 'a': its test accuracy is 0"):
+        clnp.verify(made, tmp_path)
 
 
 def test_what_cannot_be_verified_is_told(tmp_path):
