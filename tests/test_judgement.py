@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -103,6 +105,22 @@ def test_rounding_may_move_a_score_by_a_share_of_what_it_is_a_part_of(objective,
     if isinstance(objective, dict):
         objective = Objective("own", torch.nn.functional.mse_loss, accuracy, **objective)
     assert tolerance(of_size(1000, objective), score) == pytest.approx(allowed)
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_score_that_is_not_finite_stays_what_it_is(exact):
+    for task in (
+        of_size(10),
+        of_size(10, Objective("own", torch.nn.functional.mse_loss, accuracy)),
+    ):
+        for same in (NAN, INF, -INF):
+            assert agree(task, same, same, exact=exact)
+        for one, other in ((NAN, 1.0), (1.0, NAN), (INF, 1.0), (1.0, INF), (INF, -INF), (NAN, INF)):
+            assert not agree(task, one, other, exact=exact)
+        assert tolerance(task, -INF) == 0.0
 
 
 def test_a_score_that_is_not_there_is_not_there_later_either():

@@ -1,6 +1,7 @@
 """The run of an experiment, checked from Python; `tests/test_cli.py` has the command."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from clnp import cli
 from clnp.baselines.finetune import Finetune
 from clnp.errors import ForgettingError, RunError
 from clnp.objective import accuracy
+from clnp.runs import to_json
 from terminal import recipe
 
 
@@ -50,14 +52,14 @@ def test_what_has_changed_is_named(tmp_path):
         clnp.verify(experiment(), tmp_path / "run")
 
 
-def moved(run, by):
-    """The result of a run of one task, as another machine would have it, and moved by so much."""
+def moved(run, by=0.0, *, to=None):
+    """Let the run of one task be one of another machine, with a score that was moved."""
     result = json.loads((run / "result.json").read_text())
     record = result["tasks"][0]
-    record["arithmetic"], record["outputs"] = "elsewhere", "other"
-    record["test_score"] += by
-    result["scores"][0][0] = record["test_score"]
-    (run / "result.json").write_text(json.dumps(result))
+    score = record["test_score"] + by if to is None else to
+    result["tasks"][0] = {**record, "arithmetic": "elsewhere", "outputs": "x", "test_score": score}
+    result["scores"][0][0] = score
+    (run / "result.json").write_text(to_json(result))
 
 
 def of_one_task(**changes):
@@ -97,6 +99,53 @@ def test_a_score_from_0_to_1_is_verified(tmp_path):
     moved(tmp_path, -0.3)
     with pytest.raises(ForgettingError, match="task 'a': its test accuracy is 0"):
         clnp.verify(made, tmp_path)
+
+
+def correlation(outputs, targets):
+    return float(torch.corrcoef(torch.stack([outputs[:, 0], targets[:, 0]]))[0, 1])
+
+
+def undefined():
+    """An experiment whose test data do not vary, so that nothing correlates with them."""
+    x = torch.randn(150, 6, generator=torch.Generator().manual_seed(0))
+    made = of_one_task(
+        train=(x, x[:, :1]),
+        test=(x[:50], torch.ones(50, 1)),
+        objective=clnp.Objective("correlation", F.mse_loss, correlation),
+        num_outputs=1,
+    )
+    return replace(made, config=replace(made.config, margin=0.5))
+
+
+def test_a_score_that_is_not_defined_is_the_same_again(tmp_path):
+    run = tmp_path / "run"
+    first, again = undefined().run(run), undefined().run(run)
+    for result in (first, again):
+        score = result["tasks"][0]["test_score"]
+        assert isinstance(score, float)
+        assert math.isnan(score)
+    assert repr(again["scores"]) == repr(first["scores"]) == "[[nan]]"
+    found = clnp.verify(undefined(), run)
+    assert (found["exact"], repr(found["scores"])) == (True, "{'a': nan}")
+    moved(run, to=math.nan)
+    assert clnp.verify(undefined(), run)["exact"] is False
+    moved(run, to=0.5)
+    with pytest.raises(ForgettingError, match=r"its test accuracy is nan, and was 0\.5 when"):
+        clnp.verify(undefined(), run)
+
+
+def test_a_score_that_is_not_defined_is_shown(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    undefined().run(run)
+    assert cli.main(["inspect", run]) == 0
+    assert "Average test score nan" in capsys.readouterr().out
+    assert cli.main(["watch", run, "--once"]) == 0
+    assert "learnt: a nan" in capsys.readouterr().out
+    assert cli.main(["inspect", run, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert printed["result"]["scores"] == [["nan"]]
+    pytest.importorskip("matplotlib")
+    assert cli.main(["report", run]) == 0
 
 
 def test_what_cannot_be_verified_is_told(tmp_path):

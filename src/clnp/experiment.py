@@ -34,7 +34,7 @@ from .runs import (
     expanded,
     has_learnt,
     read_config,
-    read_json,
+    read_result,
     to_json,
     writing,
 )
@@ -121,7 +121,7 @@ class Experiment:
         told = listed("trackers", trackers, is_tracker, what="trackers")
         path, described = expanded(directory), self.to_json()
         going_on = (path / CONFIG).is_file()
-        result = read_json(path, RESULT, {}) if going_on else {}
+        result = read_result(path) if going_on else {}
         if result.get("finished") and not check_alike(described, read_config(path), path):
             if told:
                 tell_again(path, told)

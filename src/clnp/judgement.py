@@ -6,6 +6,7 @@ arithmetic, `elsewhere` has what they were there before anything was learnt.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -82,6 +83,8 @@ def note(record: Record, here: str, digest: str | None) -> None:
 
 def tolerance(task: Task, score: float) -> float:
     """By how much rounding on other hardware may move this score of the task, in its units."""
+    if not math.isfinite(score):
+        return 0.0
     share = LOOSE if task.test is None else max(LOOSE, 2 / num_samples(task.test))
     return share * _whole(task.objective, score)
 
@@ -105,7 +108,9 @@ def is_in_points(objective: str | Objective) -> bool:
 
 def agree(task: Task, score: float | None, before: float | None, *, exact: bool) -> bool:
     """Whether a score of the task is what it was, up to rounding unless it must be `exact`."""
-    if score is None or before is None or exact or score == before:
+    if score is None or before is None or score == before:
         return score == before
+    if math.isnan(score) and math.isnan(before):
+        return True
     # Two samples are two samples, whatever became of the last bit of their percentage.
-    return abs(score - before) <= tolerance(task, before) * (1 + 1e-9)
+    return not exact and abs(score - before) <= tolerance(task, before) * (1 + 1e-9)

@@ -29,7 +29,7 @@ from .runs import (
     expanded,
     last_environment,
     read_config,
-    read_json,
+    read_result,
     reading,
 )
 from .series import read_series, run_of
@@ -149,7 +149,7 @@ def rebuild(
 
 def _check_there(place: Path, verb: str) -> None:
     """Raise a `RunError` unless the run has an ended task, and a network."""
-    if not read_json(place, RESULT, {}):
+    if not read_result(place):
         raise RunError(f"{place} has no ended task yet; there is nothing to {verb}")
     if not (place / CHECKPOINT).exists():
         raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks were in it")
@@ -172,7 +172,7 @@ def restored(
             "verified; what it has forgotten is in its result"
         )
     # In this order, and at once: a run that goes on writes its checkpoint first.
-    result = read_json(place, RESULT, {})
+    result = read_result(place)
     net = ContinualNet.load(checkpoint, experiment.model, check=False)
     net.verify()
     with reading(place):
