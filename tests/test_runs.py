@@ -237,7 +237,8 @@ def test_a_run_that_was_withdrawn_can_be_begun_anew(tmp_path):
 def test_what_a_run_without_a_config_has_learnt_is_not_written_over(tmp_path, name):
     (tmp_path / EVENTS).write_text("")
     (tmp_path / name).write_text("{}")
-    with pytest.raises(RunError, match="is not empty; give the run a directory of its own"):
+    message = r"holds a run whose config\.json is missing; .* move the directory away, and"
+    with pytest.raises(RunError, match=message):
         Run.create(tmp_path, FILES)
     with pytest.raises(RunError, match=r"is not a run: it has no config\.json"):
         read_config(tmp_path)

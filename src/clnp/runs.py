@@ -75,7 +75,13 @@ class Run:
             # One that was withdrawn has its events, and what trackers keep, still there.
             if others and (EVENTS not in found or has_learnt(place)):
                 run.close()
-                raise RunError(f"{place} is not empty; give the run a directory of its own")
+                remedy = "is not empty; give the run a directory of its own"
+                if has_learnt(place):
+                    remedy = (
+                        f"holds a run whose {CONFIG} is missing; put a copy of it back, or move "
+                        "the directory away, and it is run again"
+                    )
+                raise RunError(f"{place} {remedy}")
             if EVENTS in found:
                 (place / EVENTS).write_bytes(b"")
             # The config comes last: where it is, all that a run needs to be gone on with is.
