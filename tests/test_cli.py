@@ -186,6 +186,60 @@ def test_runs_without_a_place_get_one_each(folder, capsys):
     assert names == ["small-seed0", "small-seed0-2", "small-seed0-3"]
 
 
+@pytest.mark.parametrize(
+    ("place", "options", "stem"),
+    [
+        ("clnp.carrying.experiment_of", [], "small-seed0"),
+        ("clnp.commands.begin_series", ["--seeds", "1"], "small-1seeds"),
+    ],
+)
+def test_runs_that_are_started_at_the_same_time_get_a_place_each(
+    folder, capsys, monkeypatch, place, options, stem
+):
+    run = ["run", "small.toml", "--quiet", "--set", "learner.training.epochs=1", *options]
+    module = sys.modules[place.rpartition(".")[0]]
+    function, codes = getattr(module, place.rpartition(".")[2]), []
+
+    def begin_another_first(*arguments, **named):
+        monkeypatch.setattr(place, function)
+        codes.append(cli.main(run))
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(place, begin_another_first)
+    assert [cli.main(run), *codes] == [0, 0]
+    names = sorted(path.name for path in (folder / "runs").iterdir())
+    assert names == [stem, f"{stem}-2"]
+
+
+def test_a_run_that_cannot_be_begun_leaves_no_directory(folder, capsys, monkeypatch):
+    def interrupted(*arguments, **named):
+        assert Path("runs", "small-seed0").is_dir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clnp.carrying.experiment_of", interrupted)
+    fails(capsys, 130, "stopped at once; .*", "run", "small.toml", "--quiet")
+    assert not (folder / "runs").exists()
+    (folder / "runs").mkdir()
+    fails(capsys, 130, "stopped at once; .*", "run", "small.toml", "--quiet")
+    assert list((folder / "runs").iterdir()) == []
+
+
+def test_a_directory_that_a_killed_start_left_can_be_named(folder, capsys):
+    place = folder / "runs" / "small-seed0"
+    place.mkdir(parents=True)
+    run = ["run", "small.toml", "--quiet", "--set", "learner.training.epochs=1"]
+    assert cli.main([*run, "--out", "runs/small-seed0"]) == 0
+    assert (place / RESULT).exists()
+
+
+def test_a_place_for_runs_that_cannot_be_made_is_told(folder, capsys):
+    (folder / "runs").symlink_to("nowhere/at/all")
+    fails(capsys, 2, "cannot write to runs/small-seed0: .*", "run", "small.toml", "--quiet")
+    (folder / "runs").unlink()
+    (folder / "runs").touch()
+    fails(capsys, 2, "cannot write to runs/small-seed0: .*", "run", "small.toml", "--quiet")
+
+
 def test_json_is_the_result(folder, capsys):
     assert cli.main(["run", "small.toml", "--json", "--out", "run"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -416,3 +416,37 @@ def test_damaged_files_of_a_comparison_are_told(folder, capsys, file, key):
     place = str(Path("c", file).parent)
     for command in ("resume", "verify", "inspect"):
         fails(capsys, 2, message, command, place)
+
+
+@pytest.mark.parametrize("lost", [["series.json"], ["series.json", "recipe.toml"]])
+@pytest.mark.parametrize("command", ["resume", "compare"])
+def test_what_a_comparison_has_lost_of_a_method_is_written_anew(folder, capsys, lost, command):
+    compare = ["compare", "small.toml", "--methods", "finetune", "--seeds", "2", "--quiet"]
+    compare += ["--set", "learner.training.epochs=1", "--out", "c"]
+    assert cli.main(compare) == 0
+    own = folder / "c" / "finetune"
+    before = {name: (own / name).read_text() for name in lost}
+    for name in lost:
+        (own / name).unlink()
+    shutil.rmtree(own / "seed1")
+    if command == "resume":
+        (folder / "small.toml").write_text("")  # What the runs were begun with counts.
+        compare = ["resume", "c", "--quiet"]
+    assert cli.main(compare) == 0
+    assert {name: (own / name).read_text() for name in lost} == before
+    assert [row["seeds"] for row in rows(folder / "c")] == [[0, 1]]
+
+
+def test_a_comparison_that_lost_the_config_of_a_run_says_so(folder):
+    compare = ["compare", "small.toml", "--methods", "finetune", "--quiet"]
+    assert cli.main([*compare, "--set", "learner.training.epochs=1", "--out", "c"]) == 0
+    run = folder / "c" / "finetune" / "seed0"
+    (run / "config.json").unlink()
+    process = start("resume", "c", "--quiet", cwd=folder)
+    error = process.communicate()[1]
+    assert process.returncode == 2
+    assert "finetune, seed 0: c/finetune/seed0 holds a run whose config.json is missing; " in error
+    assert "move the directory away, and it is run again\n" in error
+    run.rename(folder / "away")
+    assert cli.main(["resume", "c", "--quiet"]) == 0
+    assert (run / "result.json").exists()

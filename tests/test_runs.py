@@ -1,5 +1,6 @@
 import errno
 import json
+import math
 import os
 import stat
 import subprocess
@@ -24,6 +25,7 @@ from clnp.runs import (
     read_config,
     read_events,
     read_json,
+    read_result,
     reading,
     to_json,
     writing,
@@ -235,7 +237,8 @@ def test_a_run_that_was_withdrawn_can_be_begun_anew(tmp_path):
 def test_what_a_run_without_a_config_has_learnt_is_not_written_over(tmp_path, name):
     (tmp_path / EVENTS).write_text("")
     (tmp_path / name).write_text("{}")
-    with pytest.raises(RunError, match="is not empty; give the run a directory of its own"):
+    message = r"holds a run whose config\.json is missing; .* move the directory away, and"
+    with pytest.raises(RunError, match=message):
         Run.create(tmp_path, FILES)
     with pytest.raises(RunError, match=r"is not a run: it has no config\.json"):
         read_config(tmp_path)
@@ -259,6 +262,19 @@ def test_a_home_that_is_not_there_is_left_as_it_is():
         read_config("~nosuchuser/x")
     with pytest.raises(RunError, match="there is no run at aaa"):
         read_config("a" * 300)
+
+
+def test_scores_that_are_not_finite_are_numbers_again_when_a_result_is_read(tmp_path):
+    record = {"task": "nan", "test_score": math.inf, "thresholds": {"score": -math.inf, "fc": 0.5}}
+    result = {"full": "inf", "scores": [[math.inf], [None, -math.inf]], "tasks": [record]}
+    with Run.create(tmp_path / "run", FILES) as run:
+        run.write(RESULT, result)
+    found = read_result(tmp_path / "run")
+    assert found == result
+    with Run.open(tmp_path / "run") as run:
+        run.write(RESULT, {"scores": [[math.nan]]})
+    assert math.isnan(read_result(tmp_path / "run")["scores"][0][0])
+    assert read_result(tmp_path) == {}
 
 
 def test_json_holds_finite_numbers_only():

@@ -149,7 +149,8 @@ def test_a_series_that_was_killed_at_its_start_can_be_begun_again(folder, capsys
     assert "1 seed" in capsys.readouterr().out
     (folder / "other").mkdir()
     (folder / "other" / "thesis.tex").write_text("precious")
-    fails(capsys, 2, "other is not empty; .*", *run[:-2], "other")
+    message = "other is not empty; give the series a directory of its own"
+    fails(capsys, 2, message, *run[:-2], "other")
 
 
 def test_the_first_seed_may_search_for_all(folder, capsys):

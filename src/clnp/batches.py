@@ -30,6 +30,11 @@ def is_pair(data: object) -> TypeGuard[tuple[Tensor, Tensor]]:
     return isinstance(data, tuple | list) and bool(data) and not isinstance(data[0], tuple | list)
 
 
+def num_samples(data: Data) -> int:
+    """How many samples there are."""
+    return len(data[0]) if is_pair(data) else len(data)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Batches:
     """A data set on a device, in batches.
@@ -220,7 +225,7 @@ def _is_constant(dataset: Dataset[Any] | list[tuple[Any, Any]], num_reads: int =
 
 def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
     """The data without a random part of it, and that part."""
-    count = len(data[0]) if is_pair(data) else len(data)  # type: ignore[arg-type]
+    count = num_samples(data)
     num_apart = round(count * fraction)
     if not 0 < num_apart < count:
         raise ArgumentError(

@@ -22,14 +22,13 @@ from .recipe import LoadedRecipe, recipe_of
 from .runs import (
     CONFIG,
     RECIPE,
-    RESULT,
     Run,
     command,
     expanded,
     has_learnt,
     last_environment,
     read_config,
-    read_json,
+    read_result,
     reading,
     taken,
     to_json,
@@ -116,7 +115,7 @@ def add_tasks(loaded: LoadedRecipe, path: Path, place: Circumstances, console: S
 def go_on_with(path: Path, place: Circumstances, console: Silence) -> Answer:
     """Go on with a run that was stopped, killed or lost its machine."""
     read_config(path)
-    result = read_json(path, RESULT, {})
+    result = read_result(path)
     with reading(path):
         if result.get("finished"):
             left = "nothing is left to do"

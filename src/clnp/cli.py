@@ -69,8 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         answer, text = options.command(options)
-        shown = json.dumps(answer, indent=1) if options.json else text
-        return _show(options, shown) or int(options.code)
+        return _show(options, _as_json(answer) if options.json else text) or int(options.code)
     except RecursionError:
         return _failed(options, "what was given is nested too deeply", USER_ERROR)
     except KeyboardInterrupt:
@@ -81,6 +80,12 @@ def main(arguments: list[str] | None = None) -> int:
         if not is_out_of_memory(error):
             raise
         return _failed(options, OUT_OF_MEMORY, FAILURE)
+
+
+def _as_json(answer: Any) -> str:
+    from .runs import to_json
+
+    return to_json(answer, indent=1)
 
 
 def _show(options: argparse.Namespace, text: str) -> int:

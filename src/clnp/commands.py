@@ -1,7 +1,8 @@
 """What the commands of `clnp` that learn do: each gives back what `--json` prints, and text."""
 
 import os
-from itertools import count
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .carrying import HEADER, Answer, Circumstances, Source, add_tasks, begin, data_of, go_on_with
@@ -10,7 +11,7 @@ from .comparing import go_on_comparing
 from .console import Silence
 from .devices import find_device
 from .errors import RunError
-from .runs import CONFIG, FORMAT, RECIPE, expanded, has_learnt
+from .runs import CONFIG, FORMAT, RECIPE, expanded, has_learnt, writing
 from .schema import to_toml
 from .series import read_series
 from .several import begin_series, go_on_with_series
@@ -35,11 +36,10 @@ def start(
         if search_once or num_jobs > 1:
             option = "--search-once" if search_once else "--jobs"
             raise RunError(f"{option} is for a series: name the number of seeds, --seeds 5")
-        path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-seed{first}")
-        if os.path.isfile(path / CONFIG) and has_learnt(path):
-            return add_tasks(loaded, path, place, console)
-        return begin(loaded, path, place, console)
-    path = expanded(out) if out is not None else _unused(Path("runs"), f"{short}-{num_seeds}seeds")
+        with _directory(out, f"{short}-seed{first}") as path:
+            if os.path.isfile(path / CONFIG) and has_learnt(path):
+                return add_tasks(loaded, path, place, console)
+            return begin(loaded, path, place, console)
     series = {
         "format": FORMAT,
         "recipe": short,
@@ -47,7 +47,8 @@ def start(
         "search_once": search_once,
         "data": data_of(place.data),
     }
-    begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
+    with _directory(out, f"{short}-{num_seeds}seeds") as path:
+        begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
     return go_on_with_series(path, source, place, num_jobs=num_jobs, console=console)
 
 
@@ -65,7 +66,34 @@ def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) 
     return go_on_with(run, place, console)
 
 
-def _unused(folder: Path, stem: str) -> Path:
-    """A directory for the run that is not there yet."""
-    candidates = (folder / (stem if number == 1 else f"{stem}-{number}") for number in count(1))
-    return next(path for path in candidates if not path.exists())
+@contextmanager
+def _directory(out: str | None, stem: str) -> Iterator[Path]:
+    """The directory that was named; else one of its own, which goes again if it stays empty."""
+    if out is not None:
+        yield expanded(out)
+        return
+    folder = Path("runs")
+    is_new = not folder.exists()
+    path = _claimed(folder, stem)
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # It is not empty.
+            path.rmdir()
+            if is_new:
+                folder.rmdir()
+
+
+def _claimed(folder: Path, stem: str) -> Path:
+    """A directory that was not there, made: others that are started now take another."""
+    path, number = folder / stem, 1
+    with writing(path):
+        while True:
+            try:
+                path.mkdir(parents=True)
+                return path
+            except FileExistsError:
+                if not os.path.lexists(path):
+                    raise  # The folder is what cannot be made.
+            number += 1
+            path = folder / f"{stem}-{number}"

@@ -46,7 +46,7 @@ def compare(
     before = read_comparison(path)
     if not before:
         _check_empty(path)
-    known = {
+    known: dict[str, Any] = {
         "format": FORMAT,
         "recipe": loaded.name,
         "source": source.absolute().to_json(),
@@ -62,15 +62,16 @@ def compare(
                 f"{path} is another comparison: its {words} {_in_words(before.get(key))}, not "
                 f"{_in_words(known[key])}; name another directory"
             )
-    for method in (m for m in before.get("methods", []) if read_series(path / m)):
+    for method in (m for m in before.get("methods", []) if (path / m / RECIPE).is_file()):
         now = source.with_method(method).load(loaded.recipe.seed).recipe
         held = Source(str(path / method / RECIPE)).load().recipe
         try:
             check_recipe(path, method, now=to_data(now), before=to_data(held))
         except RunError:
-            if _has_begun(path / method):
+            if _has_begun(path / method, known["seeds"]):
                 raise
-            (path / method / SERIES).unlink()  # Nothing is lost: its runs begin as told now.
+            # Nothing is lost: its runs begin as told now.
+            (path / method / SERIES).unlink(missing_ok=True)
     return go_on_comparing(path, known, methods, place, num_jobs=num_jobs, console=console)
 
 
@@ -95,9 +96,7 @@ def go_on_comparing(
     for method in methods:
         source = Source(str(path / method / RECIPE))  # The user's own may be another by now.
         if not read_series(path / method):
-            source = Source.from_json(known["source"]).with_method(method)
-            text = to_toml(source.load(known["seeds"][0]).recipe, header=HEADER)
-            begin_series(path / method, {**known, "methods": [method]}, text)
+            source = _begin_method(path / method, known)
         runs += [
             Member(path / method, seed, source, f"{method}, seed {seed}") for seed in known["seeds"]
         ]
@@ -120,6 +119,22 @@ def go_on_comparing(
     return found, f"{text}\nThe runs are in {path}, the table in {path / TABLE}.*"
 
 
+def _begin_method(path: Path, known: Mapping[str, Any]) -> Source:
+    """Write down what the series of a method is, also if its runs are there and that was lost."""
+    series = {**known, "methods": [path.name]}
+    # The first run begins with the recipe of the series.
+    places = (path, run_of(path, known["seeds"][0]))
+    held = [place / RECIPE for place in places if (place / RECIPE).is_file()]
+    if held and _has_begun(path, known["seeds"]):
+        with writing(path):
+            replace_file(path / RECIPE, held[0].read_bytes())
+            replace_file(path / SERIES, to_json(series, indent=1).encode())
+        return Source(str(path / RECIPE))
+    source = Source.from_json(known["source"]).with_method(path.name)
+    begin_series(path, series, to_toml(source.load(known["seeds"][0]).recipe, header=HEADER))
+    return source
+
+
 def _check_empty(path: Path) -> None:
     """Refuse to write a comparison beside something else."""
     with writing(path):
@@ -128,9 +143,8 @@ def _check_empty(path: Path) -> None:
         raise RunError(f"{path} is not empty; give the comparison a directory of its own")
 
 
-def _has_begun(path: Path) -> bool:
+def _has_begun(path: Path, seeds: Sequence[int]) -> bool:
     """Whether a run of the series is there."""
-    seeds = read_series(path).get("seeds", [])
     return any(os.path.isfile(run_of(path, seed) / CONFIG) for seed in seeds)
 
 

@@ -34,7 +34,7 @@ from .runs import (
     expanded,
     has_learnt,
     read_config,
-    read_json,
+    read_result,
     to_json,
     writing,
 )
@@ -124,7 +124,7 @@ class Experiment:
         told = listed("trackers", trackers, is_tracker, what="trackers")
         path, described = expanded(directory), self.to_json()
         going_on = (path / CONFIG).is_file()
-        result = read_json(path, RESULT, {}) if going_on else {}
+        result = read_result(path) if going_on else {}
         finished = bool(result.get("finished"))
         if finished and check_alike(described, read_config(path), path) == len(self.tasks):
             if told:

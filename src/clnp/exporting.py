@@ -15,7 +15,15 @@ from .errors import ArgumentError, RunError, unknown_name
 from .labelled import Prepare, prepared
 from .ours import OURS, is_ours, method_of
 from .program import FORMATS, check_installed
-from .runs import CHECKPOINT, RECIPE, RESULT, command, expanded, read_config, read_json, reading
+from .runs import (
+    CHECKPOINT,
+    RECIPE,
+    command,
+    expanded,
+    read_config,
+    read_result,
+    reading,
+)
 from .series import read_series, run_of
 from .task import Task
 from .trial import (
@@ -162,7 +170,7 @@ def _checked_tasks(place: Path, tasks: Sequence[str] | None) -> list[str]:
     config = read_config(place)
     with reading(place):
         names = [each["name"] for each in config["tasks"]]
-        ended = [each["task"] for each in read_json(place, RESULT, {}).get("tasks", [])]
+        ended = [each["task"] for each in read_result(place).get("tasks", [])]
     if not is_ours(config):
         raise RunError(
             f"{place} was learnt by {method_of(config)}; only tasks of a run of clnp can be "

@@ -19,12 +19,11 @@ from .ours import method_of
 from .runs import (
     CONFIG,
     EVENTS,
-    RESULT,
     expanded,
     has_learnt,
     read_config,
     read_events,
-    read_json,
+    read_result,
     reading,
     silence,
     to_json,
@@ -258,7 +257,7 @@ class Follower:
         """The result of the run if that says that it is finished, whatever its events say."""
         if self._result is None:
             with contextlib.suppress(RunError):
-                found = read_json(self.path, RESULT, {})
+                found = read_result(self.path)
                 self._result = found if found.get("finished") else None
         return self._result or {}
 

@@ -6,22 +6,26 @@ arithmetic, `elsewhere` has what they were there before anything was learnt.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .batches import num_samples
 from .certificate import digest_of
 from .config import LearnerConfig
 from .fit import outputs_of
 from .generators import isolated, seed_all
-from .objective import objective_named
+from .objective import OBJECTIVES, Objective, objective_named
 from .operations import tensors_in
 from .seeds import derive
 from .task import Task, load_test
 
 Record = dict[str, Any]
+LOOSE = 0.005
+"""Share of a score by which rounding on other hardware may move it; or two samples, if more."""
 
 
 def judge(
@@ -75,3 +79,38 @@ def note(record: Record, here: str, digest: str | None) -> None:
     if record.get("outputs") is None and (digest is not None or "arithmetic" not in record):
         record["outputs"], record["arithmetic"] = digest, here
     record["unchanged"] = None if digest is None else digest == expected(record, here)
+
+
+def tolerance(task: Task, score: float) -> float:
+    """By how much rounding on other hardware may move this score of the task, in its units."""
+    if not math.isfinite(score):
+        return 0.0
+    share = LOOSE if task.test is None else max(LOOSE, 2 / num_samples(task.test))
+    return share * _whole(task.objective, score)
+
+
+def _whole(objective: str | Objective, score: float) -> float:
+    """What the score is a part of: 100 if it is in percent, its own size if nothing is known."""
+    objective = objective_named(objective)
+    if is_in_points(objective):
+        return max(100.0, abs(score))
+    if objective.highest is not None:
+        return max(abs(objective.highest), abs(score))
+    if score < -1:
+        return -score  # A loss with its sign turned, say.
+    return 1.0 if score <= 1 else max(100.0, score)
+
+
+def is_in_points(objective: str | Objective) -> bool:
+    """Whether the objective is known to score in percent: those that are built in do."""
+    return objective_named(objective) in OBJECTIVES.values()
+
+
+def agree(task: Task, score: float | None, before: float | None, *, exact: bool) -> bool:
+    """Whether a score of the task is what it was, up to rounding unless it must be `exact`."""
+    if score is None or before is None or score == before:
+        return score == before
+    if math.isnan(score) and math.isnan(before):
+        return True
+    # Two samples are two samples, whatever became of the last bit of their percentage.
+    return not exact and abs(score - before) <= tolerance(task, before) * (1 + 1e-9)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset, default_collate
 
-from .batches import is_pair
+from .batches import is_pair, num_samples
 from .defaults import on_the_host
 from .description import kind_of
 from .errors import RunError
@@ -62,7 +62,7 @@ def _fingerprint(data: Any, known: Known) -> str | None:
     """How many samples there are and, where they are tensors, a checksum of all of them."""
     if data is None:
         return None
-    size = f"{len(data[0] if is_pair(data) else data)} samples"
+    size = f"{num_samples(data)} samples"
     tensors = _tensors(data)
     if tensors is None:
         return size

@@ -18,7 +18,9 @@ class Objective:
     Both take outputs and targets; `score` gets those of all samples at once. A margin is in the
     units of the score: percentage points, for those that are built in. Where the score of many
     samples is the mean of theirs, `highest` is what one can have at most: it tells when a score is
-    out of reach, and the rest need not be looked at.
+    out of reach, and the rest need not be looked at. It also tells `verify` by how much rounding on
+    another machine may move a score; without it, one from -1 to 1 is taken for a share of 1, and a
+    larger one for percent.
     """
 
     name: str

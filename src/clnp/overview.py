@@ -22,12 +22,12 @@ from .runs import (
     CHECKPOINT,
     ENVIRONMENT,
     RECIPE,
-    RESULT,
     command,
     expanded,
     read_config,
     read_events,
     read_json,
+    read_result,
     reading,
     silence,
 )
@@ -50,7 +50,7 @@ def inspect(path: str, *, in_full: bool = False, screen: Screen | None = None) -
         with reading(place):
             return _series(place, series)
     config = read_config(place)
-    result = read_json(place, RESULT, {}) or None
+    result = read_result(place) or None
     sessions = read_json(place, ENVIRONMENT, [])
     answer = {"config": config, "environment": sessions, "result": result}
     with reading(place):

@@ -38,6 +38,8 @@ ENVIRONMENT = "environment.json"
 LOCK = ".lock"
 FORMAT = 1
 """Version of the files in a run directory."""
+NUMBERS = ("score", "best_score", "test_score", "scores", "thresholds")
+"""What is made of numbers in a result, also where the file has text for them."""
 NAME_ONE = "name the directory of a run, a series or a comparison"
 
 
@@ -73,7 +75,13 @@ class Run:
             # One that was withdrawn has its events, and what trackers keep, still there.
             if others and (EVENTS not in found or has_learnt(place)):
                 run.close()
-                raise RunError(f"{place} is not empty; give the run a directory of its own")
+                remedy = "is not empty; give the run a directory of its own"
+                if has_learnt(place):
+                    remedy = (
+                        f"holds a run whose {CONFIG} is missing; put a copy of it back, or move "
+                        "the directory away, and it is run again"
+                    )
+                raise RunError(f"{place} {remedy}")
             if EVENTS in found:
                 (place / EVENTS).write_bytes(b"")
             # The config comes last: where it is, all that a run needs to be gone on with is.
@@ -163,7 +171,7 @@ class Run:
 
         Killed in between, it is one that is not finished and can be gone on with as before.
         """
-        result = read_json(self.path, RESULT, {})
+        result = read_result(self.path)
         if result.get("finished"):
             self.write(RESULT, {**result, "finished": False})
         with writing(self.path):
@@ -293,6 +301,27 @@ def read_json(path: Path, name: str, otherwise: Any) -> Any:
     if not isinstance(found, type(otherwise)):
         raise RunError(_damaged(path / name, f"it holds a {type(found).__name__}"))
     return found
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """What the run has come to so far, as it was before it was written; empty if it is nothing.
+
+    Scores that are not finite are text in the file, and numbers here.
+    """
+    found: dict[str, Any] = read_json(path, RESULT, {})
+    with reading(path):
+        return {name: _numbers(value, name in NUMBERS) for name, value in found.items()}
+
+
+def _numbers(value: Any, are_numbers: bool) -> Any:
+    """The value with numbers in place of the text that `to_json` makes of some."""
+    if isinstance(value, dict):
+        return {
+            name: _numbers(item, are_numbers or name in NUMBERS) for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_numbers(item, are_numbers) for item in value]
+    return float(value) if are_numbers and value in ("nan", "inf", "-inf") else value
 
 
 def _damaged(file: Path, reason: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import RunError
 from .ledger import aligned
-from .runs import RESULT, read_json
+from .runs import read_json, read_result
 
 SERIES = "series.json"
 SUMMARY = "summary.json"
@@ -49,13 +49,13 @@ def finished_results(path: Path) -> list[dict[str, Any]]:
     None where there is no series yet.
     """
     seeds = read_series(path).get("seeds", [])
-    results = (read_json(run_of(path, seed), RESULT, {}) for seed in seeds)
+    results = (read_result(run_of(path, seed)) for seed in seeds)
     return [result for result in results if result.get("finished")]
 
 
 def choices(path: Path) -> dict[str, tuple[Any, float]]:
     """Alpha and learning rate that the first run of the series chose for each task."""
-    result: dict[str, Any] = read_json(run_of(path, read_series(path)["seeds"][0]), RESULT, {})
+    result: dict[str, Any] = read_result(run_of(path, read_series(path)["seeds"][0]))
     winners = {r["task"]: r["candidates"][r["winner"]] for r in result.get("tasks", [])}
     return {task: (winner["alpha"], winner["lr"]) for task, winner in winners.items()}
 

@@ -71,10 +71,10 @@ def begin_series(path: Path, series: dict[str, Any], text: str) -> None:
         names = [file.name for file in found if TEMPORARY not in file.name]
         own = all(name in (SERIES, SUMMARY, RECIPE) or name.startswith("seed") for name in names)
         if not own or any((each / CONFIG).exists() for each in found):
-            raise RunError(
-                f"{path} is not empty; go on with it, {command('resume', path)}, or give another "
-                "directory"
-            )
+            remedy = "give the series a directory of its own"
+            if SERIES in names:
+                remedy = f"go on with it, {command('resume', path)}, or give another directory"
+            raise RunError(f"{path} is not empty; {remedy}")
         path.mkdir(parents=True, exist_ok=True)
         replace_file(path / RECIPE, text.encode())
         replace_file(path / SERIES, to_json(series, indent=1).encode())

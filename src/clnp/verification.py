@@ -17,7 +17,7 @@ from .devices import find_device, use_threads
 from .environment import arithmetic, describe
 from .errors import ForgettingError, RunError
 from .experiment import Experiment
-from .judgement import Record, expected, judge
+from .judgement import Record, agree, expected, is_in_points, judge, tolerance
 from .likeness import check_alike
 from .net import ContinualNet
 from .neural_pruning import figures
@@ -29,15 +29,13 @@ from .runs import (
     expanded,
     last_environment,
     read_config,
-    read_json,
+    read_result,
     reading,
 )
 from .series import read_series, run_of
 from .task import Task
 
 Answer = tuple[Any, str]
-LOOSE = 0.5
-"""Points by which rounding on other hardware may move an accuracy; or two samples, if more."""
 
 
 def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def _verified(place: Path, rebuilt: "Rebuilt") -> Answer:
     """Check the scores of a run whose certificates and figures are as they should be."""
     experiment, net, result = rebuilt.experiment, rebuilt.net, rebuilt.result
     here = arithmetic(describe(rebuilt.device))
-    judged, exact = {}, True
+    judged, loose = {}, dict[str, float]()
 
     def predict(inputs: Tensor, name: str) -> Any:
         return net(inputs, task=name)
@@ -89,10 +87,13 @@ def _verified(place: Path, rebuilt: "Rebuilt") -> Answer:
         if found is not None:
             judged[task.name] = found[0]
             with reading(place):
-                loose = _loose(task)
-                exact = _check_score(record, *found, here=here, loose=loose) and exact
-    answer = {"verified": True, "tasks": list(net.tasks), "exact": exact, "scores": judged}
-    how = "to the last bit" if exact else f"to {LOOSE} points (another machine or device)"
+                if not _check_score(task, record, *found, here=here):
+                    unit = " points" if is_in_points(task.objective) else ""
+                    allowed = tolerance(task, record["test_score"])
+                    loose[unit] = max(allowed, loose.get(unit, 0.0))
+    answer = {"verified": True, "tasks": list(net.tasks), "exact": not loose, "scores": judged}
+    within = " or ".join(f"{value:.3g}{unit}" for unit, value in loose.items())
+    how = f"to {within} (another machine or device)" if loose else "to the last bit"
     tasks = "1 task" if len(net.tasks) == 1 else f"{len(net.tasks)} tasks"
     return answer, (
         f"verified: all that {tasks} read is as it was frozen (SHA-256), and the test accuracies "
@@ -148,7 +149,7 @@ def rebuild(
 
 def _check_there(place: Path, verb: str) -> None:
     """Raise a `RunError` unless the run has an ended task, and a network."""
-    if not read_json(place, RESULT, {}):
+    if not read_result(place):
         raise RunError(f"{place} has no ended task yet; there is nothing to {verb}")
     if not (place / CHECKPOINT).exists():
         raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks were in it")
@@ -165,7 +166,7 @@ def restored(
     """The network of the run of an experiment; a `ForgettingError` if it is not what it was."""
     checkpoint, described = place / CHECKPOINT, experiment.to_json()
     # In this order, and at once: a run that goes on writes its checkpoint first.
-    result = read_json(place, RESULT, {})
+    result = read_result(place)
     # Tasks that have not ended may be others by now.
     ended: dict[str, Any] = {"at_least": len(result.get("tasks", ())), "data": not absent}
     check_alike(described, config, place, **ended)
@@ -216,26 +217,16 @@ def _check_figures(net: ContinualNet, experiment: Experiment, result: dict[str, 
                         f"task {record['task']!r}: {RESULT} is not what the network says: its "
                         f"{key} neurons of {group} differ"
                     )
-        _check_later(number, result["tasks"], result["scores"], loose=_loose(task))
+        _check_later(task, number, result["tasks"], result["scores"])
 
 
-def _loose(task: Task) -> float:
-    """Points by which rounding on other hardware may move the score of the task."""
-    if task.test is None:
-        return LOOSE
-    samples: Any = task.test[0] if isinstance(task.test, tuple | list) else task.test
-    return max(LOOSE, 2 * 100 / len(samples))
-
-
-def _check_later(
-    number: int, records: Sequence[Record], scores: Sequence[Any], *, loose: float
-) -> None:
+def _check_later(task: Task, number: int, records: Sequence[Record], scores: Sequence[Any]) -> None:
     """Raise a `ForgettingError` if the result says that the task of this number has changed."""
     record = records[number]
     name, before, own = record["task"], record["test_score"], record["arithmetic"]
     for later, row in zip(records[number:], scores[number:], strict=True):
         exact = own is not None and later["arithmetic"] == own
-        if not _agree(row[number], before, loose=0.0 if exact else loose):
+        if not agree(task, row[number], before, exact=exact):
             raise ForgettingError(
                 f"task {name!r}: by {RESULT}, its score after {later['task']!r} is {row[number]}, "
                 f"and {before} when it ended"
@@ -247,19 +238,12 @@ def _check_later(
         )
 
 
-def _agree(score: float | None, before: float | None, *, loose: float) -> bool:
-    """Whether a score is what it was, up to so many points."""
-    if score is None or before is None:
-        return score == before
-    return score == before or abs(score - before) <= loose
-
-
-def _check_score(record: Record, score: float, digest: str, *, here: str, loose: float) -> bool:
+def _check_score(task: Task, record: Record, score: float, digest: str, *, here: str) -> bool:
     """Raise a `ForgettingError` if outputs or score are others; whether bits could be compared."""
     name, before, outputs = record["task"], record["test_score"], expected(record, here)
     exact = record["arithmetic"] == here
-    if not _agree(score, before, loose=0.0 if exact else loose):
-        numbers = f"{score}, and was {before}" if exact else f"{score:.2f}, and was {before:.2f}"
+    if not agree(task, score, before, exact=exact):
+        numbers = f"{score}, and was {before}" if exact else f"{score:.6g}, and was {before:.6g}"
         why = "" if exact else ", which rounding on another machine does not explain"
         raise ForgettingError(f"task {name!r}: its test accuracy is {numbers} when it ended{why}")
     if outputs is not None and digest != outputs:

@@ -13,11 +13,11 @@ from ..runs import (
     ENVIRONMENT,
     EVENTS,
     RECIPE,
-    RESULT,
     expanded,
     read_config,
     read_events,
     read_json,
+    read_result,
 )
 from .values import count, counts, flag, mapping, mappings, number, sequence
 
@@ -151,7 +151,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     config = read_config(place)
     damaged = None
     try:
-        result = mapping(read_json(place, RESULT, {}))
+        result = mapping(read_result(place))
     except RunError as error:
         result, damaged = {}, str(error)
     events = read_events(place)

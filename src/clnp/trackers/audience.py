@@ -9,7 +9,14 @@ from typing import Any
 
 from ..errors import ClnpError, RunError
 from ..events import Event
-from ..runs import EVENTS, RESULT, Run, last_environment, read_config, read_events, read_json
+from ..runs import (
+    EVENTS,
+    Run,
+    last_environment,
+    read_config,
+    read_events,
+    read_result,
+)
 from .tracker import TrackedRun, Tracker
 
 
@@ -107,7 +114,7 @@ def tell_again(
         except BaseException as error:
             audience.end(None, error)
             raise
-        audience.end(read_json(path, RESULT, {}), None)
+        audience.end(read_result(path), None)
 
 
 def _name(tracker: Tracker) -> str:
