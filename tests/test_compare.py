@@ -437,6 +437,19 @@ def test_what_a_comparison_has_lost_of_a_method_is_written_anew(folder, capsys, 
     assert [row["seeds"] for row in rows(folder / "c")] == [[0, 1]]
 
 
+def test_a_comparison_that_has_only_a_later_seed_left_is_mended(folder):
+    compare = ["compare", "small.toml", "--methods", "finetune", "--seeds", "2", "--quiet"]
+    assert cli.main([*compare, "--set", "learner.training.epochs=1", "--out", "c"]) == 0
+    own = folder / "c" / "finetune"
+    before = {name: (own / name).read_text() for name in ("series.json", "recipe.toml")}
+    for name in before:
+        (own / name).unlink()
+    shutil.rmtree(own / "seed0")
+    assert cli.main(["resume", "c", "--quiet"]) == 0
+    assert {name: (own / name).read_text() for name in before} == before
+    assert [row["seeds"] for row in rows(folder / "c")] == [[0, 1]]
+
+
 def test_a_comparison_that_lost_the_config_of_a_run_says_so(folder):
     compare = ["compare", "small.toml", "--methods", "finetune", "--quiet"]
     assert cli.main([*compare, "--set", "learner.training.epochs=1", "--out", "c"]) == 0

@@ -670,6 +670,84 @@ def test_a_task_that_cannot_be_learnt_can_be_mended_or_left_out(tmp_path):
     assert without_timings(mended.run(tmp_path / "run")) == without_timings(whole)
 
 
+@pytest.mark.parametrize("moment", [("begin", 3), ("epoch", 25), ("round", 3)])
+def test_one_can_come_back_to_a_task_that_was_exchanged(tmp_path, moment):
+    """Left out, and added again; and exchanged for another that breaks off before it is saved."""
+    whole = with_task(*"abc").run(tmp_path / "whole")
+    events = untimed(without_counts(read_events(tmp_path / "whole")))
+    broken_off(with_task(*"abc"), tmp_path / "left", *moment)
+    with_task(*"ab").run(tmp_path / "left")
+    broken_off(with_task(*"abc"), tmp_path / "other", *moment)
+
+    def crash(event):
+        if event["event"] == "pruning" and event["task"] == "c":
+            raise Crash
+
+    with pytest.raises(Crash):
+        with_task(*"abc", epochs=3).run(tmp_path / "other", checkpoint_seconds=1e9, on_event=crash)
+    for name in ("left", "other"):
+        assert without_timings(with_task(*"abc").run(tmp_path / name)) == without_timings(whole)
+        assert untimed(without_counts(read_events(tmp_path / name))) == events
+
+
+@pytest.mark.parametrize("moment", [("epoch", 8), ("round", 2), ("task", 2)])
+def test_a_run_with_batchnorm_and_an_open_task_can_be_verified(tmp_path, moment):
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU())
+    made = replace(
+        experiment(fine_tuning=FineTuning(1)), model=nn.Sequential(*layers, nn.Linear(12, 3))
+    )
+    broken_off(made, tmp_path / "run", *moment)
+    assert clnp.verify(made, tmp_path / "run")["verified"] is True
+    fewer = replace(made, tasks=made.tasks[:1])
+    assert fewer.run(tmp_path / "run")["finished"] is True
+    assert clnp.verify(fewer, tmp_path / "run")["verified"] is True
+
+
+def test_a_task_that_does_not_fit_may_be_left_out_or_exchanged(tmp_path):
+    """What a run that was full says is what one without that task says."""
+
+    def made(*names):
+        training = Training(epochs=30, alpha=0.0, lr=0.02, batch_size=32)
+        return experiment(*names, head="single", width=10, margin=0.0, training=training)
+
+    full = made(*"abcdefgh").run(tmp_path / "run")
+    num = len(full["tasks"])
+    assert "no neuron of fc2 is free" in full["full"]
+    assert made(*"abcdefgh").run(tmp_path / "run") == full
+    whole = made(*"abcdefgh"[:num]).run(tmp_path / "whole")
+    fewer = made(*"abcdefgh"[:num]).run(tmp_path / "run")
+    assert fewer["full"] is None
+    assert without_timings(fewer) == without_timings(whole)
+    again = made(*"abcdefgh").run(tmp_path / "run")
+    assert without_timings(again) == without_timings(full)
+    with pytest.raises(RunError, match="has a task that is not given"):
+        made(*"abcdefgh"[: num - 1]).run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("baseline", [None, Finetune()])
+def test_tasks_may_be_others_before_anything_is_saved(tmp_path, baseline):
+    made = [replace(experiment(*names), baseline=baseline) for names in ("ab", "xb")]
+
+    def crash(event):
+        if event["event"] == "epoch":
+            raise Crash
+
+    with pytest.raises(Crash):
+        made[0].run(tmp_path / "run", checkpoint_seconds=1e9, on_event=crash)
+    whole, result = (made[1].run(tmp_path / name) for name in ("whole", "run"))
+    assert without_timings(result) == without_timings(whole)
+
+
+def test_trackers_are_told_of_a_new_run_when_a_task_was_exchanged(tmp_path):
+    broken_off(with_task(*"abc"), tmp_path / "run", "epoch", 25)
+    (tmp_path / "run" / "trackers.json").write_text('{"mlflow": {"run": "1"}}')
+    broken_off(with_task(*"abc"), tmp_path / "run", "epoch", 1)
+    assert (tmp_path / "run" / "trackers.json").exists()
+    with_task(*"abx").run(tmp_path / "run")
+    assert not (tmp_path / "run" / "trackers.json").exists()
+
+
 @pytest.mark.parametrize("baseline", [Finetune(), Joint()])
 def test_a_task_that_a_baseline_has_begun_stays(tmp_path, baseline):
     def made(**others):
@@ -906,6 +984,20 @@ def test_a_failure_that_cannot_be_written_down_is_raised_all_the_same(tmp_path, 
     monkeypatch.setattr(Run, "log", full)
     with pytest.raises(ZeroDivisionError, match="torn"):
         made.run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("torn"), KeyboardInterrupt()])
+def test_one_who_cannot_be_told_of_a_failure_does_not_hide_it(tmp_path, error):
+    made, data = fragile("test")
+    data.broken = error
+
+    def tell(event):
+        if event["event"] in ("failed", "stopped"):
+            raise KeyError("epoch")
+
+    with pytest.raises(type(error)):
+        made.run(tmp_path / "run", on_event=tell)
+    assert read_events(tmp_path / "run")[-1]["event"] in ("failed", "stopped")
 
 
 FULL = """

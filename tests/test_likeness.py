@@ -247,6 +247,21 @@ def test_tasks_after_those_that_count_may_be_others(tmp_path):
         alike("a", at_least=2)
 
 
+def test_of_patterns_the_first_that_fits_counts(tmp_path):
+    def settings(**own):
+        return {**named("a1", "a2"), "learner": {"tasks": own}}
+
+    def alike(now, before):
+        return check_alike(now, before, tmp_path, at_least=0)
+
+    known = settings(**{"*2": 1, "a*": 2})
+    assert alike(known, known) == 2
+    assert alike(settings(**{"a*": 2, "*2": 1}), known) == 1
+    assert alike(settings(**{"a2": 1, "a*": 2}), known) == 2
+    assert alike(settings(**{"a1": 2, "a2": 1, "*": 5}), known) == 2
+    assert alike(settings(**{"a1": 3, "a2": 1}), known) == 0
+
+
 @pytest.mark.parametrize(
     ("now", "message"),
     [

@@ -1,6 +1,5 @@
 """One run from the command line: where its recipe comes from, and how it is carried out."""
 
-import json
 import os
 import signal
 import sys
@@ -105,8 +104,8 @@ def add_tasks(loaded: LoadedRecipe, path: Path, place: Circumstances, console: S
     Any other is refused, and so is the run's own: that is what `clnp resume` is for.
     """
     experiment = _taken_up(loaded, path, place, console)
-    described, known = json.loads(to_json(experiment.to_json())), read_config(path)
-    if {**known, **described} == known:
+    known = read_config(path)
+    if to_json({**known, **experiment.to_json()}) == to_json(known):
         raise RunError(taken(path))
     with Run.open(path) as run:
         return carry_out(experiment, run, place, console, loaded=loaded)

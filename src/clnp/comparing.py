@@ -122,17 +122,23 @@ def go_on_comparing(
 def _begin_method(path: Path, known: Mapping[str, Any]) -> Source:
     """Write down what the series of a method is, also if its runs are there and that was lost."""
     series = {**known, "methods": [path.name]}
+    source = Source.from_json(known["source"]).with_method(path.name)
+    if not _has_begun(path, known["seeds"]):
+        begin_series(path, series, _recipe_text(source, known))
+        return source
     # The first run begins with the recipe of the series.
     places = (path, run_of(path, known["seeds"][0]))
     held = [place / RECIPE for place in places if (place / RECIPE).is_file()]
-    if held and _has_begun(path, known["seeds"]):
-        with writing(path):
-            replace_file(path / RECIPE, held[0].read_bytes())
-            replace_file(path / SERIES, to_json(series, indent=1).encode())
-        return Source(str(path / RECIPE))
-    source = Source.from_json(known["source"]).with_method(path.name)
-    begin_series(path, series, to_toml(source.load(known["seeds"][0]).recipe, header=HEADER))
-    return source
+    text = held[0].read_bytes() if held else _recipe_text(source, known).encode()
+    with writing(path):
+        replace_file(path / RECIPE, text)
+        replace_file(path / SERIES, to_json(series, indent=1).encode())
+    return Source(str(path / RECIPE))
+
+
+def _recipe_text(source: Source, known: Mapping[str, Any]) -> str:
+    """The recipe of a series that begins with the first seed."""
+    return to_toml(source.load(known["seeds"][0]).recipe, header=HEADER)
 
 
 def _check_empty(path: Path) -> None:

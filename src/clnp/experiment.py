@@ -41,7 +41,7 @@ from .runs import (
 from .tally import Tally
 from .task import Task, checked_tasks
 from .trackers.audience import Audience, tell_again
-from .trackers.tracker import Tracker, is_tracker
+from .trackers.tracker import Tracker, forget, is_tracker
 from .training import check_optimizers
 
 
@@ -125,11 +125,13 @@ class Experiment:
         path, described = expanded(directory), self.to_json()
         going_on = (path / CONFIG).is_file()
         result = read_result(path) if going_on else {}
-        finished = bool(result.get("finished"))
-        if finished and check_alike(described, read_config(path), path) == len(self.tasks):
-            if told:
-                tell_again(path, told)
-            return dict(result)
+        if result.get("finished"):
+            known, num_ended = read_config(path), len(result["tasks"])
+            num_alike = check_alike(described, known, path, at_least=num_ended)
+            if num_alike == len(self.tasks) == len(known["tasks"]):
+                if told:
+                    tell_again(path, told)
+                return dict(result)
         new = {CONFIG: to_json(described, indent=1)}
         with Run.open(path) if going_on else Run.create(path, new) as run:
             course = Course(self, run, seconds, on_event, audience=Audience(told))
@@ -220,12 +222,11 @@ class Course:
             yield
         except StoppedError:
             raise
-        except KeyboardInterrupt:
-            self._tell({"event": "stopped"})
-            raise
-        except Exception as error:
-            with suppress(RunError):  # The disk, perhaps: the error itself says more.
-                self._tell({"event": "failed", "task": task.name, **failure(error)})
+        except (Exception, KeyboardInterrupt) as error:
+            with suppress(Exception):  # The disk, perhaps: the error itself says more.
+                stopped = isinstance(error, KeyboardInterrupt)
+                what = {"event": "failed", "task": task.name, **failure(error)}
+                self._tell({"event": "stopped"} if stopped else what)
             raise
 
     def _take_up(self) -> bool:
@@ -233,21 +234,28 @@ class Course:
         experiment, run = self.experiment, self.run
         config = read_config(run.path)
         # One that has learnt nothing is begun anew, whatever it was begun with.
-        begun, state = has_learnt(run.path), None
+        state, num_alike, exchanged = None, 0, False
         if (run.path / CHECKPOINT).exists():
-            state, num_alike = saved(run.path, self._described, experiment.baseline)
+            found = saved(run.path, self._described, experiment.baseline)
+            state, num_alike, exchanged = found.state, found.num_alike, found.exchanged
             self.tally.restore(state)
         elif (run.path / RESULT).exists():
             raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
-        elif begun:
-            num_alike = check_alike(self._described, config, run.path)
-        if begun and num_alike < len(experiment.tasks):
+        elif has_learnt(run.path):
+            more = takes_more_tasks(experiment.baseline)
+            check_alike(self._described, config, run.path, at_least=0 if more else None)
+        if state is not None and num_alike < len(experiment.tasks):
             self._check_added(experiment.tasks[num_alike:])
         self.method = self._method(state)
-        now = {**config, **self._described}
-        if now != config:
+        now = to_json({**config, **self._described}, indent=1)
+        if now != to_json(config, indent=1):
             recipe = {} if self._recipe is None else {RECIPE: self._recipe}
-            run.reopen({**recipe, CONFIG: to_json(now, indent=1)})
+            run.reopen({**recipe, CONFIG: now})
+        if exchanged:
+            # Before its events go: whoever comes back must not find the task in the checkpoint.
+            with writing(run.path):
+                self.method.save(run.path / CHECKPOINT, attached=state)
+            forget(run.path)
         if self.method.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.method.device)
         environment = describe(self.method.device)

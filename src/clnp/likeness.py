@@ -185,11 +185,13 @@ def _tasks(experiment: Any) -> list[Any]:
 
 
 def _settings_of(learner: Any, names: list[Any]) -> Any:
-    """What the learner is told, without the settings of other tasks than these."""
+    """What the learner is told of these tasks: of patterns, the first that fits counts."""
     if not isinstance(learner, dict) or not isinstance(learner.get("tasks"), dict):
         return learner
-    used = [n for n in learner["tasks"] if any(t == n or fnmatchcase(str(t), n) for t in names)]
-    return {**learner, "tasks": {name: learner["tasks"][name] for name in used}}
+    own = learner["tasks"]
+    fitting = {t: [t, *(n for n in own if fnmatchcase(str(t), n))] for t in names}
+    found = {task: [own[n] for n in fits if n in own] for task, fits in fitting.items()}
+    return {**learner, "tasks": {task: first[0] for task, first in found.items() if first}}
 
 
 def _name(task: Any) -> Any:

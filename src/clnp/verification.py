@@ -177,6 +177,8 @@ def restored(
         )
     net = ContinualNet.load(checkpoint, experiment.model, check=False)
     net.verify()
+    if net.open_task is not None:
+        net.abandon_task()  # Figures are those of the tasks that have ended.
     with reading(place):
         # What no ended task reads may be damaged too.
         check_alike(described, attached(checkpoint)["experiment"], checkpoint, **ended)

@@ -107,6 +107,12 @@ def recall(path: Path, tracker: str) -> dict[str, Any]:
     return dict(known) if isinstance(known, Mapping) else {}
 
 
+def forget(path: Path) -> None:
+    """Let the run be a new one to all trackers: what they were told before is not so any more."""
+    with writing(path):
+        (path / IDENTIFIERS).unlink(missing_ok=True)
+
+
 def note(path: Path, tracker: str, identifiers: Mapping[str, Any]) -> None:
     """Keep the identifiers with the run."""
     known = {**read_json(path, IDENTIFIERS, {}), tracker: identifiers}
