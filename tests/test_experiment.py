@@ -748,6 +748,18 @@ def test_trackers_are_told_of_a_new_run_when_a_task_was_exchanged(tmp_path):
     assert not (tmp_path / "run" / "trackers.json").exists()
 
 
+def test_trackers_are_told_of_a_new_run_when_it_is_begun_anew_with_others(tmp_path):
+    def crash(event):
+        if event["event"] == "epoch":
+            raise Crash
+
+    for names, kept in (("ab", False), ("ab", True), ("ax", False)):
+        with pytest.raises(Crash):
+            experiment(*names).run(tmp_path / "run", checkpoint_seconds=1e9, on_event=crash)
+        assert (tmp_path / "run" / "trackers.json").exists() == kept
+        (tmp_path / "run" / "trackers.json").write_text('{"mlflow": {"run": "1"}}')
+
+
 @pytest.mark.parametrize("baseline", [Finetune(), Joint()])
 def test_a_task_that_a_baseline_has_begun_stays(tmp_path, baseline):
     def made(**others):

@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -7,7 +8,7 @@ from clnp.runs import read_events, read_json
 from clnp.trackers.audience import tell_again
 from clnp.trackers.curves import Curves
 from forgetting import Crash
-from tracked import LABELS, crash_after, experiment, without_timings
+from tracked import LABELS, crash_after, experiment, task, without_timings
 
 pytest.importorskip("mlflow", reason="needs the extra mlflow")
 
@@ -104,6 +105,19 @@ def test_what_was_told_and_undone_by_a_crash_is_not_sent_again(tmp_path, client)
     (run,) = runs(client)
     found = curves(client, run)["task 01 a/candidate 1/loss"]
     assert [step for step, _ in found] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("moment", "seconds"), [(40, 0), (40, 1e9)])
+def test_a_run_whose_open_task_was_exchanged_is_another_run(tmp_path, client, moment, seconds):
+    path, other = tmp_path / "run", replace(experiment(), tasks=[task("a"), task("b", seed=3)])
+    with pytest.raises(Crash):
+        experiment().run(
+            path, checkpoint_seconds=seconds, on_event=crash_after(moment), trackers=[MLflow()]
+        )
+    other.run(path, trackers=[MLflow()])
+    found = {run.info.status: run for run in runs(client)}
+    assert set(found) == {"FAILED", "FINISHED"}
+    assert curves(client, found["FINISHED"]) == expected(path)
 
 
 def test_a_finished_run_can_be_sent_later_and_again(tmp_path, client):

@@ -251,11 +251,12 @@ class Course:
         if now != to_json(config, indent=1):
             recipe = {} if self._recipe is None else {RECIPE: self._recipe}
             run.reopen({**recipe, CONFIG: now})
+            if num_alike == len(self.tally.done) < len(config["tasks"]):
+                forget(run.path)  # Trackers may have been told of the task, saved or not.
         if exchanged:
             # Before its events go: whoever comes back must not find the task in the checkpoint.
             with writing(run.path):
                 self.method.save(run.path / CHECKPOINT, attached=state)
-            forget(run.path)
         if self.method.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.method.device)
         environment = describe(self.method.device)
