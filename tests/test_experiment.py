@@ -17,7 +17,6 @@ from clnp import (
     LearnerConfig,
     Objective,
     Task,
-    TensorBoard,
     Training,
     cli,
 )
@@ -41,6 +40,7 @@ from clnp.objective import accuracy
 from clnp.runs import CHECKPOINT, CONFIG, RESULT, Run, read_events, read_json, to_json
 from forgetting import Crash
 from networks import mlp
+from tracked import Notebook
 
 
 def task(name="a", *, seed=0, test=True):
@@ -282,7 +282,7 @@ def test_a_mistake_that_is_found_late_leaves_a_directory_that_can_be_used(tmp_pa
     ]
     for each in wrong:
         with pytest.raises((ArgumentError, GraphError)):
-            each.run(path, trackers=[TensorBoard()])
+            each.run(path, trackers=[Notebook()])
         assert not (path / CONFIG).exists()
     whole = made.run(tmp_path / "whole")
     assert without_timings(made.run(path)) == without_timings(whole)
@@ -390,9 +390,9 @@ def test_an_experiment_of_something_else_is_refused_by_the_name_of_the_argument(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"trackers": TensorBoard()}, "trackers is a TensorBoard; give a list of trackers"),
+        ({"trackers": Notebook()}, "trackers is a Notebook; give a list of trackers"),
         ({"trackers": "tensorboard"}, "trackers is a str; give a list of trackers"),
-        ({"trackers": [TensorBoard]}, "trackers holds a type; give a list of trackers"),
+        ({"trackers": [Notebook]}, "trackers holds a type; give a list of trackers"),
         (
             {"checkpoint_seconds": "x"},
             "checkpoint_seconds is 'x'; it must be a number of seconds, 0 or more",
