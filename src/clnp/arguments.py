@@ -197,15 +197,9 @@ def number(argument: str, value: object) -> int | float:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def number_as_given(argument: str, value: object) -> object:
-    """The value, which is a number: a run that was begun with it is known by how it was given."""
-    number(argument, value)
-    return value
-
-
-def number_or_none(argument: str, value: object) -> object:
-    """The value as it was given, which is a number or None."""
-    return None if value is None else number_as_given(argument, value)
+def number_or_none(argument: str, value: object) -> int | float | None:
+    """The same where None says that there is none."""
+    return None if value is None else number(argument, value)
 
 
 def strength(argument: str, value: object) -> float | dict[str, float]:

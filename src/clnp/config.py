@@ -11,7 +11,6 @@ from typing import Literal
 from .arguments import (
     check_kind,
     number,
-    number_as_given,
     number_or_none,
     numbers,
     settle,
@@ -25,11 +24,11 @@ _KINDS = {
     "margin": number,
     "alphas": strengths,
     "lrs": numbers,
-    "candidates_at_once": number_as_given,
+    "candidates_at_once": number,
     "resolution": number_or_none,
     "calibration_samples": number,
-    "validation_fraction": number_as_given,
-    "num_workers": number_as_given,
+    "validation_fraction": number,
+    "num_workers": number,
 }
 
 
@@ -49,7 +48,7 @@ class FineTuning:
     """How often to train; before every round but the first, the task is pruned once more."""
 
     def __post_init__(self) -> None:
-        kinds = {"epochs": number, "lr": number, "alpha": strength, "rounds": number_as_given}
+        kinds = {"epochs": number, "lr": number, "alpha": strength, "rounds": number}
         settle(self, kinds, where="fine_tuning: ")
         for name in ("epochs", "lr", "rounds"):
             if not 0 < getattr(self, name) < LARGEST:
@@ -74,10 +73,8 @@ class TaskSettings:
     """How often its training data is gone through, at most."""
 
     def __post_init__(self) -> None:
-        settle(self, {"alphas": strengths, "lrs": numbers})
-        for name in ("margin", "epochs"):
-            if getattr(self, name) is not None:
-                settle(self, {name: number})
+        plain = {"margin": number_or_none, "epochs": number_or_none}
+        settle(self, {"alphas": strengths, "lrs": numbers, **plain})
 
 
 @dataclass(frozen=True)

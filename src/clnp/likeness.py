@@ -189,9 +189,12 @@ def _settings_of(learner: Any, names: list[Any]) -> Any:
     if not isinstance(learner, dict) or not isinstance(learner.get("tasks"), dict):
         return learner
     own = learner["tasks"]
-    fitting = {t: [t, *(n for n in own if fnmatchcase(str(t), n))] for t in names}
-    found = {task: [own[n] for n in fits if n in own] for task, fits in fitting.items()}
-    return {**learner, "tasks": {task: first[0] for task, first in found.items() if first}}
+
+    def settings(task: Any) -> Any:
+        fitting = (own[name] for name in own if fnmatchcase(str(task), name))
+        return own.get(task) or next(fitting, None)
+
+    return {**learner, "tasks": {name: settings(name) for name in names}}
 
 
 def _name(task: Any) -> Any:

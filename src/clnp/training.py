@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from .arguments import (
     check_kind,
     number,
-    number_as_given,
     number_or_none,
     numbers,
     settle,
@@ -35,9 +34,9 @@ _KINDS = {
     "alpha": strength,
     "batch_size": number,
     "milestones": numbers,
-    "milestone_factor": number_as_given,
+    "milestone_factor": number,
     "patience": number_or_none,
-    "input_dropout": number_as_given,
+    "input_dropout": number,
     "clip_norm": number_or_none,
 }
 
