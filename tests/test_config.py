@@ -37,15 +37,15 @@ def test_the_grid_is_every_combination():
         ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be between 0 and 1"),
         ({"lrs": (0.1, -1.0)}, "training: lr cannot be -1.0"),
         ({"resolution": 0}, "resolution is 0; it must be 1 or more"),
-        ({"calibration_samples": -1}, "calibration_samples is -1; it must be 0, or a whole"),
-        ({"calibration_samples": 1}, "calibration_samples is 1; it must be 0, or a whole number"),
-        ({"calibration_samples": True}, "calibration_samples is True; it must be 0, or a whole"),
-        ({"calibration_samples": math.inf}, "calibration_samples is inf; it must be 0, or a"),
+        ({"calibration_samples": -1}, "calibration_samples is -1; it must be 0, or 2 or"),
+        ({"calibration_samples": 1}, "calibration_samples is 1; it must be 0, or 2 or more"),
+        ({"calibration_samples": True}, "calibration_samples is True; it must be a whole"),
+        ({"calibration_samples": math.inf}, "calibration_samples is inf; it must be a whole"),
         ({"num_workers": -1}, "num_workers is -1; it must be 0 or more"),
-        ({"num_workers": "2"}, "num_workers is '2'; it must be a number"),
-        ({"resolution": "2"}, "resolution is '2'; it must be a number"),
+        ({"num_workers": "2"}, "num_workers is '2'; it must be a whole number"),
+        ({"resolution": "2"}, "resolution is '2'; it must be a whole number"),
         ({"validation_fraction": None}, "validation_fraction is None; it must be a number"),
-        ({"candidates_at_once": 1.0}, "candidates_at_once is 1.0; it must be a whole number, 1 or"),
+        ({"candidates_at_once": 1.0}, "candidates_at_once is 1.0; it must be a whole number"),
         ({"alphas": 1e-4}, r"alphas is 0.0001; give a list, alphas=\[0.0001\]"),
         ({"alphas": {"fc1": 1.0}}, r"alphas is {'fc1': 1.0}; give a list, alphas=\[{'fc1': 1.0}\]"),
         ({"alphas": ["1"]}, "one of alphas is '1'; it must be a number"),
@@ -137,7 +137,8 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
     ("options", "message"),
     [
         ({"margin": "1"}, "margin is '1'; it must be a number"),
-        ({"epochs": [3]}, r"epochs is \[3\]; it must be a number"),
+        ({"epochs": [3]}, r"epochs is \[3\]; it must be a whole number"),
+        ({"epochs": 2.5}, "epochs is 2.5; it must be a whole number"),
         ({"alphas": 0.5}, r"alphas is 0.5; give a list, alphas=\[0.5\]"),
         ({"lrs": 0.5}, r"lrs is 0.5; give a list, lrs=\[0.5\]"),
     ],
@@ -153,6 +154,13 @@ def test_settings_of_fine_tuning_are_numbers(name):
     with pytest.raises(ArgumentError, match=f"^fine_tuning: {name} is '1'; it must be") as caught:
         FineTuning(**{name: "1"})
     assert caught.value.argument == name
+
+
+@pytest.mark.parametrize("name", ["epochs", "rounds"])
+def test_epochs_and_rounds_of_fine_tuning_are_whole(name):
+    message = f"^fine_tuning: {name} is 2.5; it must be a whole number"
+    with pytest.raises(ArgumentError, match=message):
+        FineTuning(**{name: 2.5})
 
 
 @pytest.mark.parametrize(
@@ -202,12 +210,12 @@ def test_settings_are_known_by_plain_numbers():
         alphas=[1, 1e-3],
         lrs=None,
         resolution=np.int64(3),
-        training=Training(epochs=2.0, clip_norm=np.float32(1)),
+        training=Training(epochs=np.int32(2), clip_norm=np.float32(1)),
         tasks={"a": TaskSettings(margin=2, alphas=None)},
     )
     found = plain(config)
     assert repr([found[name] for name in ("margin", "alphas", "lrs")]) == "[1, [1, 0.001], None]"
     assert repr(found["resolution"]) == "3"
-    assert repr(found["training"]["epochs"]) == "2.0"
+    assert repr(found["training"]["epochs"]) == "2"
     assert repr(found["training"]["clip_norm"]) == "1.0"
     assert (repr(found["tasks"]["a"]["margin"]), found["tasks"]["a"]["alphas"]) == ("2", None)

@@ -202,6 +202,20 @@ def number_or_none(argument: str, value: object) -> int | float | None:
     return None if value is None else number(argument, value)
 
 
+def whole_number(argument: str, value: object) -> int:
+    """The value as a whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ArgumentError(
+            f"{argument} is {value!r}; it must be a whole number", argument=argument
+        )
+    return int(value)
+
+
+def whole_number_or_none(argument: str, value: object) -> int | None:
+    """The same where None says that there is none."""
+    return None if value is None else whole_number(argument, value)
+
+
 def strength(argument: str, value: object) -> float | dict[str, float]:
     """An alpha in plain numbers: one for all layers, or one for each."""
     if isinstance(value, Mapping):
@@ -212,6 +226,11 @@ def strength(argument: str, value: object) -> float | dict[str, float]:
 def numbers(argument: str, values: object) -> tuple[int | float, ...] | None:
     """The numbers in a tuple, whatever holds them; None, which says nothing, stays."""
     return _several(argument, values, number)
+
+
+def whole_numbers(argument: str, values: object) -> tuple[int, ...] | None:
+    """The same for whole numbers."""
+    return _several(argument, values, whole_number)
 
 
 def strengths(argument: str, values: object) -> tuple[float | dict[str, float], ...] | None:
@@ -243,15 +262,6 @@ def settle(
             object.__setattr__(settings, name, kind(name, getattr(settings, name)))
         except ArgumentError as error:
             raise ArgumentError(f"{where}{error}", argument=name) from error
-
-
-def whole_number(argument: str, value: object) -> int:
-    """The value as a whole number."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ArgumentError(
-            f"{argument} is {value!r}; it must be a whole number", argument=argument
-        )
-    return int(value)
 
 
 def number_of_seconds(argument: str, value: object) -> float:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from numbers import Integral
 from typing import Literal
 
 from .arguments import (
@@ -16,6 +15,8 @@ from .arguments import (
     settle,
     strength,
     strengths,
+    whole_number,
+    whole_number_or_none,
 )
 from .errors import ArgumentError
 from .training import LARGEST, Alpha, Training
@@ -24,11 +25,11 @@ _KINDS = {
     "margin": number,
     "alphas": strengths,
     "lrs": numbers,
-    "candidates_at_once": number,
-    "resolution": number_or_none,
-    "calibration_samples": number,
+    "candidates_at_once": whole_number,
+    "resolution": whole_number_or_none,
+    "calibration_samples": whole_number,
     "validation_fraction": number,
-    "num_workers": number,
+    "num_workers": whole_number,
 }
 
 
@@ -48,7 +49,8 @@ class FineTuning:
     """How often to train; before every round but the first, the task is pruned once more."""
 
     def __post_init__(self) -> None:
-        kinds = {"epochs": number, "lr": number, "alpha": strength, "rounds": number}
+        counts = {"epochs": whole_number, "rounds": whole_number}
+        kinds = {**counts, "lr": number, "alpha": strength}
         settle(self, kinds, where="fine_tuning: ")
         for name in ("epochs", "lr", "rounds"):
             if not 0 < getattr(self, name) < LARGEST:
@@ -73,7 +75,7 @@ class TaskSettings:
     """How often its training data is gone through, at most."""
 
     def __post_init__(self) -> None:
-        plain = {"margin": number_or_none, "epochs": number_or_none}
+        plain = {"margin": number_or_none, "epochs": whole_number_or_none}
         settle(self, {"alphas": strengths, "lrs": numbers, **plain})
 
 
@@ -131,15 +133,11 @@ class LearnerConfig:
             "validation_fraction": (0 < self.validation_fraction < 1, "between 0 and 1"),
             "resolution": (self.resolution is None or self.resolution >= 1, "1 or more"),
             "calibration_samples": (
-                type(self.calibration_samples) is int
-                and (self.calibration_samples == 0 or self.calibration_samples >= 2),
-                "0, or a whole number from 2 on",
+                self.calibration_samples == 0 or self.calibration_samples >= 2,
+                "0, or 2 or more",
             ),
             "num_workers": (self.num_workers >= 0, "0 or more"),
-            "candidates_at_once": (
-                isinstance(self.candidates_at_once, Integral) and self.candidates_at_once >= 1,
-                "a whole number, 1 or more",
-            ),
+            "candidates_at_once": (self.candidates_at_once >= 1, "1 or more"),
         }
         for name, (holds, expected) in checks.items():
             if not holds:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -14,9 +13,11 @@ from .arguments import (
     check_kind,
     number,
     number_or_none,
-    numbers,
     settle,
     strength,
+    whole_number,
+    whole_number_or_none,
+    whole_numbers,
 )
 from .augmentation import augmentation
 from .batches import Batches
@@ -29,13 +30,13 @@ OptimizerFactory = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 LARGEST = 3e38
 """Beyond this, a number is no float32."""
 _KINDS = {
-    "epochs": number,
+    "epochs": whole_number,
     "lr": number,
     "alpha": strength,
-    "batch_size": number,
-    "milestones": numbers,
+    "batch_size": whole_number,
+    "milestones": whole_numbers,
     "milestone_factor": number,
-    "patience": number_or_none,
+    "patience": whole_number_or_none,
     "input_dropout": number,
     "clip_norm": number_or_none,
 }
@@ -86,7 +87,7 @@ class Training:
         checks = {
             "epochs": self.epochs >= 1,
             "lr": 0 < self.lr < LARGEST,
-            "batch_size": isinstance(self.batch_size, Integral) and 1 <= self.batch_size < 2**31,
+            "batch_size": 1 <= self.batch_size < 2**31,
             "patience": self.patience is None or self.patience >= 1,
             "input_dropout": 0 <= self.input_dropout < 1,
             "clip_norm": self.clip_norm is None or self.clip_norm > 0,
