@@ -14,7 +14,7 @@ from torch import nn
 from .arguments import check_kind, listed, number_of_seconds, whole_number
 from .baselines.methods import check_baseline, method_for, name_of, takes_more_tasks
 from .config import LearnerConfig
-from .continuation import saved
+from .continuation import continuation
 from .environment import arithmetic, describe, peak_bytes
 from .errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
 from .events import Event
@@ -232,28 +232,14 @@ class Course:
     def _take_up(self) -> bool:
         """Put everything to where the last checkpoint left it; whether that is inside a task."""
         experiment, run = self.experiment, self.run
-        config = read_config(run.path)
-        # One that has learnt nothing is begun anew, whatever it was begun with.
-        state, num_alike, exchanged = None, 0, False
-        if (run.path / CHECKPOINT).exists():
-            found = saved(run.path, self._described, experiment.baseline)
-            state, num_alike, exchanged = found.state, found.num_alike, found.exchanged
+        found = continuation(run.path, self._described, experiment.baseline)
+        state = found.state
+        if state is not None:
             self.tally.restore(state)
-        elif (run.path / RESULT).exists():
-            raise RunError(f"{run.path} has lost its {CHECKPOINT}; begin a new run")
-        elif has_learnt(run.path):
-            more = takes_more_tasks(experiment.baseline)
-            check_alike(self._described, config, run.path, at_least=0 if more else None)
-        if state is not None and num_alike < len(experiment.tasks):
-            self._check_added(experiment.tasks[num_alike:])
+            self._check_added(experiment.tasks[found.num_alike :])
         self.method = self._method(state)
-        now = to_json({**config, **self._described}, indent=1)
-        if now != to_json(config, indent=1):
-            recipe = {} if self._recipe is None else {RECIPE: self._recipe}
-            run.reopen({**recipe, CONFIG: now})
-            if num_alike == len(self.tally.done) < len(config["tasks"]):
-                forget(run.path)  # Trackers may have been told of the task, saved or not.
-        if exchanged:
+        self._describe(found.num_alike)
+        if found.exchanged:
             # Before its events go: whoever comes back must not find the task in the checkpoint.
             with writing(run.path):
                 self.method.save(run.path / CHECKPOINT, attached=state)
@@ -266,21 +252,33 @@ class Course:
             # Before the clock of the run starts: connecting may take longer than a task.
             self._audience.take_up(run.path, environment, state)
         run.go_on_from(state)
-        if state is not None:
-            self._look_elsewhere(state)
         if state is None:
             self._tell({"event": "run", **self._described})
             for task in experiment.tasks:
                 with self._telling(task):
                     self.method.check(task)
             return False
+        self._look_elsewhere(state)
         if state["progress"] is None:
             return False
         self._announce("resumed", experiment.tasks[len(self.tally.done)])
         return True
 
+    def _describe(self, num_alike: int) -> None:
+        """Write down what the run is now, if it was begun as another: with other tasks, perhaps."""
+        known = read_config(self.run.path)
+        now = to_json({**known, **self._described}, indent=1)
+        if now == to_json(known, indent=1):
+            return
+        recipe = {} if self._recipe is None else {RECIPE: self._recipe}
+        self.run.reopen({**recipe, CONFIG: now})
+        if num_alike == len(self.tally.done) < len(known["tasks"]):
+            forget(self.run.path)  # Trackers may have been told of the task, saved or not.
+
     def _check_added(self, tasks: Sequence[Task]) -> None:
         """Raise an error unless the run can have these tasks at the end."""
+        if not tasks:
+            return
         if not takes_more_tasks(self.experiment.baseline):
             raise RunError(
                 f"{self.run.path}: {self.experiment.method} learns all tasks at the same time, so "
