@@ -368,11 +368,11 @@ def test_a_search_is_collected_from_its_runs(tmp_path, monkeypatch):
     environment = {
         **dict.fromkeys(collect.VERSIONS, "1"),
         "began": "2030-01-02T03:04:05+00:00",
-        "command": [*command, "--set", "methods.ewc.training.optimizer=SGD", "--seed", "7"],
+        "command": [*command, "--set", "methods.ewc.training.optimizer=SGD", "--seed", "0"],
     }
     result = {
         "method": "ewc",
-        "seed": 7,
+        "seed": 0,
         "tasks": [
             {"task": "a", "test_score": 90.0, "new": {"fc1": 3}},
             {"task": "b", "test_score": 70.0, "new": {"fc1": 2}},
@@ -383,6 +383,7 @@ def test_a_search_is_collected_from_its_runs(tmp_path, monkeypatch):
     lines = [
         {"result": result, "environment": environment},
         {"result": result, "environment": environment, "set": ["methods.ewc.strength=10"]},
+        {"result": {**result, "seed": 1}, "environment": environment},  # Kept, and not shown.
     ]
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     collect.collect_tried(tmp_path / "s" / "baselines.jsonl", [tmp_path / "runs.jsonl"], None)
