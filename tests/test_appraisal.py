@@ -27,13 +27,15 @@ def learnt(task, *, seed, norm=nn.BatchNorm1d, **options):
     return Learner(net, LearnerConfig(training=training, **options), seed=seed).learn(task)
 
 
+@pytest.mark.parametrize("calibration_samples", [256, 0])
 @pytest.mark.parametrize("tuning", [None, FineTuning(epochs=1, lr=1e-4)])
-def test_a_task_ends_within_its_margin_behind_batchnorm(tuning):
+def test_a_task_ends_within_its_margin_behind_batchnorm(tuning, calibration_samples):
     """Also where other statistics than those of the search, of more samples, leave it."""
     outside = []
     for seed in range(10):
         task = Task("a", samples(1500, seed=seed, spread=1.4))
-        report = learnt(task, seed=seed, margin=0.0, fine_tuning=tuning)
+        options = {"fine_tuning": tuning, "calibration_samples": calibration_samples}
+        report = learnt(task, seed=seed, margin=0.0, **options)
         outside += [seed] if report.score < report.best_score else []
     assert outside == []
 

@@ -82,23 +82,24 @@ class Appraisal:
     def recalibrate(self, best: float) -> None:
         """Recalibrate BatchNorm on all training data: the task may end with that.
 
-        Where that leaves the margin, which what was scored did not, it is done as for a score. With
-        no samples to do that on, `calibration_samples = 0`, nothing is looked at.
+        Where that leaves the margin, which what was scored did not, BatchNorm is as it was scored:
+        recalibrated on a few samples, or, with `calibration_samples = 0`, not at all.
         """
         if not self._recalibrating:
             return
+        trained = self.net.open_state()
         seed = self._seeded("recalibrate")
         # In any order but the one that they lie in: that may be by class.
         size = self.config.training.batch_size
         self.net.recalibrate(self.data.train.batches(size, seed=seed))
-        if self._calibration is None:
-            return
         try:
             holds = self.net.unpruned_score(self.score) >= best - self.margin
         except DivergedError:
             holds = False
-        if not holds:
+        if not holds and self._calibration is not None:
             self.net.recalibrate(self._calibration)
+        elif not holds:
+            self.net.set_open_state(trained)
 
     def _importance(self) -> Activity:
         self._seeded("measure")
