@@ -257,13 +257,39 @@ def test_a_comparison_of_something_else_is_refused(folder, capsys):
     compare = ["compare", "small.toml", "--quiet", "--out", "c"]
     assert cli.main([*compare, "--methods", "finetune"]) == 0
     capsys.readouterr()
-    message = "c is another comparison: its seeds are 0, not 0 1; name another directory"
-    fails(capsys, 2, message, *compare, "--seeds", "2")
+    message = "c is another comparison: its seeds are 0, not 1 2; name another directory"
+    fails(capsys, 2, message, *compare, "--seeds", "2", "--seed", "1")
     message = "c is another comparison: its recipe is small, not other; name another directory"
     (folder / "other.toml").write_text(RECIPE)
     fails(capsys, 2, message, "compare", "other.toml", *compare[2:])
     message = "c: finetune promise nothing that could be verified"
     fails(capsys, 2, message, "verify", "c")
+
+
+def test_seeds_are_added_to_a_comparison(folder, capsys):
+    compare = ["compare", "small.toml", "--quiet", "--out", "c", "--methods"]
+    assert cli.main([*compare, "ewc,finetune"]) == 0
+    assert capsys.readouterr().out.endswith("\nThe runs are in c, the table in c/comparison.*\n")
+    kept = folder / "c" / "ewc" / "seed0" / "result.json"
+    before = kept.read_text(), kept.stat().st_mtime_ns
+    assert cli.main([*compare, "ewc,single", "--seeds", "2"]) == 0
+    missing = "\nSeeds of finetune are missing; carry them out with: clnp resume c\n"
+    assert capsys.readouterr().out.endswith(missing)
+    assert (kept.read_text(), kept.stat().st_mtime_ns) == before
+    found = {row["method"]: row["seeds"] for row in rows(folder / "c")}
+    assert found == {"ewc": [0, 1], "finetune": [0], "single": [0, 1]}
+    assert len(json.loads((folder / "c/ewc/summary.json").read_text())["seeds"]) == 2
+    assert cli.main(["inspect", "c"]) == 0
+    assert "5 of 6 runs finished" in capsys.readouterr().out
+    assert cli.main(["resume", "c", "--quiet"]) == 0
+    assert "missing" not in capsys.readouterr().out
+    assert [row["seeds"] for row in rows(folder / "c")] == [[0, 1]] * 3
+    # Those that it has, unless it is said how many.
+    assert cli.main([*compare, "packnet"]) == 0
+    assert rows(folder / "c")[-1]["seeds"] == [0, 1]
+    capsys.readouterr()
+    message = "c is another comparison: its seeds are 0 1, not 0; name another directory"
+    fails(capsys, 2, message, *compare, "packnet", "--seeds", "1")
 
 
 def test_a_recipe_that_was_edited_is_another_comparison(folder, capsys):

@@ -124,6 +124,48 @@ def test_several_seeds_from_the_command_line(folder, capsys):
     )
 
 
+def test_seeds_are_added_to_a_series(folder, capsys):
+    run = ["run", "small.toml", "--quiet", "--seeds"]
+    assert cli.main([*run, "1", "--out", "s"]) == 0
+    kept = folder / "s" / "seed0" / RESULT
+    before = kept.read_text(), kept.stat().st_mtime_ns
+    assert cli.main([*run, "3", "--out", "s", "--jobs", "2"]) == 0
+    assert "3 seeds, mean" in capsys.readouterr().out
+    assert (kept.read_text(), kept.stat().st_mtime_ns) == before
+    assert [result["seed"] for result in finished_results(folder / "s")] == [0, 1, 2]
+    assert cli.main([*run, "3", "--out", "at-once"]) == 0
+    one, two = (finished_results(folder / name) for name in ("s", "at-once"))
+    assert [r["certificates"] for r in one[:1]] == [r["certificates"] for r in two[:1]]
+    capsys.readouterr()
+    message = "s is not empty; go on with it, clnp resume s, or give another directory"
+    for count in ("3", "2"):
+        fails(capsys, 2, message, *run, count, "--out", "s")
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--seed", "1"], "seed is 0, not 1"),
+        (["--set", "learner.training.epochs=7"], "learner.training.epochs is 5, not 7"),
+        (["--search-once"], "--search-once is False, not True"),
+    ],
+)
+def test_seeds_of_something_else_are_not_added(folder, capsys, options, found):
+    assert cli.main(["run", "small.toml", "--quiet", "--seeds", "1", "--out", "s"]) == 0
+    capsys.readouterr()
+    message = f"s is another series: its {found}; name another directory"
+    fails(capsys, 2, message, "run", "small.toml", "--seeds", "2", "--out", "s", *options)
+    assert [path.name for path in folder.glob("s/seed*")] == ["seed0"]
+
+
+def test_seeds_are_added_to_a_comparison_as_a_whole(folder, capsys):
+    options = ["--quiet", "--methods", "ewc", "--out", "c"]
+    assert cli.main(["compare", "small.toml", *options]) == 0
+    capsys.readouterr()
+    run = ["run", "c/ewc/recipe.toml", "--seeds", "2", "--out", "c/ewc"]
+    fails(capsys, 2, "c/ewc is not empty; go on with it, clnp resume c/ewc, or .*", *run)
+
+
 def test_a_series_that_is_stopped_goes_on(folder, capsys):
     assert cli.main(["run", "small.toml", "--seeds", "2", "--out", "whole", "--quiet"]) == 0
     process = start("run", "small.toml", "--seeds", "2", "--out", "broken")

@@ -228,7 +228,7 @@ def _compare(options: argparse.Namespace) -> Answer:
             _circumstances(options),
             methods=options.methods,
             seed=options.seed,
-            num_seeds=options.seeds or 1,
+            num_seeds=options.seeds,
             search_once=options.search_once,
             num_jobs=options.jobs,
             out=options.out,

@@ -14,7 +14,7 @@ from .errors import RunError
 from .runs import CONFIG, FORMAT, RECIPE, expanded, has_learnt, writing
 from .schema import to_toml
 from .series import read_series
-from .several import begin_series, go_on_with_series
+from .several import add_seeds, begin_series, go_on_with_series, is_longer
 
 
 def start(
@@ -40,15 +40,19 @@ def start(
             if os.path.isfile(path / CONFIG) and has_learnt(path):
                 return add_tasks(loaded, path, place, console)
             return begin(loaded, path, place, console)
+    seeds = list(range(first, first + num_seeds))
     series = {
         "format": FORMAT,
         "recipe": short,
-        "seeds": list(range(first, first + num_seeds)),
+        "seeds": seeds,
         "search_once": search_once,
         "data": data_of(place.data),
     }
     with _directory(out, f"{short}-{num_seeds}seeds") as path:
-        begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
+        if is_longer(path, series, loaded.recipe):
+            add_seeds(path, read_series(path), seeds)
+        else:
+            begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
     return go_on_with_series(path, source, place, num_jobs=num_jobs, console=console)
 
 

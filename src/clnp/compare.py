@@ -8,16 +8,14 @@ comparison.json         the table, also as .txt, .csv, .md and .tex
 import csv
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import RunError
 from .ledger import aligned
 from .metrics import Scores, average, backward_transfer, forgetting, forward_transfer
 from .series import checked, finished_results, plus_minus, spread
-from .tomltext import dotted, shown
 
 COMPARISON = "compare.json"
 TABLE = "comparison"
@@ -53,39 +51,6 @@ def read_comparison(path: Path) -> dict[str, Any]:
     if not os.path.isfile(path / COMPARISON):
         return {}
     return checked(path, COMPARISON, "seeds", "methods")
-
-
-def check_recipe(
-    path: Path, method: str, *, now: Mapping[str, Any], before: Mapping[str, Any]
-) -> None:
-    """A `RunError` if a method of the comparison at `path` was told otherwise before.
-
-    It names the first setting that differs. Both are the recipe as plain data; how it is described
-    and what other methods are told does not matter.
-    """
-    here, there = _settings(now, method), _settings(before, method)
-    for key in dict.fromkeys([*there, *here]):
-        if here.get(key) != there.get(key):
-            was, is_now = (shown(each.get(key, "none")) for each in (there, here))
-            raise RunError(
-                f"{path} is another comparison: {key} of its {method} is {was}, not {is_now}; name "
-                "another directory"
-            )
-
-
-def _settings(recipe: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """What counts of the recipe for this method, by dotted keys."""
-    own = {name: each for name, each in recipe["methods"].items() if name == method}
-    found = {**recipe, "methods": own}
-    return dict(_flat({k: v for k, v in found.items() if k not in ("description", "method")}, ()))
-
-
-def _flat(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, (*above, key))
-        else:
-            yield dotted((*above, key)), value
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

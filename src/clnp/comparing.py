@@ -8,21 +8,22 @@ from typing import Any
 from .atomic import TEMPORARY, replace_file
 from .baselines.methods import NAMES
 from .carrying import HEADER, Answer, Circumstances, Source, data_of
-from .compare import COMPARISON, TABLE, check_recipe, read_comparison, rows, texts
+from .compare import COMPARISON, TABLE, read_comparison, rows, texts
 from .console import Silence
 from .errors import RunError, unknown_name
 from .ours import OURS
-from .runs import CONFIG, FORMAT, RECIPE, expanded, to_json, writing
-from .schema import to_data, to_toml
-from .series import SERIES, read_series, run_of
-from .several import Member, begin_series, carry_out_together, check_data, summarise
+from .recipe import difference
+from .runs import CONFIG, FORMAT, RECIPE, command, expanded, to_json, writing
+from .schema import to_toml
+from .series import SERIES, finished_results, read_series, run_of
+from .several import Member, add_seeds, begin_series, carry_out_together, check_data, summarise
 
 WORDS = {
     "recipe": "recipe is",
     "seeds": "seeds are",
     "search_once": "--search-once is",
 }
-"""What a comparison is, and stays."""
+"""What a comparison is, and stays, but for seeds that are added."""
 
 
 def compare(
@@ -31,13 +32,16 @@ def compare(
     *,
     methods: Sequence[str],
     seed: int | None,
-    num_seeds: int,
+    num_seeds: int | None,
     search_once: bool,
     num_jobs: int,
     out: str | None,
     console: Silence,
 ) -> Answer:
-    """Carry out a recipe with several methods, and compare what they come to."""
+    """Carry out a recipe with several methods, and compare what they come to.
+
+    Unless their number is given, seeds are those that the comparison has: one, if it begins.
+    """
     for method in methods:
         if method not in NAMES:
             raise RunError(unknown_name("method", method, NAMES))
@@ -46,30 +50,35 @@ def compare(
     before = read_comparison(path)
     if not before:
         _check_empty(path)
+    held = before.get("seeds", [])
+    first, num_all = loaded.recipe.seed, num_seeds or len(held) or 1
     known: dict[str, Any] = {
         "format": FORMAT,
         "recipe": loaded.name,
         "source": source.absolute().to_json(),
-        "seeds": list(range(loaded.recipe.seed, loaded.recipe.seed + num_seeds)),
+        "seeds": list(range(first, first + num_all)),
         "search_once": search_once,
         "data": data_of(place.data),
-        # Methods may be added to a comparison later.
+        # Methods may be added to a comparison later, and seeds.
         "methods": list(dict.fromkeys([*before.get("methods", []), *methods])),
     }
     for key, words in WORDS.items():
-        if before and before.get(key) != known[key]:
+        grows = key == "seeds" and held == known["seeds"][: len(held)]
+        if before and before.get(key) != known[key] and not grows:
             raise RunError(
                 f"{path} is another comparison: its {words} {_in_words(before.get(key))}, not "
                 f"{_in_words(known[key])}; name another directory"
             )
     for method in (m for m in before.get("methods", []) if (path / m / RECIPE).is_file()):
-        now = source.with_method(method).load(loaded.recipe.seed).recipe
-        held = Source(str(path / method / RECIPE)).load().recipe
-        try:
-            check_recipe(path, method, now=to_data(now), before=to_data(held))
-        except RunError:
-            if _has_begun(path / method, known["seeds"]):
-                raise
+        now = source.with_method(method).load(first).recipe
+        found = difference(now, Source(str(path / method / RECIPE)).load().recipe)
+        if found and _has_begun(path / method, known["seeds"]):
+            key, values = found
+            raise RunError(
+                f"{path} is another comparison: {key} of its {method} is {values}; name another "
+                "directory"
+            )
+        if found:
             # Nothing is lost: its runs begin as told now.
             (path / method / SERIES).unlink(missing_ok=True)
     return go_on_comparing(path, known, methods, place, num_jobs=num_jobs, console=console)
@@ -95,7 +104,9 @@ def go_on_comparing(
     runs = []
     for method in methods:
         source = Source(str(path / method / RECIPE))  # The user's own may be another by now.
-        if not read_series(path / method):
+        if series := read_series(path / method):
+            add_seeds(path / method, series, known["seeds"])
+        else:
             source = _begin_method(path / method, known)
         runs += [
             Member(path / method, seed, source, f"{method}, seed {seed}") for seed in known["seeds"]
@@ -116,7 +127,13 @@ def go_on_comparing(
         found, text = _write_table(path)
     for method in methods:
         summarise(path / method)
-    return found, f"{text}\nThe runs are in {path}, the table in {path / TABLE}.*"
+    text += f"\nThe runs are in {path}, the table in {path / TABLE}.*"
+    num_seeds = len(known["seeds"])
+    others = [m for m in known["methods"] if len(finished_results(path / m)) < num_seeds]
+    if others:
+        again = command("resume", path)
+        text += f"\nSeeds of {', '.join(others)} are missing; carry them out with: {again}"
+    return found, text
 
 
 def _begin_method(path: Path, known: Mapping[str, Any]) -> Source:

@@ -22,7 +22,10 @@ def add_recipe_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--seed", type=int, help="what all random numbers are derived from")
     command.add_argument(
-        "--seeds", type=count, metavar="N", help="a series of N seeds, with mean and deviation"
+        "--seeds",
+        type=count,
+        metavar="N",
+        help="N seeds, with mean and deviation; those that --out has already are kept",
     )
     command.add_argument(
         "--search-once",

@@ -1,11 +1,11 @@
 """A recipe: tasks, network and how they are learnt, from a TOML file."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -17,9 +17,9 @@ from .errors import ArgumentError, RecipeError, RunError, unknown_name
 from .models import MLP, NarrowCNN, WideCNN
 from .ours import OURS
 from .runs import CHECKPOINT, CONFIG, RECIPE, command, expanded
-from .schema import build
+from .schema import build, to_data
 from .streams import Chain, Permuted, Split
-from .tomltext import dotted
+from .tomltext import dotted, shown
 
 MODELS = ("mlp", "narrow-cnn", "wide-cnn")
 SMALLEST_IMAGE = 23
@@ -159,3 +159,33 @@ def recipe_of(place: Path) -> LoadedRecipe:
             f'clnp.ContinualNet.load("{place / CHECKPOINT}", model)'
         )
     return load(str(place / RECIPE))
+
+
+def difference(now: Recipe, before: Recipe) -> tuple[str, str] | None:
+    """The first key in which recipes of one method differ, and how: `"5, not 9"`.
+
+    None if they are alike. How they are described, and what they tell other methods, does not
+    matter.
+    """
+    here, there = dict(_settings(now)), dict(_settings(before))
+    for key in dict.fromkeys([*there, *here]):
+        if here.get(key) != there.get(key):
+            was, is_now = (shown(each.get(key, "none")) for each in (there, here))
+            return key, f"{was}, not {is_now}"
+    return None
+
+
+def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """What counts of a recipe, by dotted keys."""
+    data = to_data(recipe)
+    own = {name: each for name, each in data["methods"].items() if name == recipe.method}
+    found = {**data, "methods": own}
+    return _flat({k: v for k, v in found.items() if k not in ("description", "method")}, ())
+
+
+def _flat(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, (*above, key))
+        else:
+            yield dotted((*above, key)), value

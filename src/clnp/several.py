@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from .errors import (
 from .jobs import Job, num_threads, side_by_side
 from .likeness import check_alike, fingerprints
 from .ours import OURS
-from .recipe import recipe_of
+from .recipe import Recipe, difference, recipe_of
 from .runs import CONFIG, RECIPE, command, read_config, to_json, writing
 from .series import (
     SERIES,
@@ -78,6 +78,31 @@ def begin_series(path: Path, series: dict[str, Any], text: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
         replace_file(path / RECIPE, text.encode())
         replace_file(path / SERIES, to_json(series, indent=1).encode())
+
+
+def add_seeds(path: Path, series: Mapping[str, Any], seeds: Sequence[int]) -> None:
+    """Write down that the series at `path` has these seeds, those that it had among them."""
+    if series["seeds"] != seeds:
+        with writing(path):
+            text = to_json({**series, "seeds": list(seeds)}, indent=1)
+            replace_file(path / SERIES, text.encode())
+
+
+def is_longer(path: Path, series: Mapping[str, Any], recipe: Recipe) -> bool:
+    """Whether this is the series at `path` with more seeds; a `RunError` if it is another."""
+    before = read_series(path)
+    held, wanted = before.get("seeds", []), series["seeds"]
+    begun = any((run_of(path, seed) / CONFIG).is_file() for seed in held)
+    # A method of a comparison has the seeds of all.
+    if not begun or "methods" in before or len(wanted) <= len(held):
+        return False
+    found = difference(recipe, recipe_of(path).recipe)
+    if not found and before.get("search_once") != series["search_once"]:
+        found = "--search-once", f"{before.get('search_once')}, not {series['search_once']}"
+    if found:
+        key, values = found
+        raise RunError(f"{path} is another series: its {key} is {values}; name another directory")
+    return True
 
 
 def go_on_with_series(
