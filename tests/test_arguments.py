@@ -17,7 +17,6 @@ from clnp.arguments import (
     number_of_seconds,
     threshold_by_group,
     told,
-    whole_number,
 )
 from clnp.errors import ArgumentError, CapacityError, PruningError
 from clnp.graph import Graph
@@ -250,9 +249,6 @@ def is_number(value):
         (lambda: listed("it", "3", is_number, what="x"), "it is a str; give a list of x"),
         (lambda: listed("it", None, is_number, what="x"), "it is a NoneType; give a list of x"),
         (lambda: listed("it", [3, "3"], is_number, what="x"), "it holds a str; give a list of x"),
-        (lambda: whole_number("it", "a"), "it is 'a'; it must be a whole number"),
-        (lambda: whole_number("it", 1.0), "it is 1.0; it must be a whole number"),
-        (lambda: whole_number("it", True), "it is True; it must be a whole number"),
         (
             lambda: number_of_seconds("it", "x"),
             "it is 'x'; it must be a number of seconds, 0 or more",
@@ -277,6 +273,5 @@ def test_an_argument_of_another_kind_is_refused_by_its_name(call, message):
 def test_arguments_come_back_as_they_are_used():
     check_kind("it", [], list, "a list")
     assert listed("it", (n for n in (1, 2)), is_number, what="numbers") == [1, 2]
-    assert type(whole_number("it", np.int64(3))) is int
     assert number_of_seconds("it", np.float32(2)) == 2.0
     assert number_of_seconds("it", math.inf) == math.inf

@@ -29,19 +29,31 @@ def test_the_grid_is_every_combination():
         ({"margin": -1.0}, "margin is -1.0; it must be a finite number, 0 or more"),
         ({"margin": float("nan")}, "margin is nan; it must be a finite number"),
         ({"margin": float("inf")}, "margin is inf; it must be a finite number"),
-        ({"margin": "1"}, "margin is '1'; it must be a number"),
-        ({"margin": None}, "margin is None; it must be a number"),
+        ({"margin": "1"}, "margin is '1'; it must be a finite number"),
+        ({"margin": None}, "margin is None; it must be a finite number"),
         ({"search_on": "last"}, "search_on is 'last'; it must be 'every' or 'first'"),
         ({"importance": "size"}, "importance is 'size'; it must be 'activity' or 'contribution'"),
-        ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be between 0 and 1"),
-        ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be between 0 and 1"),
-        ({"lrs": (0.1, -1.0)}, "training: lr cannot be -1.0"),
-        ({"resolution": 0}, "resolution is 0; it must be 1 or more"),
-        ({"calibration_samples": -1}, "calibration_samples is -1; it must be 0, or 2 or"),
-        ({"calibration_samples": 1}, "calibration_samples is 1; it must be 0, or 2 or more"),
+        (
+            {"validation_fraction": 0.0},
+            "validation_fraction is 0.0; it must be a number between",
+        ),
+        (
+            {"validation_fraction": 1.0},
+            "validation_fraction is 1.0; it must be a number between",
+        ),
+        ({"lrs": (0.1, -1.0)}, "one of lrs is -1.0; it must be a finite number above 0"),
+        ({"resolution": 0}, "resolution is 0; it must be a whole number, 1 or more"),
+        (
+            {"calibration_samples": -1},
+            "calibration_samples is -1; it must be a whole number, 0, or",
+        ),
+        (
+            {"calibration_samples": 1},
+            "calibration_samples is 1; it must be a whole number, 0, or",
+        ),
         ({"calibration_samples": True}, "calibration_samples is True; it must be a whole"),
         ({"calibration_samples": math.inf}, "calibration_samples is inf; it must be a whole"),
-        ({"num_workers": -1}, "num_workers is -1; it must be 0 or more"),
+        ({"num_workers": -1}, "num_workers is -1; it must be a whole number, 0 or more"),
         ({"num_workers": "2"}, "num_workers is '2'; it must be a whole number"),
         ({"resolution": "2"}, "resolution is '2'; it must be a whole number"),
         ({"validation_fraction": None}, "validation_fraction is None; it must be a number"),
@@ -54,8 +66,8 @@ def test_the_grid_is_every_combination():
         ({"lrs": 1e-3}, r"lrs is 0.001; give a list, lrs=\[0.001\]"),
         ({"lrs": np.float64(1e-3)}, "lrs is .*0.001.*; give a list"),
         ({"lrs": torch.tensor(0.5)}, r"lrs is 0.5; give a list, lrs=\[0.5\]"),
-        ({"lrs": [{"fc1": 1.0}]}, "one of lrs is {'fc1': 1.0}; it must be a number"),
-        ({"lrs": [None]}, "one of lrs is None; it must be a number"),
+        ({"lrs": [{"fc1": 1.0}]}, "one of lrs is {'fc1': 1.0}; it must be a finite number"),
+        ({"lrs": [None]}, "one of lrs is None; it must be a finite number"),
         ({"training": {"epochs": 1}}, r"training is a dict; it must be a Training, such as Train"),
         ({"fine_tuning": True}, "fine_tuning is a bool; it must be a FineTuning, such as FineTuni"),
         ({"tasks": ["a"]}, r'tasks is a list; it must be such as {"a": TaskSettings\(margin=1\)}'),
@@ -71,7 +83,7 @@ def test_options_that_make_no_sense_are_refused(options, message):
 
 @pytest.mark.parametrize(("name", "value"), [("epochs", 0), ("rounds", 0), ("lr", 0.0)])
 def test_fine_tuning_needs_something_to_do(name, value):
-    message = f"fine_tuning: {name} is {value}; it must be above 0"
+    message = f"fine_tuning: {name} is {value}; it must be a "
     with pytest.raises(ArgumentError, match=message) as caught:
         FineTuning(**{name: value})
     assert caught.value.argument == name
@@ -120,23 +132,12 @@ def test_choices_replace_the_grid_and_leave_other_settings():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (TaskSettings(margin=-1.0), "tasks: 'b': margin is -1.0; it must be a finite number"),
-        (TaskSettings(lrs=(-1.0,)), "tasks: 'b': training: lr cannot be -1.0"),
-        (TaskSettings(epochs=0), "tasks: 'b': training: epochs cannot be 0"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ArgumentError, match=message) as caught:
-        LearnerConfig(tasks={"b": settings})
-    assert caught.value.argument == "tasks"
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"margin": "1"}, "margin is '1'; it must be a number"),
+        ({"margin": "1"}, "margin is '1'; it must be a finite number"),
+        ({"margin": -1.0}, "margin is -1.0; it must be a finite number, 0 or more"),
+        ({"lrs": (-1.0,)}, "one of lrs is -1.0; it must be a finite number above 0"),
+        ({"epochs": 0}, "epochs is 0; it must be a whole number, 1 or more"),
         ({"epochs": [3]}, r"epochs is \[3\]; it must be a whole number"),
         ({"epochs": 2.5}, "epochs is 2.5; it must be a whole number"),
         ({"alphas": 0.5}, r"alphas is 0.5; give a list, alphas=\[0.5\]"),

@@ -226,7 +226,8 @@ def test_a_run_that_breaks_off_goes_on(tmp_path, head):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("strength", "above 0"), ("num_samples", "a whole number, 1 or more")]
+    ("name", "expected"),
+    [("strength", "a finite number above 0"), ("num_samples", "a whole number, 1 or more")],
 )
 def test_settings_that_cannot_be(name, expected):
     with pytest.raises(ArgumentError, match=rf"ewc: {name} is 0; it must be {expected}"):

@@ -137,7 +137,7 @@ def test_the_network_itself_is_left_alone():
 
 
 def test_a_number_that_makes_no_sense():
-    with pytest.raises(ArgumentError, match="candidates_at_once is 0; it must be 1 or more"):
+    with pytest.raises(ArgumentError, match="candidates_at_once is 0; it must be a whole number"):
         LearnerConfig(candidates_at_once=0)
 
 

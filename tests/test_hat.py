@@ -281,8 +281,8 @@ def test_a_network_without_a_graph_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"s_max": 0.5}, "hat: s_max is 0.5; it must be 1 or more"),
-        ({"strength": -1.0}, "hat: strength is -1.0; it must be 0 or more"),
+        ({"s_max": 0.5}, "hat: s_max is 0.5; it must be a finite number, 1 or more"),
+        ({"strength": -1.0}, "hat: strength is -1.0; it must be a finite number, 0 or more"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options, message):

@@ -150,10 +150,13 @@ def test_a_byte_holds_255_tasks():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prune": 1.0}, "packnet: prune is 1.0; it must be between 0 and 1"),
-        ({"prune": 0.0}, "packnet: prune is 0.0; it must be between 0 and 1"),
+        ({"prune": 1.0}, "packnet: prune is 1.0; it must be a number between 0 and 1"),
+        ({"prune": 0.0}, "packnet: prune is 0.0; it must be a number between 0 and 1"),
         ({"retrain_epochs": -1}, "retrain_epochs is -1; it must be a whole number, 0 or more"),
-        ({"retrain_lr_factor": 0.0}, "packnet: retrain_lr_factor is 0.0; it must be above 0"),
+        (
+            {"retrain_lr_factor": 0.0},
+            "packnet: retrain_lr_factor is 0.0; it must be a finite number",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options, message):

@@ -243,7 +243,7 @@ def test_a_recipe_that_is_written_reads_back_equal_also_where_a_method_says_none
 def test_what_a_method_inherits_is_refused_once(path):
     path.write_text(f"{SMALL}[learner.training]\nlr = -1.0\n[methods.si.training]\nepochs = 2\n")
     message = message_of(load, str(path))
-    assert message.count("lr cannot be") == 1
+    assert message.count("lr is -1.0; it must be") == 1
     assert "methods" not in message
 
 

@@ -255,5 +255,7 @@ def test_steps_can_be_captured(tmp_path, keep):
 
 @pytest.mark.parametrize("name", ["strength", "damping"])
 def test_settings_that_cannot_be(name):
-    with pytest.raises(ArgumentError, match=rf"si: {name} is 0; it must be above 0"):
+    with pytest.raises(
+        ArgumentError, match=rf"si: {name} is 0; it must be a finite number above 0"
+    ):
         SI(**{name: 0})

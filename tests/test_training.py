@@ -321,7 +321,7 @@ def test_epochs_report_the_loss_with_and_without_the_penalty():
 )
 def test_numbers_that_make_no_sense_are_refused(options):
     (name,) = options
-    with pytest.raises(ArgumentError, match=f"training: {name} cannot be"):
+    with pytest.raises(ArgumentError, match=f"training: {name} is .*; it must be a"):
         Training(**options)
 
 
@@ -329,16 +329,19 @@ def test_numbers_that_make_no_sense_are_refused(options):
     ("options", "message"),
     [
         ({"epochs": "3"}, "training: epochs is '3'; it must be a whole number"),
-        ({"lr": None}, "training: lr is None; it must be a number"),
+        ({"lr": None}, "training: lr is None; it must be a finite number above 0"),
         ({"batch_size": "16"}, "training: batch_size is '16'; it must be a whole number"),
         ({"epochs": 2.5}, "training: epochs is 2.5; it must be a whole number"),
         ({"batch_size": 16.0}, "training: batch_size is 16.0; it must be a whole number"),
         ({"milestones": [1.5]}, "training: one of milestones is 1.5; it must be a whole number"),
         ({"alpha": {"fc1": "1"}}, "training: alpha of fc1 is '1'; it must be a number"),
         ({"patience": "3"}, "training: patience is '3'; it must be a whole number"),
-        ({"clip_norm": "3"}, "training: clip_norm is '3'; it must be a number"),
+        ({"clip_norm": "3"}, "training: clip_norm is '3'; it must be a finite number above 0"),
         ({"input_dropout": None}, "training: input_dropout is None; it must be a number"),
-        ({"milestone_factor": "1"}, "training: milestone_factor is '1'; it must be a number"),
+        (
+            {"milestone_factor": "1"},
+            "training: milestone_factor is '1'; it must be a finite number",
+        ),
         ({"milestones": 3}, r"training: milestones is 3; give a list, milestones=\[3\]"),
         ({"optimizer_options": []}, "optimizer_options is a list; it must be a dictionary"),
     ],
@@ -354,12 +357,16 @@ def test_milestones_may_be_an_array():
     assert training == Training(schedule="milestones", milestones=(1, 2))
 
 
-def test_unknown_choices_are_refused_with_the_nearest_one():
-    with pytest.raises(ArgumentError, match="unknown schedule 'cosin'; did you mean 'cosine'"):
+def test_unknown_choices_are_refused_with_those_that_there_are():
+    with pytest.raises(
+        ArgumentError, match="schedule is 'cosin'; it must be 'constant', 'cosine' or"
+    ):
         Training(schedule="cosin")
     with pytest.raises(ArgumentError, match="schedule is 'milestones', and there are none"):
         Training(schedule="milestones")
-    with pytest.raises(ArgumentError, match="unknown precision 'float23'; did you mean 'float32'"):
+    with pytest.raises(
+        ArgumentError, match="precision is 'float23'; it must be 'float32', 'tf32',"
+    ):
         Training(precision="float23")
     with pytest.raises(ArgumentError, match="unknown optimizer 'Adm'; did you mean 'Adam"):
         Training(optimizer="Adm")

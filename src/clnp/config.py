@@ -1,35 +1,55 @@
 """How tasks are learnt: the grid, the margin, and what follows pruning."""
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from .arguments import (
-    check_kind,
-    number,
-    number_or_none,
-    numbers,
-    settle,
-    strength,
-    strengths,
-    whole_number,
-    whole_number_or_none,
-)
+from .arguments import check_kind
 from .errors import ArgumentError
-from .training import LARGEST, Alpha, Training
+from .settings import (
+    ABOVE_0,
+    BETWEEN_0_AND_1,
+    COUNT,
+    COUNT_FROM_0,
+    FROM_0,
+    one_of,
+    optional,
+    settle,
+    several,
+    strength,
+    whole_number,
+    within,
+)
+from .training import Alpha, Training
 
+_ROUNDS = {
+    "epochs": COUNT,
+    "lr": ABOVE_0,
+    "schedule": one_of("constant", "cosine"),
+    "alpha": strength,
+    "rounds": COUNT,
+}
+_OF_A_TASK = {
+    "margin": optional(FROM_0),
+    "alphas": several(strength),
+    "lrs": several(ABOVE_0),
+    "epochs": optional(COUNT),
+}
 _KINDS = {
-    "margin": number,
-    "alphas": strengths,
-    "lrs": numbers,
-    "candidates_at_once": whole_number,
-    "resolution": whole_number_or_none,
-    "calibration_samples": whole_number,
-    "validation_fraction": number,
-    "num_workers": whole_number,
+    "margin": FROM_0,
+    "alphas": several(strength),
+    "lrs": several(ABOVE_0),
+    "search_on": one_of("every", "first"),
+    "candidates_at_once": COUNT,
+    "importance": one_of("activity", "contribution"),
+    "resolution": optional(COUNT),
+    "calibration_samples": within(
+        whole_number, lambda value: value == 0 or value >= 2, "a whole number, 0, or 2 or more"
+    ),
+    "validation_fraction": BETWEEN_0_AND_1,
+    "num_workers": COUNT_FROM_0,
 }
 
 
@@ -49,16 +69,7 @@ class FineTuning:
     """How often to train; before every round but the first, the task is pruned once more."""
 
     def __post_init__(self) -> None:
-        counts = {"epochs": whole_number, "rounds": whole_number}
-        kinds = {**counts, "lr": number, "alpha": strength}
-        settle(self, kinds, where="fine_tuning: ")
-        for name in ("epochs", "lr", "rounds"):
-            if not 0 < getattr(self, name) < LARGEST:
-                message = f"fine_tuning: {name} is {getattr(self, name)!r}; it must be above 0"
-                raise ArgumentError(message, argument=name)
-        if self.schedule not in ("constant", "cosine"):
-            message = f"schedule is {self.schedule!r}; it must be 'constant' or 'cosine'"
-            raise ArgumentError(f"fine_tuning: {message}", argument="schedule")
+        settle(self, _ROUNDS, where="fine_tuning")
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,7 @@ class TaskSettings:
     """How often its training data is gone through, at most."""
 
     def __post_init__(self) -> None:
-        plain = {"margin": number_or_none, "epochs": whole_number_or_none}
-        settle(self, {"alphas": strengths, "lrs": numbers, **plain})
+        settle(self, _OF_A_TASK)
 
 
 @dataclass(frozen=True)
@@ -122,40 +132,6 @@ class LearnerConfig:
     """Read data that is not resident once before training, to find NaN and labels out of range."""
 
     def __post_init__(self) -> None:
-        self._check_kinds()
-        checks = {
-            "margin": (0 <= self.margin < math.inf, "a finite number, 0 or more"),
-            "search_on": (self.search_on in ("every", "first"), "'every' or 'first'"),
-            "importance": (
-                self.importance in ("activity", "contribution"),
-                "'activity' or 'contribution'",
-            ),
-            "validation_fraction": (0 < self.validation_fraction < 1, "between 0 and 1"),
-            "resolution": (self.resolution is None or self.resolution >= 1, "1 or more"),
-            "calibration_samples": (
-                self.calibration_samples == 0 or self.calibration_samples >= 2,
-                "0, or 2 or more",
-            ),
-            "num_workers": (self.num_workers >= 0, "0 or more"),
-            "candidates_at_once": (self.candidates_at_once >= 1, "1 or more"),
-        }
-        for name, (holds, expected) in checks.items():
-            if not holds:
-                message = f"{name} is {getattr(self, name)!r}; it must be {expected}"
-                raise ArgumentError(message, argument=name)
-        for lr in self.lrs or ():
-            try:
-                replace(self.training, lr=lr)
-            except ArgumentError as error:
-                raise ArgumentError(str(error), argument="lrs") from error
-        for name in self.tasks:
-            try:
-                self.of(name)
-            except ArgumentError as error:
-                raise ArgumentError(f"tasks: {name!r}: {error}", argument="tasks") from error
-
-    def _check_kinds(self) -> None:
-        """Raise an `ArgumentError` unless each setting is of its kind; numbers become plain."""
         settle(self, _KINDS)
         check_kind("training", self.training, Training, "a Training, such as Training(epochs=5)")
         if self.fine_tuning is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from .arguments import check_kind, listed, number_of_seconds, whole_number
+from .arguments import check_kind, listed, number_of_seconds
 from .baselines.methods import check_baseline, method_for, name_of, takes_more_tasks
 from .config import LearnerConfig
 from .continuation import continuation
@@ -38,6 +38,7 @@ from .runs import (
     to_json,
     writing,
 )
+from .settings import settle, whole_number
 from .tally import Tally
 from .task import Task, checked_tasks
 from .trackers.audience import Audience, tell_again
@@ -69,7 +70,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        object.__setattr__(self, "seed", whole_number("seed", self.seed))
+        settle(self, {"seed": whole_number})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:

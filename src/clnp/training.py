@@ -9,36 +9,41 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .arguments import (
-    check_kind,
-    number,
-    number_or_none,
-    settle,
-    strength,
-    whole_number,
-    whole_number_or_none,
-    whole_numbers,
-)
+from .arguments import check_kind
 from .augmentation import augmentation
 from .batches import Batches
 from .defaults import on_the_host
 from .errors import ArgumentError, unknown_name
 from .initialisation import Initialise, initialisation
+from .settings import (
+    ABOVE_0,
+    COUNT,
+    number,
+    one_of,
+    optional,
+    settle,
+    several,
+    strength,
+    whole_number,
+    within,
+)
 
 Alpha = float | Mapping[str, float]
 OptimizerFactory = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
-LARGEST = 3e38
-"""Beyond this, a number is no float32."""
 _KINDS = {
-    "epochs": whole_number,
-    "lr": number,
+    "epochs": COUNT,
+    "lr": ABOVE_0,
     "alpha": strength,
-    "batch_size": whole_number,
-    "milestones": whole_numbers,
-    "milestone_factor": number,
-    "patience": whole_number_or_none,
-    "input_dropout": number,
-    "clip_norm": number_or_none,
+    "batch_size": within(
+        whole_number, lambda value: 1 <= value < 2**31, "a whole number from 1 to 2147483647"
+    ),
+    "schedule": one_of("constant", "cosine", "milestones"),
+    "milestones": several(whole_number),
+    "milestone_factor": ABOVE_0,
+    "patience": optional(COUNT),
+    "input_dropout": within(number, lambda value: 0 <= value < 1, "a number from 0 to below 1"),
+    "clip_norm": optional(ABOVE_0),
+    "precision": one_of("float32", "tf32", "bfloat16", "float16"),
 }
 
 
@@ -82,29 +87,8 @@ class Training:
     """Changes a batch of images before each step; in Python also a function, on the device."""
 
     def __post_init__(self) -> None:
-        settle(self, _KINDS, where="training: ")
+        settle(self, _KINDS, where="training")
         check_kind("optimizer_options", self.optimizer_options, Mapping, "a dictionary")
-        checks = {
-            "epochs": self.epochs >= 1,
-            "lr": 0 < self.lr < LARGEST,
-            "batch_size": 1 <= self.batch_size < 2**31,
-            "patience": self.patience is None or self.patience >= 1,
-            "input_dropout": 0 <= self.input_dropout < 1,
-            "clip_norm": self.clip_norm is None or self.clip_norm > 0,
-            "milestone_factor": self.milestone_factor > 0,
-        }
-        for name, holds in checks.items():
-            if not holds:
-                message = f"training: {name} cannot be {getattr(self, name)!r}"
-                raise ArgumentError(message, argument=name)
-        choices = {
-            "schedule": ("constant", "cosine", "milestones"),
-            "precision": ("float32", "tf32", "bfloat16", "float16"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                message = f"training: {unknown_name(name, getattr(self, name), known)}"
-                raise ArgumentError(message, argument=name)
         if self.schedule == "milestones" and not self.milestones:
             message = "training: schedule is 'milestones', and there are none: give milestones too"
             raise ArgumentError(message, argument="schedule")

@@ -22,10 +22,10 @@ from ..errors import ArgumentError
 from ..generators import seed_all
 from ..objective import CLASSIFICATION, objective_named
 from ..seeds import derive
+from ..settings import ABOVE_0, COUNT, settle
 from ..task import Task, TaskData
 from ..trainable import StepRule
 from ..training import Training
-from .checks import ABOVE_0, COUNT_FROM_1, check_numbers
 from .dense import DenseNet
 from .strategy import Strategy
 
@@ -42,7 +42,7 @@ class EWC:
     """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        check_numbers("ewc", self, {"strength": ABOVE_0, "num_samples": COUNT_FROM_1})
+        settle(self, {"strength": ABOVE_0, "num_samples": COUNT}, where="ewc")
 
     def strategy(self, net: DenseNet) -> "EWCStrategy":
         """What it does with the network."""

@@ -31,10 +31,10 @@ from torch import Tensor, nn
 from ..axis import Axis, groups_of
 from ..errors import ArgumentError
 from ..graph import Graph, Site
+from ..settings import FROM_0, FROM_1, settle
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
-from .checks import FROM_0, FROM_1, check_numbers
 from .dense import DenseNet
 from .strategy import Strategy
 
@@ -56,7 +56,7 @@ class HAT:
     authors use plain SGD; Adam undoes factors that are small and not zero, so that more is lost."""
 
     def __post_init__(self) -> None:
-        check_numbers("hat", self, {"s_max": FROM_1, "strength": FROM_0})
+        settle(self, {"s_max": FROM_1, "strength": FROM_0}, where="hat")
 
     def strategy(self, net: DenseNet) -> "HATStrategy":
         """What it does with the network."""

@@ -24,11 +24,11 @@ from ..method import Setting
 from ..objective import objective_named
 from ..openstate import OpenState
 from ..seeds import derive
+from ..settings import COUNT, optional, settle
 from ..surgery import plain_layer, with_layers
 from ..task import Task
 from ..trainable import StepRule
 from ..training import Training, check_optimizer
-from .checks import COUNT_FROM_1, check_numbers
 from .record import NO_NEURONS, of_this_model, outcome
 from .whole import WholeNetwork, scores
 
@@ -45,8 +45,7 @@ class Joint:
     """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        given = [name for name in ("first", "others") if getattr(self, name) is not None]
-        check_numbers("joint", self, dict.fromkeys(given, COUNT_FROM_1))
+        settle(self, {"first": optional(COUNT), "others": optional(COUNT)}, where="joint")
 
     def counts(self, num_tasks: int, batch_size: int) -> list[int]:
         """The samples of each task in a batch, which they share evenly unless it is given."""

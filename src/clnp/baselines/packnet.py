@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from ..errors import CapacityError
 from ..fit import Fit
+from ..settings import ABOVE_0, BETWEEN_0_AND_1, COUNT_FROM_0, settle
 from ..surgery import CONVOLUTIONS, NORMS
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
-from .checks import ABOVE_0, COUNT_FROM_0, WITHIN_0_AND_1, check_numbers
 from .dense import DenseNet
 from .strategy import Strategy
 
@@ -48,12 +48,12 @@ class PackNet:
     """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        rules = {
-            "prune": WITHIN_0_AND_1,
+        kinds = {
+            "prune": BETWEEN_0_AND_1,
             "retrain_epochs": COUNT_FROM_0,
             "retrain_lr_factor": ABOVE_0,
         }
-        check_numbers("packnet", self, rules)
+        settle(self, kinds, where="packnet")
 
     def strategy(self, net: DenseNet) -> "PackNetStrategy":
         """What it does with the network."""

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..settings import ABOVE_0, settle
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
-from .checks import ABOVE_0, check_numbers
 from .dense import DenseNet
 from .strategy import Strategy
 
@@ -48,7 +48,7 @@ class SI:
     """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
 
     def __post_init__(self) -> None:
-        check_numbers("si", self, {"strength": ABOVE_0, "damping": ABOVE_0})
+        settle(self, {"strength": ABOVE_0, "damping": ABOVE_0}, where="si")
 
     def strategy(self, net: DenseNet) -> "SIStrategy":
         """What it does with the network."""

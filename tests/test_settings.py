@@ -1,0 +1,138 @@
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from clnp.baselines import ewc, hat, joint, packnet, si
+from clnp.errors import ArgumentError
+from clnp.identity import plain
+from clnp.settings import (
+    ABOVE_0,
+    BETWEEN_0_AND_1,
+    COUNT,
+    COUNT_FROM_0,
+    FROM_0,
+    FROM_1,
+    number,
+    one_of,
+    optional,
+    settle,
+    several,
+    strength,
+    whole_number,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (number, "1", "a number"),
+        (number, True, "a number"),
+        (number, None, "a number"),
+        (whole_number, "a", "a whole number"),
+        (whole_number, 1.0, "a whole number"),
+        (whole_number, True, "a whole number"),
+        (ABOVE_0, 0, "a finite number above 0"),
+        (ABOVE_0, math.inf, "a finite number above 0"),
+        (ABOVE_0, 1e39, "a finite number above 0"),
+        (FROM_0, -1, "a finite number, 0 or more"),
+        (FROM_0, math.nan, "a finite number, 0 or more"),
+        (FROM_0, "1", "a finite number, 0 or more"),
+        (FROM_1, 0.5, "a finite number, 1 or more"),
+        (BETWEEN_0_AND_1, 1.0, "a number between 0 and 1"),
+        (BETWEEN_0_AND_1, 0.0, "a number between 0 and 1"),
+        (COUNT, 0, "a whole number, 1 or more"),
+        (COUNT, 2.5, "a whole number, 1 or more"),
+        (COUNT_FROM_0, -1, "a whole number, 0 or more"),
+        (optional(COUNT), 0, "a whole number, 1 or more"),
+        (one_of("a", "b", "c"), "d", "'a', 'b' or 'c'"),
+        (one_of("a", "b"), None, "'a' or 'b'"),
+        (one_of("a", "b"), ["a"], "'a' or 'b'"),
+    ],
+)
+def test_what_a_setting_cannot_be_is_said_by_its_name(kind, value, expected):
+    with pytest.raises(ArgumentError) as caught:
+        kind("it", value)
+    assert str(caught.value) == f"it is {value!r}; it must be {expected}"
+    assert caught.value.argument == "it"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (2, "it is 2; give a list, it=[2]"),
+        ({"fc1": 1}, "it is {'fc1': 1}; give a list, it=[{'fc1': 1}]"),
+        ("12", "it is '12'; give a list of numbers"),
+        (object, f"it is {object!r}; give a list of numbers"),
+        ([1, "2"], "one of it is '2'; it must be a number"),
+    ],
+)
+def test_several_are_a_list(values, message):
+    with pytest.raises(ArgumentError) as caught:
+        several(number)("it", values)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (number, np.float32(2), 2.0),
+        (number, np.int64(2), 2),
+        (number, 2, 2),
+        (whole_number, np.int64(3), 3),
+        (strength, {"fc1": np.float64(1)}, {"fc1": 1.0}),
+        (strength, np.float16(1), 1.0),
+        (COUNT, np.int32(1), 1),
+        (COUNT_FROM_0, 0, 0),
+        (FROM_0, 0, 0),
+        (FROM_1, 1, 1),
+        (optional(COUNT), None, None),
+        (several(number), None, None),
+        (several(number), np.array([1.0, 2.0]), (1.0, 2.0)),
+        (several(whole_number), torch.tensor([1, 2]), (1, 2)),
+        (several(number), (n for n in (1, 2)), (1, 2)),
+        (one_of("a", "b"), "b", "b"),
+    ],
+)
+def test_settings_become_plain(kind, value, expected):
+    found = kind("it", value)
+    assert found == expected
+    assert repr(found) == repr(expected)
+
+
+@dataclass(frozen=True)
+class Two:
+    one: int
+    other: float
+
+    def __post_init__(self):
+        settle(self, {"one": COUNT, "other": number}, where="two")
+
+
+def test_a_dataclass_holds_what_its_settings_became():
+    assert repr(Two(np.int64(1), np.float64(2.5))) == "Two(one=1, other=2.5)"
+    with pytest.raises(ArgumentError, match=r"^two: one is 0; it must be a whole number") as caught:
+        Two(0, 1.0)
+    assert caught.value.argument == "one"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ewc.EWC(strength=np.float32(3), num_samples=np.int64(10)),
+        si.SI(strength=np.float16(0.5), damping=np.float32(0.5)),
+        hat.HAT(s_max=np.int64(9), strength=np.float32(0.5)),
+        packnet.PackNet(prune=np.float32(0.5), retrain_epochs=np.int8(2)),
+        joint.Joint(first=np.int64(3)),
+    ],
+)
+def test_settings_of_baselines_are_plain(settings):
+    """A run is known again by them, and writes them down."""
+    numbers = {
+        name: value
+        for name, value in plain(settings).items()
+        if name not in ("training", "keep_optimizer")
+    }
+    assert all(type(value) in (int, float, type(None)) for value in numbers.values()), numbers
