@@ -11,9 +11,10 @@
 Without a RUN, summary or table are made again of what is there.
 
 RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
-each run that has its `result` and `environment`. `--commit` names the source where the environment
-does not know it; results of sources with changes that are not committed are refused. `--variant`
-puts a comparison whose recipe was changed into results/compare-RECIPE-VARIANT.
+each run that has its `result`, `environment` and `config`, which a search can do without.
+`--commit` names the source where the environment does not know it; results of sources with changes
+that are not committed are refused. `--variant` puts a comparison whose recipe was changed into
+results/compare-RECIPE-VARIANT.
 """
 
 import argparse
@@ -31,11 +32,12 @@ from clnp.compare import TABLE, rows_of, texts
 from clnp.series import aggregate, plus_minus
 
 HERE = Path(__file__).parent
+SETTINGS = ("head", "learner", "baseline")
 VERSIONS = ("clnp", "commit", "python", "torch", "gpu", "cpu", "cuda")
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """What there is of each run at `path`: its result and its environment."""
+    """What there is of each run at `path`: its result, its environment and its config."""
     if path.is_file():
         yield from (json.loads(line) for line in path.read_text().splitlines())
         return
@@ -43,6 +45,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         yield {
             "result": json.loads(file.read_text()),
             "environment": json.loads((file.parent / "environment.json").read_text())[-1],
+            "config": json.loads((file.parent / "config.json").read_text()),
         }
 
 
@@ -58,7 +61,15 @@ def ran_on(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
 
 def put(folder: Path, recipe: str, found: dict[str, Any], commit: str | None) -> None:
     """Write one run, as the file of its seed."""
-    record = {"recipe": recipe, "environment": ran_on(found, commit), "result": found["result"]}
+    if "config" not in found:
+        sys.exit("a run has no config: what it was told would be lost")
+    settings = {key: found["config"][key] for key in SETTINGS}
+    record = {
+        "recipe": recipe,
+        "environment": ran_on(found, commit),
+        "settings": settings,
+        "result": found["result"],
+    }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"seed{found['result']['seed']}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")

@@ -354,9 +354,12 @@ def test_results_are_collected_from_runs(tmp_path, monkeypatch):
     (run / "result.json").write_text(json.dumps(record["result"]))
     environment = {**record["environment"], "began": "2030-01-02T03:04:05+00:00", "commit": None}
     (run / "environment.json").write_text(json.dumps([environment]))
+    config = {"head": "single", "learner": {"margin": 0.3}, "baseline": None}
+    (run / "config.json").write_text(json.dumps({**config, "tasks": []}))
     collect.collect("permuted-mnist", [run], "abc")
     found = json.loads((tmp_path / "permuted-mnist" / known.name).read_text())
     assert found["result"] == record["result"]
+    assert found["settings"] == config
     assert (found["environment"]["commit"], found["environment"]["date"]) == ("abc", "2030-01-02")
 
 
@@ -439,11 +442,19 @@ def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
             }
             (run / "result.json").write_text(json.dumps(result))
             (run / "environment.json").write_text(json.dumps([environment]))
+            config = {"head": "multi", "learner": {}, "baseline": {"strength": 3.0}}
+            (run / "config.json").write_text(json.dumps(config))
     collect.collect_comparison("x", [tmp_path / "runs" / "ewc"], None)
     collect.collect_comparison("x", [tmp_path / "runs"], "abc")
     folder = tmp_path / "compare-x"
     found = json.loads((folder / "clnp" / "seed1.json").read_text())
     assert found["environment"]["commit"] == "abc"
+    assert found["settings"] == config
+    (tmp_path / "lines.jsonl").write_text(
+        json.dumps({"result": result, "environment": environment})
+    )
+    with pytest.raises(SystemExit, match="a run has no config"):
+        collect.collect_comparison("x", [tmp_path / "lines.jsonl"], "abc")
     head, *rows = tables.comparison("x")
     assert head[:2] == ["method", "average"]
     assert [row[:2] for row in rows] == [
