@@ -444,13 +444,21 @@ def test_every_task_is_checked_before_the_first_is_learnt(tmp_path):
 
 
 def test_what_a_task_took_is_told_as_the_ledger_has_it(tmp_path):
-    tuning = FineTuning(4, 0.01, rounds=3)
+    tuning = FineTuning(8, 0.01, rounds=3)
     result = experiment(margin=15.0, fine_tuning=tuning).run(tmp_path / "run")
     for record in result["tasks"]:
         for usage in result["capacity"]["usages"]:
             if usage["task"] == record["task"]:
                 assert record["new"][usage["group"]] == usage["new"]
                 assert record["reused"][usage["group"]] == usage["reused"]
+    # Where a task was pruned once more, neurons count by the thresholds of that.
+    often = [record for record in result["tasks"] if record["num_rounds"] > 1]
+    assert often
+    plans = [e for e in read_events(tmp_path / "run") if e["event"] == "pruning"]
+    for record in often:
+        first = next(e["plan"] for e in plans if e["task"] == record["task"])
+        assert record["pruning"]["kept"] != record["new"]
+        assert record["pruning"]["thresholds"] != first["thresholds"]
 
 
 def test_tasks_may_come_from_a_generator():

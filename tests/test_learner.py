@@ -218,12 +218,33 @@ def test_rounds_prune_on_and_one_that_leaves_the_margin_is_rolled_back():
     assert sum(often.ledger.claimed().values()) < sum(once.ledger.claimed().values())
     assert more.score >= more.best_score - 10.0
 
+    assert {**more.thresholds} != {**more.plan.thresholds}
+    assert {**one.thresholds} == {**one.plan.thresholds}
+
     net, events = network(), []
     wild = FineTuning(3, 50.0)
     report = Learner(net, config(fine_tuning=wild), on_event=events.append).learn(task())
     assert report.num_rounds == 0
     assert [e["kept"] for e in events if e["event"] == "round"] == [False]
     assert report.score == report.plan.score
+
+
+@pytest.mark.parametrize("lr", [0.01, 50.0])  # A rate of 50 leaves the margin in the first round.
+def test_neurons_are_reused_by_the_thresholds_of_the_last_pruning(lr):
+    net = network()
+    tuning = FineTuning(5, lr, rounds=3)
+    learner = Learner(net, config(margin=8.0, fine_tuning=tuning))
+    second = task("b", seed=1)
+    learner.learn(task("a"))
+    # With validation data of its own, so that it is trained on all of the others.
+    report = learner.learn(replace(second, validation=second.test))
+    owned = net.capacity()
+    net.begin_task("c", 3)
+    # Neurons of an ended task do what they did; those of b come last.
+    activity = net.measure_activity([second.train[0]]).owned
+    for group, values in activity.items():
+        of_a = values[: owned.of("a", group).new]
+        assert owned.of("b", group).reused == int((of_a > report.thresholds[group]).sum())
 
 
 def test_batchnorm_is_recalibrated():
@@ -632,6 +653,7 @@ def test_a_task_goes_on_from_any_moment_as_if_nothing_had_happened(stop_at, lr):
         expected.num_rounds,
     )
     assert report.plan.to_json() == expected.plan.to_json()
+    assert report.thresholds == expected.thresholds
     assert math.isfinite(report.score)
 
 

@@ -75,7 +75,7 @@ def test_a_task_that_has_not_begun_has_come_nowhere():
         "fit": None,
         "group": [],
         "winner": None,
-        "plan": None,
+        "plans": [],
         "round": 0,
         "left_margin": False,
         "before_round": None,
@@ -123,12 +123,13 @@ def test_trained_candidates_keep_their_weights_and_diverged_ones_their_reason(st
 def test_the_winner_comes_with_its_plan(states):
     (chosen,) = of(states, "chosen")
     assert {state["winner"] for state in of(states, "pruning")} == {None}
-    assert {bool(state["plan"]) for state in of(states, "pruning")} == {False}
+    assert {bool(state["plans"]) for state in of(states, "pruning")} == {False}
     progress = Progress.from_state(stored(chosen))
     assert progress.winner in (0, 2)
-    assert progress.plan.task == "a"
-    assert progress.plan.to_json() == chosen["plan"]
-    assert progress.plan.score >= progress.plan.best - 20.0
+    (plan,) = progress.plans
+    assert plan.task == "a"
+    assert plan.to_json() == chosen["plans"][0]
+    assert plan.score >= plan.best - 20.0
 
 
 def test_candidates_that_are_pruned_need_not_be_pruned_again(states):
@@ -149,11 +150,12 @@ def test_a_round_of_fine_tuning_knows_what_was_before_it(states):
         progress = Progress.from_state(stored(state))
         assert progress.round == 1
         assert progress.before_round.task.name == "a"
-        assert progress.before_round.free == progress.plan.kept
+        assert [progress.before_round.free] == [plan.kept for plan in progress.plans[:-1]]
         assert alike(progress.before_round.to_state(), state["before_round"])
     assert Progress.from_state(after).round == 2
     assert after["fit"] is None
     assert not after["left_margin"]
+    assert len(after["plans"]) == 2
     assert Progress.from_state({**after, "left_margin": True}).left_margin
 
 

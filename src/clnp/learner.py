@@ -242,7 +242,7 @@ class Learner:
             self.net.abandon_task()
             self._tell(progress, "pruning", name, candidate=number, plan=plan.to_json())
         chosen = max(choices, key=lambda c: (c.free_fraction, scores[c.candidate], -c.candidate))
-        progress.winner, progress.plan = chosen.candidate, chosen.plan
+        progress.winner, progress.plans = chosen.candidate, [chosen.plan]
         winner = progress.trained[chosen.candidate]
         assert winner.state is not None
         self._reopen(data, winner.state)
@@ -263,8 +263,7 @@ class Learner:
         # A single head on a network that is all but full may have kept no neuron at all.
         if tuning is None or not any(True for _ in self.net.parameters()):
             return 0
-        assert progress.plan is not None
-        best = progress.plan.best
+        best = progress.plans[0].best
         assert best is not None
         data, bar = appraisal.data, best - appraisal.margin
         training = replace(
@@ -281,7 +280,8 @@ class Learner:
             if progress.resumed is None:
                 progress.before_round = self.net.open_state()
                 if number > 0:
-                    self.net.prune(appraisal.plan(best))
+                    progress.plans.append(appraisal.plan(best))
+                    self.net.prune(progress.plans[-1])
             score: float | None
             try:
                 self._fit(data, progress, training, seed=seed, round=number)
@@ -293,6 +293,7 @@ class Learner:
             if progress.left_margin:
                 assert progress.before_round is not None
                 self.net.set_open_state(progress.before_round)
+                del progress.plans[max(number, 1) :]
             else:
                 progress.round += 1
             kept = not progress.left_margin
@@ -306,10 +307,10 @@ class Learner:
         net, data = self.net, appraisal.data
         name = data.task.name
         assert progress.winner is not None
-        assert progress.plan is not None
+        plan = progress.plans[0]
         if num_rounds:
-            assert progress.plan.best is not None
-            appraisal.recalibrate(progress.plan.best)
+            assert plan.best is not None
+            appraisal.recalibrate(plan.best)
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
@@ -327,7 +328,8 @@ class Learner:
             candidates=tuple(replace(c, state=None) for c in progress.trained),
             winner=progress.winner,
             best_score=max(c.score for c in progress.trained if c.score is not None),
-            plan=progress.plan,
+            plan=plan,
+            thresholds=progress.plans[-1].thresholds,
             score=appraisal.measured(predict),
             test_score=test_score,
             num_rounds=num_rounds,

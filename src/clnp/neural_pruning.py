@@ -113,7 +113,10 @@ class NeuralPruning:
         self._on_progress()
 
     def _record(self, report: TaskReport, task: Task) -> dict[str, Any]:
-        """What is known about a task that has ended; `pruning` is before any fine-tuning."""
+        """What is known about a task that has ended.
+
+        `pruning` is before any fine-tuning, but for the thresholds, which are those of the end.
+        """
         plan, capacity = report.plan, self.net.capacity()
         usages = [usage for usage in capacity.usages if usage.task == report.task]
         return {
@@ -134,7 +137,7 @@ class NeuralPruning:
             "pruning": {
                 "score": plan.score,
                 "kept": dict(plan.kept),
-                "thresholds": dict(plan.thresholds),
+                "thresholds": dict(report.thresholds),
             },
             "num_rounds": report.num_rounds,
             "score": report.score,

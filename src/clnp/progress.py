@@ -62,8 +62,9 @@ class Progress:
     `trained` are the candidates that are done, `fit` is the one in training, and `resumed` the
     state of one that was in training when the run broke off; so are `group` and `resumed_group` of
     several that are trained at the same time. `pruned` are those for which there is a plan. Once
-    the winner is pruned there is a `plan`, and both belong to fine-tuning round number `round`,
-    before which the open task was `before_round`; a round that `left_margin` was the last.
+    the winner is pruned, there is a plan for each time that it was: `plans`. What is in training
+    then belongs to fine-tuning round number `round`, before which the open task was `before_round`;
+    a round that `left_margin` was the last.
     """
 
     trained: list[Candidate] = field(default_factory=list)
@@ -73,7 +74,7 @@ class Progress:
     resumed_group: Sequence[Mapping[str, Any]] = field(default_factory=list)
     pruned: list[Choice] = field(default_factory=list)
     winner: int | None = None
-    plan: PruningPlan | None = None
+    plans: list[PruningPlan] = field(default_factory=list)
     round: int = 0
     left_margin: bool = False
     before_round: OpenState | None = None
@@ -87,7 +88,7 @@ class Progress:
             "group": list(self.resumed_group) if self.group is None else self.group.to_state(),
             "pruned": [{**vars(c), "plan": c.plan.to_json()} for c in self.pruned],
             "winner": self.winner,
-            "plan": self.plan and self.plan.to_json(),
+            "plans": [plan.to_json() for plan in self.plans],
             "round": self.round,
             "left_margin": self.left_margin,
             "before_round": self.before_round and self.before_round.to_state(),
@@ -108,7 +109,7 @@ class Progress:
                 Choice(**{**c, "plan": PruningPlan.from_json(c["plan"])}) for c in state["pruned"]
             ],
             winner=state["winner"],
-            plan=None if state["plan"] is None else PruningPlan.from_json(state["plan"]),
+            plans=[PruningPlan.from_json(plan) for plan in state["plans"]],
             round=state["round"],
             left_margin=state["left_margin"],
             before_round=restored(state["before_round"]),
@@ -117,13 +118,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What was learnt: the winner of the grid and how it did, before and after pruning."""
+    """What was learnt: the winner of the grid and how it did, before and after pruning.
+
+    `plan` is that of the first pruning. After several rounds of fine-tuning, `thresholds` are those
+    of the last one: what neurons of earlier tasks are reused goes by them.
+    """
 
     task: str
     candidates: tuple[Candidate, ...]
     winner: int
     best_score: float
     plan: PruningPlan
+    thresholds: Mapping[str, float]
     score: float
     test_score: float | None
     num_rounds: int
