@@ -2,11 +2,13 @@ import os
 import resource
 import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from clnp.atomic import TEMPORARY, replace_file
+from clnp.atomic import TEMPORARY, left_over, replace_file
 
 
 def test_a_file_is_written_or_replaced(tmp_path):
@@ -56,6 +58,21 @@ def test_the_file_has_the_permissions_of_any_other(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_files_of_processes_that_are_gone_are_left_over(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    old = [f"{TEMPORARY}{gone.pid}-abc", f"{TEMPORARY}abc"]
+    for name in (*old, f"{TEMPORARY}{os.getppid()}-abc", "file"):
+        (tmp_path / name).touch()
+    assert sorted(path.name for path in left_over(tmp_path)) == old
+
+    def check(written):
+        assert written.exists()
+        assert written not in left_over(tmp_path)
+
+    replace_file(tmp_path / "file", b"", check=check)
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path):

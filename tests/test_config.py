@@ -215,8 +215,10 @@ def test_settings_are_known_by_plain_numbers():
         tasks={"a": TaskSettings(margin=2, alphas=None)},
     )
     found = plain(config)
-    assert repr([found[name] for name in ("margin", "alphas", "lrs")]) == "[1, [1, 0.001], None]"
+    assert (
+        repr([found[name] for name in ("margin", "alphas", "lrs")]) == "[1.0, [1.0, 0.001], None]"
+    )
     assert repr(found["resolution"]) == "3"
     assert repr(found["training"]["epochs"]) == "2"
     assert repr(found["training"]["clip_norm"]) == "1.0"
-    assert (repr(found["tasks"]["a"]["margin"]), found["tasks"]["a"]["alphas"]) == ("2", None)
+    assert (repr(found["tasks"]["a"]["margin"]), found["tasks"]["a"]["alphas"]) == ("2.0", None)

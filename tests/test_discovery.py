@@ -4,6 +4,7 @@ import copy
 import functools
 import itertools
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -750,6 +751,38 @@ def test_refused_layers_may_be_those_that_are_missing():
         grouped=nn.Conv2d(3, 6, 3, groups=3), norm=nn.BatchNorm2d(6), fc=nn.Linear(216, 2),
     )  # fmt: skip
     assert_only_problem(model, IMAGES, where="grouped", found="Conv2d is a grouped convolution")
+
+
+HELD = torch.tensor(2.0)
+
+
+@pytest.mark.parametrize(
+    ("forward", "operation"),
+    [
+        (lambda m, x: m.fc(m.first(x) * HELD), "mul"),
+        (lambda m, x: m.fc(m.first(x) + m.settings.shift.relu()), "add"),
+        (lambda m, x: m.fc(m.first(x)) * HELD, "mul"),
+        (lambda m, x: torch.where(x.sum() > 1e9, HELD, m.fc(m.first(x))), "where"),
+    ],
+)
+def test_tensors_of_unknown_origin(forward, operation):
+    """What is held by a global or a plain object could change behind an ended task."""
+    model = Assembled(forward, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    model.settings = SimpleNamespace(shift=torch.ones(1))
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    (problem,) = caught.value.problems
+    assert problem.found.startswith(f"'{operation}' takes a tensor that is neither an input,")
+    assert problem.remedy.startswith("Compute it in forward, or register it as a buffer")
+
+
+def test_tensors_that_forward_makes():
+    def forward(m, x):
+        made = torch.tensor(2.0) * torch.arange(8.0, device=x.device).amax() + x.new_ones(1)
+        return m.fc(m.first(x) * made + torch.full((), 3.0))
+
+    model = Assembled(forward, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert list(discover(model, VECTORS).sites) == ["first", "fc"]
 
 
 def test_layer_that_is_called_twice():

@@ -29,3 +29,10 @@ def test_what_is_drawn_inside_leaves_the_generators_alone():
         seed_all(7)
         draw()
     assert draw() == expected
+
+
+def test_numbers_are_those_of_a_seed_in_pytorch():
+    seed_all(2**62 + 3)
+    found = torch.rand(5)
+    torch.manual_seed(2**62 + 3)
+    assert torch.equal(found, torch.rand(5))

@@ -124,6 +124,29 @@ def test_a_run_that_breaks_off_comes_to_the_same():
         assert resumed.certificates["b"].digest == whole.certificates["b"].digest
 
 
+def test_one_that_diverged_has_done_so_after_a_crash_too():
+    class Stop(BaseException):
+        pass
+
+    options = config(3, alphas=(), lrs=(0.01, 1e25, 0.02), training={"patience": None})
+    whole = Learner(network(), options).learn(task())
+    saved = []
+
+    def stop(progress):
+        if progress.group is not None and any(progress.group.errors):
+            saved.append(progress.to_state())
+            raise Stop
+
+    with pytest.raises(Stop):
+        Learner(network(), options, on_progress=stop).learn(task())
+    assert [bool(each["error"]) for each in saved[0]["group"]] == [False, True, False]
+    events = []
+    learner = Learner(network(), options, on_event=events.append)
+    report = learner.learn(task(), Progress.from_state(saved[0]))
+    assert candidates([report]) == candidates([whole])
+    assert {e["candidate"] for e in events if e["event"] == "epoch"} == {0, 2}
+
+
 def test_the_network_itself_is_left_alone():
     net, states = network(), []
 

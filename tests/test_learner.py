@@ -218,8 +218,8 @@ def test_rounds_prune_on_and_one_that_leaves_the_margin_is_rolled_back():
     assert sum(often.ledger.claimed().values()) < sum(once.ledger.claimed().values())
     assert more.score >= more.best_score - 10.0
 
-    assert {**more.thresholds} != {**more.plan.thresholds}
-    assert {**one.thresholds} == {**one.plan.thresholds}
+    assert {**more.plans[-1].thresholds} != {**more.plan.thresholds}
+    assert {**one.plans[-1].thresholds} == {**one.plan.thresholds}
 
     net, events = network(), []
     wild = FineTuning(3, 50.0)
@@ -227,6 +227,41 @@ def test_rounds_prune_on_and_one_that_leaves_the_margin_is_rolled_back():
     assert report.num_rounds == 0
     assert [e["kept"] for e in events if e["event"] == "round"] == [False]
     assert report.score == report.plan.score
+
+
+def test_of_those_that_are_equally_sparse_the_better_one_is_chosen():
+    """A margin of 100 lets all of them be emptied."""
+    options = {"margin": 100.0, "training": {"epochs": 3}}
+    report = Learner(network(), config(lrs=(1e-6, 0.02, 1e-6), **options)).learn(task())
+    assert set(report.plan.kept.values()) == {0}
+    scores = [candidate.score for candidate in report.candidates]
+    assert max(scores[0], scores[2]) < scores[1]
+    assert report.winner == 1
+    twice = Learner(network(), config(lrs=(0.02, 0.02), **options)).learn(task())
+    assert twice.candidates[0].score == twice.candidates[1].score
+    assert twice.winner == 0
+
+
+def test_a_task_that_keeps_no_neuron_has_nothing_to_fine_tune():
+    """With a single head, not even an output."""
+    net = network("single")
+    learner = Learner(net, config(margin=100.0, fine_tuning=FineTuning(2)))
+    first, second = learner.learn(task("a")), learner.learn(task("b", seed=1))
+    assert (first.num_rounds, second.num_rounds) == (1, 0)
+    assert set(second.plan.kept.values()) == {0}
+
+
+def test_settings_that_are_equal_come_to_the_same():
+    """Whole numbers or not: seeds are drawn by them."""
+    nets = network(), network()
+    options = {"training": {"epochs": 2, "batch_size": 64}}
+    for net, settings in zip(
+        nets,
+        ({"alphas": (0,), "lrs": (1,), "margin": 3}, {"alphas": (0.0,), "lrs": (1.0,)}),
+        strict=True,
+    ):
+        Learner(net, config(**settings, **options)).learn(task())
+    assert nets[0].certificates == nets[1].certificates
 
 
 @pytest.mark.parametrize("lr", [0.01, 50.0])  # A rate of 50 leaves the margin in the first round.
@@ -244,7 +279,7 @@ def test_neurons_are_reused_by_the_thresholds_of_the_last_pruning(lr):
     activity = net.measure_activity([second.train[0]]).owned
     for group, values in activity.items():
         of_a = values[: owned.of("a", group).new]
-        assert owned.of("b", group).reused == int((of_a > report.thresholds[group]).sum())
+        assert owned.of("b", group).reused == int((of_a > report.plans[-1].thresholds[group]).sum())
 
 
 def test_batchnorm_is_recalibrated():
@@ -653,7 +688,7 @@ def test_a_task_goes_on_from_any_moment_as_if_nothing_had_happened(stop_at, lr):
         expected.num_rounds,
     )
     assert report.plan.to_json() == expected.plan.to_json()
-    assert report.thresholds == expected.thresholds
+    assert report.plans == expected.plans
     assert math.isfinite(report.score)
 
 

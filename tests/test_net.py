@@ -1584,3 +1584,38 @@ def test_constants_that_are_not_saved_are_converted_when_a_network_is_loaded(tmp
     net.save(tmp_path / "net")
     loaded = clnp.ContinualNet.load(tmp_path / "net", made())
     assert torch.equal(loaded(x, task="a"), net(x, task="a"))
+
+
+def held(net: clnp.ContinualNet) -> list[Tensor]:
+    """The tensors that layers and head have laid out at the moment."""
+    parts = [module for module in net.modules() if hasattr(module, "show_portions")]
+    assert len(parts) == 3
+    shown = [tensor for part in parts for tensor in part._shown.values()]
+    portions = [p for part in parts for portion in part._portions for p in portion.tensors.values()]
+    return [*shown, *portions]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.to("cpu"),
+        lambda net: net.load_state_dict(net.state_dict()),
+        lambda net: net.begin_task("c", 2),
+    ],
+)
+@pytest.mark.parametrize("ask", [lambda net: net(X, task="a"), lambda net: net.predict_all(X)])
+def test_what_was_laid_out_is_let_go(change, ask):
+    """Old weights would stay in memory, on a GPU perhaps that the network has left."""
+    net = make()
+    for name in "ab":
+        learn(net, name, X)
+    before = ask(net)
+    assert held(net)
+    assert not held(copy.deepcopy(net))
+    change(net)
+    assert not held(net)
+    after = ask(net)
+    for one, other in zip(
+        *(tuple(o.values()) if isinstance(o, dict) else (o,) for o in (before, after)), strict=True
+    ):
+        assert torch.equal(one, other)

@@ -120,6 +120,22 @@ def test_trained_candidates_keep_their_weights_and_diverged_ones_their_reason(st
     assert "the loss of task 'a' is" in two.diverged
 
 
+def test_states_are_held_only_of_candidates_that_may_be_chosen(states):
+    (before,) = of(states, "pruning", candidate=2)
+    scores = [c["score"] for c in before["trained"]]
+    assert [c["state"] is not None for c in before["trained"]] == [True, False, True]
+    (chosen,) = of(states, "chosen")
+    assert [c["state"] for c in chosen["trained"]] == [None] * 3
+    progress = Progress.from_state(stored(before))
+    worse, better = sorted(score for score in scores if score is not None)
+    assert worse < better
+    progress.let_go(below=better - worse)
+    assert [c.state is not None for c in progress.trained] == [True, False, True]
+    progress.let_go(below=(better - worse) / 2)
+    kept = [c.score for c in progress.trained if c.state is not None]
+    assert kept == [better]
+
+
 def test_the_winner_comes_with_its_plan(states):
     (chosen,) = of(states, "chosen")
     assert {state["winner"] for state in of(states, "pruning")} == {None}

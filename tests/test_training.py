@@ -112,6 +112,14 @@ def test_the_seed_decides_and_nothing_else_does():
     assert not same(nets[0], nets[2])
 
 
+def test_patience_waits_for_a_better_score_and_not_for_one_as_good():
+    training = Training(epochs=9, lr=1e-30, alpha=0.0, patience=2)
+    fit = Fit(opened(), data(), training, seed=0)
+    fit.run()
+    assert len({epoch.score for epoch in fit.epochs}) == 1
+    assert len(fit.epochs) == 3
+
+
 def test_patience_stops_and_puts_the_best_weights_back():
     net = opened()
     fit = Fit(net, data(), Training(epochs=50, lr=0.5, batch_size=8, patience=2), seed=0)

@@ -3,8 +3,8 @@
 import contextlib
 import errno
 import os
-import tempfile
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 TEMPORARY = ".clnp-"
@@ -23,18 +23,38 @@ def replace_file(
         raise OSError(missing, os.strerror(missing), str(path.parent))
     if path.is_dir():
         raise OSError(errno.EISDIR, "this is a directory; give the name of a file", str(path))
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
+    # Not by tempfile, whose files nobody else may read: the umask cannot be asked for safely.
+    name = path.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(name, flags, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        check(Path(name))
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        check(name)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def left_over(folder: Path) -> Iterator[Path]:
+    """Files that a process which is gone has left incomplete."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        owner = path.name.removeprefix(TEMPORARY).partition("-")[0]
+        if not (owner.isdecimal() and _is_running(int(owner))):
+            yield path
+
+
+def _is_running(process: int) -> bool:
+    if os.name != "posix":  # Elsewhere, asking would be a signal.
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

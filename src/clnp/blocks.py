@@ -76,6 +76,10 @@ class Stage:
         self.kept: dict[str, tuple[int, Tensor | None]] = {}
         self.on_input: Callable[[Any, Tensor], None] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has, whose layers show nothing yet."""
+        return {**self.__dict__, "showing": None}
+
     def check_conversion(self, like: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
         """Raise a `TaskError` if `fn` would change the dtype of what ended tasks read."""
         self.check_dtype(like.dtype, fn(like.new_empty(0)).dtype)
@@ -115,6 +119,11 @@ class Staged(nn.Module):
         """Run on these tensors in the plain pass, and a layer in the frozen pass too."""
         self._shown, self._portions = tensors, ()
 
+    def show_nothing(self) -> None:
+        """Let go of what was shown: it holds on to memory, and is not true any more."""
+        self.show({})
+        self.stage.showing = None
+
     def show_portions(self, portions: Sequence[Portion]) -> None:
         """Run on these, one for each ended task, in the passes of all ended tasks."""
         self._shown, self._portions = {}, portions
@@ -149,7 +158,7 @@ class Staged(nn.Module):
         frozen = self._frozen()
         for tensor in frozen.values():
             self.stage.check_conversion(tensor, fn)
-        self.stage.showing = None
+        self.show_nothing()
         nn.Module._apply(self, fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in self._frozen().items():
             self._buffers[name] = with_plain_strides(tensor)
@@ -172,7 +181,7 @@ class Staged(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
     ) -> None:
         *_, errors = args
-        self.stage.showing = None
+        self.show_nothing()
         if self.stage.sealed:
             errors.extend(map(CHANGES.format, self.changed_by(state_dict, prefix)))
             own = {prefix + name: tensor for name, tensor in self._frozen().items()}
@@ -181,7 +190,8 @@ class Staged(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pass that was interrupted leaves a carry, which is part of a graph and cannot be copied.
-        return rebuilt, type(self).__bases__, {**self.__dict__, "_carry": None}
+        state = {**self.__dict__, "_carry": None, "_shown": {}, "_portions": ()}
+        return rebuilt, type(self).__bases__, state
 
 
 @dataclass(frozen=True)

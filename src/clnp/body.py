@@ -95,7 +95,7 @@ class Body:
     def open(self, free: Widths, num_outputs: int, *, initial: Initial = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""
         self.stage.free = dict(free)
-        self.stage.showing = None
+        self.show_nothing()
         for path, layer in self.layers.items():
             layer.open(initial_at(initial, path))
         self.head.open(num_outputs, initial_at(initial, self.graph.classifier))
@@ -119,7 +119,7 @@ class Body:
             self.stage.frozen = {group: frozen[group] + free[group] for group in frozen}
             self.stage.sealed = True
         self.stage.free = dict.fromkeys(self.stage.free, 0)
-        self.stage.showing = None
+        self.show_nothing()
         for path, layer in self.layers.items():
             layer.close(tensors[path])
         self.head.close(tensors[self.graph.classifier], index=index)
@@ -215,6 +215,11 @@ class Body:
         view = self.view(self.stage.frozen, self.stage.frozen)
         with torch.inference_mode(False):
             self.show(self._narrowed(view, stand_in=True), "frozen")
+
+    def show_nothing(self) -> None:
+        """Let go of all that is laid out."""
+        for part in self.parts.values():
+            part.show_nothing()
 
     def show(self, tensors: Mapping[str, Tensors], what: object) -> None:
         """Lay out these tensors of each layer and of the head for the plain pass."""
@@ -328,8 +333,8 @@ class Body:
 
         def restore() -> None:
             with self.lock:
-                stage.free, stage.frozen, stage.showing = free, frozen, None
-                stage.sealed = sealed
+                stage.free, stage.frozen, stage.sealed = free, frozen, sealed
+                self.show_nothing()
                 self.head.num_outputs = num_outputs
                 for part, (parameters, buffers) in zip(parts, stored, strict=True):
                     part._parameters, part._buffers = dict(parameters), dict(buffers)

@@ -39,7 +39,7 @@ def _show(body: Body, ledger: Ledger) -> None:
     """Lay out what every ended task added to every layer."""
     widths = [dict.fromkeys(ledger.sizes, 0), *(row.widths for row in ledger.rows)]
     until = [widths[: number + 2] for number in range(len(ledger.rows))]
-    body.stage.showing = None
+    body.show_nothing()
     for part in body.parts.values():
         part.show_portions([part.portion_of(widths) for widths in until])
     body.stage.showing = SHOWN

@@ -54,8 +54,9 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
     """Write record and tensors to `path`, which holds the old file or the new one, never a part."""
     beside: dict[str, Tensor] = {}
     packed = pack(record.attached, beside, name=ATTACHED)
+    # Copies: tensors may share their memory, which safetensors does not write.
     stored = {
-        name: tensor.detach().cpu().contiguous().clone()
+        name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in {**tensors, **beside}.items()
     }
     manifest = json.dumps(

@@ -35,6 +35,7 @@ from .runs import (
     has_learnt,
     read_config,
     read_result,
+    reading,
     to_json,
     writing,
 )
@@ -233,10 +234,12 @@ class Course:
     def _take_up(self) -> bool:
         """Put everything to where the last checkpoint left it; whether that is inside a task."""
         experiment, run = self.experiment, self.run
-        found = continuation(run.path, self._described, experiment.baseline)
-        state = found.state
+        with reading(run.path):
+            found = continuation(run.path, self._described, experiment.baseline)
+            state = found.state
+            if state is not None:
+                self.tally.restore(state)
         if state is not None:
-            self.tally.restore(state)
             self._check_added(experiment.tasks[found.num_alike :])
         self.method = self._method(state)
         self._describe(found.num_alike)

@@ -145,7 +145,7 @@ class Fit:
         return epoch
 
     def settle(self) -> float:
-        """Put the weights of the best epoch into the network if it stops early; their score."""
+        """The score of the network: with patience, that of the best epoch, which it gets back."""
         self._captured = None  # A graph holds on to all memory of a step.
         if self.best is not None:
             self.net.set_open_state(self.best)

@@ -10,7 +10,13 @@ import torch
 
 def seed_all(seed: int) -> None:
     """Seed all that the data set of a user may draw from: PyTorch, `random` and numpy."""
-    torch.manual_seed(seed)
+    # What torch.manual_seed does, which looks at the stack for every kind of device not in use.
+    torch.default_generator.manual_seed(seed)
+    for devices in (torch.cuda, torch.xpu):
+        if devices.is_initialized():
+            devices.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 

@@ -63,7 +63,7 @@ class Learner:
         """The winner of the first task's grid, where the others use it."""
 
     def learn(self, task: Task, progress: Progress | None = None) -> TaskReport:
-        """Learn the task and freeze it; if that fails, the network is as it was."""
+        """Learn the task and freeze it; if that fails before the end, the network is as it was."""
         start = time.monotonic()
         net = self.net
         progress = progress if progress is not None else Progress()
@@ -152,6 +152,7 @@ class Learner:
                 progress.trained.append(candidate)
                 told = {key: value for key, value in vars(candidate).items() if key != "state"}
                 self.on_event({"event": "candidate", "task": name, "candidate": number, **told})
+            progress.let_go(below=appraisal.margin)
             # Not before: a part of those that were trained together cannot be saved.
             self.on_progress(progress)
         if all(candidate.score is None for candidate in progress.trained):
@@ -246,6 +247,7 @@ class Learner:
         winner = progress.trained[chosen.candidate]
         assert winner.state is not None
         self._reopen(data, winner.state)
+        progress.let_go()
         self.net.prune(chosen.plan)
         appraisal.recalibrate(best)
         self._tell(progress, "chosen", name, candidate=chosen.candidate, kept=chosen.plan.kept)
@@ -307,10 +309,10 @@ class Learner:
         net, data = self.net, appraisal.data
         name = data.task.name
         assert progress.winner is not None
-        plan = progress.plans[0]
         if num_rounds:
-            assert plan.best is not None
-            appraisal.recalibrate(plan.best)
+            best = progress.plans[0].best
+            assert best is not None
+            appraisal.recalibrate(best)
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
@@ -328,8 +330,7 @@ class Learner:
             candidates=tuple(replace(c, state=None) for c in progress.trained),
             winner=progress.winner,
             best_score=max(c.score for c in progress.trained if c.score is not None),
-            plan=plan,
-            thresholds=progress.plans[-1].thresholds,
+            plans=tuple(progress.plans),
             score=appraisal.measured(predict),
             test_score=test_score,
             num_rounds=num_rounds,

@@ -1,6 +1,6 @@
 """`ContinualNet`: one network of fixed size that learns task after task and forgets nothing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from . import checkpoint, survey
 from .activity import Activity
 from .arguments import (
+    Neurons,
     check_initial,
     check_room,
     checked_outputs,
@@ -43,8 +44,6 @@ from .outlook import Forecast, forecast
 from .penalty import add_l1_gradient, l1_penalty
 from .pruning import KEEP_ALL, PruningPlan, checked_score, num_kept, plan
 from .subnetwork import subnetwork
-
-Neurons = Mapping[str, Sequence[int]]
 
 
 class ContinualNet(GuardedNet):

@@ -137,7 +137,7 @@ class NeuralPruning:
             "pruning": {
                 "score": plan.score,
                 "kept": dict(plan.kept),
-                "thresholds": dict(report.thresholds),
+                "thresholds": dict(report.plans[-1].thresholds),
             },
             "num_rounds": report.num_rounds,
             "score": report.score,

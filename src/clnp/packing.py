@@ -26,7 +26,7 @@ def pack(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
         _check_tensor(value, name)
         while name in tensors:  # {"a.b": x, "a": {"b": y}} come to the same name.
             name += "_"
-        tensors[name] = value.detach().clone()
+        tensors[name] = value.detach()
         return {"tensor": name}
     if isinstance(value, Mapping):
         for key in value:

@@ -1,7 +1,8 @@
 """How far a task has come, so that it can be gone on with after a crash, and what came of it."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .durations import duration
@@ -17,7 +18,7 @@ from .training import Alpha
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of the grid after training; `state` is None when it diverged."""
+    """One combination of the grid after training; `state` is there as long as it may be chosen."""
 
     alpha: Alpha
     lr: float
@@ -79,6 +80,14 @@ class Progress:
     left_margin: bool = False
     before_round: OpenState | None = None
 
+    def let_go(self, *, below: float | None = None) -> None:
+        """Drop the states of candidates, or of those only that are further below the best."""
+        best = max((c.score for c in self.trained if c.score is not None), default=math.inf)
+        for place, candidate in enumerate(self.trained):
+            score = -math.inf if candidate.score is None else candidate.score
+            if below is None or score < best - below:
+                self.trained[place] = replace(candidate, state=None)
+
     def to_state(self) -> dict[str, Any]:
         """Plain dictionaries, lists and tensors that `from_state` reads back."""
         fit = self.resumed if self.fit is None else self.fit.state()
@@ -120,16 +129,15 @@ class Progress:
 class TaskReport:
     """What was learnt: the winner of the grid and how it did, before and after pruning.
 
-    `plan` is that of the first pruning. After several rounds of fine-tuning, `thresholds` are those
-    of the last one: what neurons of earlier tasks are reused goes by them.
+    There is a plan for each time that it was pruned: before the first round of fine-tuning, and
+    before every other that was kept. What neurons of earlier tasks are reused goes by the last.
     """
 
     task: str
     candidates: tuple[Candidate, ...]
     winner: int
     best_score: float
-    plan: PruningPlan
-    thresholds: Mapping[str, float]
+    plans: tuple[PruningPlan, ...]
     score: float
     test_score: float | None
     num_rounds: int
@@ -139,6 +147,11 @@ class TaskReport:
     guess: float | None = None
     """What always naming the most frequent class of the validation data scores, if known."""
 
+    @property
+    def plan(self) -> PruningPlan:
+        """The first pruning, that of what had been trained."""
+        return self.plans[0]
+
     def __str__(self) -> str:
         chosen = self.candidates[self.winner]
         test = "" if self.test_score is None else f", test {self.test_score:.2f}"
@@ -146,5 +159,5 @@ class TaskReport:
             f"learnt {self.task}: validation {self.score:.2f}{test}"
             f"{guess_told(self.score, self.guess)}, best unpruned "
             f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
-            f"pruning: {self.plan}{full_told(self.full)}; {duration(self.seconds)}"
+            f"pruning: {self.plans[-1]}{full_told(self.full)}; {duration(self.seconds)}"
         )

@@ -40,6 +40,12 @@ def interpret(call: Call) -> State:
     if Mark.UNKNOWN in states:
         return Mark.UNKNOWN
     hidden = any(isinstance(state, Neurons) for state in states)
+    if Mark.UNSEEN in states and (hidden or Mark.OUTPUTS in states):
+        raise Refusal(
+            f"'{call.name}' takes a tensor that is neither an input, nor made in forward, nor a "
+            "parameter or buffer of the model: it would be neither moved, saved nor certified",
+            "Compute it in forward, or register it as a buffer where it is held",
+        )
     if Mark.OUTPUTS in states:
         if hidden:
             raise Refusal(

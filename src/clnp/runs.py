@@ -25,7 +25,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .atomic import TEMPORARY, replace_file
+from .atomic import TEMPORARY, left_over, replace_file
 from .errors import ClnpError, RunError
 from .events import Event
 
@@ -69,9 +69,9 @@ class Run:
                 run.close()
                 raise RunError(taken(place))
             # A process that was killed before the config was there may have left these.
-            left_over = (LOCK, RECIPE)
+            ours = (LOCK, RECIPE)
             found = [f.name for f in place.iterdir()]
-            others = [n for n in found if n not in left_over and TEMPORARY not in n]
+            others = [n for n in found if n not in ours and TEMPORARY not in n]
             # One that was withdrawn has its events, and what trackers keep, still there.
             if others and (EVENTS not in found or has_learnt(place)):
                 run.close()
@@ -96,8 +96,8 @@ class Run:
         read_config(place)
         with writing(place):
             run = Run._locked(place)
-            for left_over in place.glob(f"{TEMPORARY}*"):
-                left_over.unlink()
+            for path in left_over(place):
+                path.unlink(missing_ok=True)
         return run
 
     @staticmethod

@@ -16,11 +16,11 @@ LARGEST = 3e38
 """Beyond this, a number is no float32."""
 
 
-def number(argument: str, value: object) -> int | float:
-    """The value as a number of Python's own: JSON has no word for NumPy's."""
+def number(argument: str, value: object) -> float:
+    """The value as a float of Python's own: seeds and JSON know 1 and 1.0 apart."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _refused(argument, value, "a number")
-    return int(value) if isinstance(value, Integral) else float(value)
+    return float(value)
 
 
 def whole_number(argument: str, value: object) -> int:
@@ -30,7 +30,7 @@ def whole_number(argument: str, value: object) -> int:
     return int(value)
 
 
-def strength(argument: str, value: object) -> int | float | dict[str, int | float]:
+def strength(argument: str, value: object) -> float | dict[str, float]:
     """An alpha in plain numbers: one for all layers, or one for each."""
     if isinstance(value, Mapping):
         return {name: number(f"{argument} of {name}", each) for name, each in value.items()}

@@ -70,7 +70,7 @@ class Training:
     milestone_factor: float = 0.1
     """With the schedule "milestones": what the learning rate is multiplied by."""
     patience: int | None = None
-    """Stop, and go back to the best weights, after so many epochs without a better score."""
+    """Keep the weights of the best epoch, and stop after so many without a better score."""
     input_dropout: float = 0.0
     """Fraction of the inputs that are set to zero in training."""
     clip_norm: float | None = None
