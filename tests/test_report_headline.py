@@ -2,7 +2,7 @@ import json
 import re
 
 from clnp.report.collection import read_collection
-from clnp.report.headline import headline, lead
+from clnp.report.headline import alarm, headline, lead
 from written_runs import write, write_comparison, write_run, write_series
 
 
@@ -49,6 +49,32 @@ def test_the_headline_of_a_series(tmp_path):
     result["forecast"]["num_tasks"] = None
     write(series / "seed1", "result.json", result)
     assert "This is seed 0; others say otherwise" in facts(series)["Room"][1]
+
+
+def test_tasks_in_which_nothing_was_learnt_stand_above_all_numbers(tmp_path):
+    run = write_run(tmp_path / "run")
+    change(run, score=91.0, guess=50.0)
+    assert alarm(read_collection([run])) == ""
+    assert 'class="value good"' in headline(read_collection([run]))
+    change(run, score=50.0, guess=50.0)
+    words = re.sub("<.*?>", " ", alarm(read_collection([run])))
+    assert " NOT LEARNT " in words
+    assert " low, high, wide. " in words
+    assert "Always naming the same class is as good: train longer" in words
+    html = headline(read_collection([run]))
+    assert 'class="value good"' not in html
+    assert "In 3 of 3 nothing was learnt that could be forgotten." in html
+    assert facts(run)["Room"][0] == "unknown"
+
+
+def test_tasks_in_which_some_seeds_or_methods_learnt_nothing(tmp_path):
+    series = write_series(tmp_path / "series", tasks=tuple(f"t{k}" for k in range(7)))
+    change(series / "seed1", score=50.0, guess=50.0)
+    words = alarm(read_collection([series]))
+    assert "<li>t0 (1 of 2 seeds), t1 (1 of 2 seeds), " in words
+    assert "t4 (1 of 2 seeds) and 2 more.</li>" in words
+    other = write_run(tmp_path / "ewc", method="ewc")
+    assert "<li>clnp: t0 (1 of 2 seeds)" in alarm(read_collection([series, other]))
 
 
 def test_certificates_are_verified_once_the_run_has_ended(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..events import is_a_guess
 from ..ours import OURS
 from ..outlook import Forecast
 from ..runs import (
@@ -79,11 +80,13 @@ class TaskHistory:
     """A task: its scores, its neurons, its candidates; not `learnt` if it is still being trained.
 
     `test_score` is from when it was learnt, `now` from after the last task; `tuning` are the epochs
-    of all rounds of fine-tuning.
+    of all rounds of fine-tuning. It `is_a_guess` if always naming the same class is known to be as
+    good.
     """
 
     name: str
     learnt: bool
+    is_a_guess: bool
     classification: bool
     test_score: float | None
     now: float | None
@@ -256,6 +259,7 @@ def _read_tasks(
             TaskHistory(
                 name=name,
                 learnt=name in records,
+                is_a_guess=_is_a_guess(record),
                 classification=objective == "classification",
                 test_score=number(record.get("test_score")),
                 now=number(last[place]) if place < len(last) else None,
@@ -270,6 +274,12 @@ def _read_tasks(
             )
         )
     return tuple(found)
+
+
+def _is_a_guess(record: Mapping[str, Any]) -> bool:
+    """Whether guessing scores as much on the validation data; no, where that is not known."""
+    score = number(record.get("score"))
+    return score is not None and is_a_guess(score, number(record.get("guess")))
 
 
 def _usage(

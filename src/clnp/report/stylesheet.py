@@ -65,6 +65,8 @@ main { min-width: 0; }
   border-radius: 0 .4rem .4rem 0; margin: 1.25rem 0; }
 .notes h3 { margin: 0; font-size: 1rem; color: var(--warn); }
 .notes ul { margin: .25rem 0 0; padding-left: 1.2rem; }
+.notes.alarm { border: .2rem solid var(--warn); border-radius: .4rem; font-weight: 600; }
+.notes.alarm h3 { font-size: 1.35rem; letter-spacing: .02em; }
 figure { margin: 1rem 0 1.5rem; }
 figcaption { color: var(--muted); font-size: .9rem; max-width: 46rem; margin-top: .35rem; }
 .plot, .scroll { overflow-x: auto; max-width: 100%; }
