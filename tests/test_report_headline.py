@@ -77,6 +77,34 @@ def test_tasks_in_which_some_seeds_or_methods_learnt_nothing(tmp_path):
     assert "<li>clnp: t0 (1 of 2 seeds)" in alarm(read_collection([series, other]))
 
 
+def test_the_room_left_is_told_in_whole_sentences(tmp_path):
+    long, other = "encoder.layers.3." * 9 + "fc1", "encoder.layers.3." * 9 + "fc2"
+    needed = {"conv1": 3, "conv2": 6, "conv3": 15, "conv4": 30, "conv5": 60, long: 174}
+    forecast = {
+        "num_tasks": 1,
+        "bottleneck": long,
+        "like": ["a"],
+        "free": {**dict.fromkeys(needed, 9), other: 0},
+        "room": {**dict.fromkeys(needed, 1.0), other: None},
+        "one_more": needed,
+        "next_num_tasks": 3,
+        "next_bottleneck": "conv1",
+        "to_next": {group: 2 * num for group, num in needed.items()},
+    }
+    value, more = facts(write_run(tmp_path / "run", forecast=forecast))["Room"]
+    assert value == "About 1 more task like the last would fit"
+    assert re.fullmatch(r"\S{32} fills up first; .* 60 in conv5, .* for 3, where .*", more)
+    assert more.endswith("fc2 is full, and the last tasks did without.")
+    assert len(set(re.findall(r"\S+…\S+", more))) == 2
+
+
+def test_where_there_is_nothing_more_to_say_nothing_is_said(tmp_path):
+    run = write_run(tmp_path / "run", forecast={"num_tasks": None, "bottleneck": None, "like": "a"})
+    html = headline(read_collection([run]))
+    assert "No limit in sight: the last tasks claimed no new neuron</dd></div>" in html
+    assert "(no name)" not in html
+
+
 def test_certificates_are_verified_once_the_run_has_ended(tmp_path):
     run = write_run(tmp_path / "run", num_learnt=2)
     assert facts(run)["Forgetting"][1].endswith("2 certificates.")

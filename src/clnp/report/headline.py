@@ -177,7 +177,6 @@ def _outlook(member: Member) -> Fact | None:
         value = f"About {known[0]} to {known[-1]} more tasks"
         return ("Room", value, f"like the last would fit, by {len(numbers)} seeds.", "words")
     first, _, rest = sentences[0].partition("; ")
-    rest = shortened(rest, 240)  # A layer may have a very long name.
     if len(sentences) > 1:
         rest += f"{'. ' if rest else ''}This is seed {member.runs[0].seed}; others say otherwise"
     return ("Room", f"{first[0].upper()}{first[1:]}", f"{rest}." if rest else "", "words")

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
 from ..events import is_a_guess
 from ..ours import OURS
-from ..outlook import Forecast
 from ..runs import (
     ENVIRONMENT,
     EVENTS,
@@ -20,6 +19,7 @@ from ..runs import (
     read_json,
     read_result,
 )
+from .room import room_left
 from .values import count, counts, flag, mapping, mappings, number, sequence
 
 
@@ -181,7 +181,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         tasks=tasks,
         scores=_square(result, num_tasks=sum(task.learnt for task in tasks)),
         sizes={group: size for group, size in sizes.items() if size},
-        outlook=_outlook(forecast) if sizes and tasks else None,
+        outlook=room_left(forecast) if sizes and tasks else None,
         num_more=count(forecast.get("num_tasks")),
         stored_bytes=sum(stored.values()) if stored else None,
         seconds=number(timings.get("seconds")),
@@ -213,15 +213,6 @@ def _recipe_text(place: Path) -> str:
         return (place / RECIPE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _outlook(forecast: Mapping[str, Any]) -> str | None:
-    """The forecast as a sentence; keys that this version does not know are left out."""
-    known = {f.name for f in fields(Forecast)}
-    try:
-        return str(Forecast(**{name: v for name, v in forecast.items() if name in known}))
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return None
 
 
 def _square(result: Mapping[str, Any], *, num_tasks: int) -> tuple[tuple[float | None, ...], ...]:
