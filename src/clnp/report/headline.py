@@ -83,7 +83,9 @@ def headline(collection: Collection) -> str:
             words += " Forward transfer: mean gain over learning it alone."
         if len(collection.runs) > len(collection.members):
             words += " Means ± standard deviations over seeds."
-        table = markup.table(members_table(collection), label="Methods and runs compared")
+        table = markup.table(
+            members_table(collection), label="Methods and runs compared", kind="members"
+        )
         return table + markup.paragraph(words)
     member = collection.members[0]
     entries = [_average(collection, member), _forgetting(member)]

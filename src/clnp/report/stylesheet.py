@@ -86,6 +86,9 @@ th { font-weight: 600; }
 thead th { color: var(--muted); white-space: normal; vertical-align: bottom; }
 details thead th { position: sticky; top: 0; background: var(--paper); }
 th:first-child, td:first-child { text-align: left; }
+.members { font-size: .84rem; }
+.members th, .members td { padding: .32rem .42rem; }
+.members th:first-child { max-width: 14rem; overflow-wrap: break-word; white-space: normal; }
 .wide th, .wide td { text-align: left; white-space: normal; min-width: 7rem; }
 .wide td { overflow-wrap: anywhere; }
 .digests td { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
