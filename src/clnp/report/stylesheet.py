@@ -4,12 +4,14 @@ STYLE = """\
 :root {
   color-scheme: light dark;
   --ink: #1f2328; --muted: #59636d; --line: #d0d7dd; --soft: #eef1f3; --paper: #ffffff;
-  --blue: #0072b2; --accent: #0b63a5; --good: #0a7a55; --warn: #8a4b00; --warn-soft: #fff4e0;
+  --blue: #0072b2; --violet: #5a00ff; --brown: #784b1e; --slate: #4b5a5a;
+  --accent: #0b63a5; --good: #0a7a55; --warn: #8a4b00; --warn-soft: #fff4e0;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ink: #e6eaee; --muted: #9ba6b1; --line: #3a424b; --soft: #242b33; --paper: #14181d;
-    --blue: #2f8fd6; --accent: #6cb6f0; --good: #4cc79a; --warn: #f0b45c; --warn-soft: #2e2515;
+    --blue: #167bc2; --violet: #a98bfc; --brown: #a06d43; --slate: #a7c7c7;
+    --accent: #6cb6f0; --good: #4cc79a; --warn: #f0b45c; --warn-soft: #2e2515;
   }
 }
 * { box-sizing: border-box; }
