@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from clnp.report.accuracy import draw_average, draw_scores
@@ -33,6 +35,22 @@ def test_scores_of_several_methods(comparison):
     assert picture.table.rows[0][-2:] == ("91.50 ± 0.71", "89.50 ± 0.71")
     assert "ewc: 3 tasks, now from 89.50 to 93.50, the largest loss is 2.00" in picture.description
     assert "Bars are standard deviations over 2 seeds." in picture.caption
+
+
+def test_tasks_that_are_learnt_at_the_same_time_have_no_score_of_before(tmp_path):
+    scores = [[None], [None, None], [91.0, 92.0, 93.0]]
+    joint = write_run(tmp_path / "joint", method="joint", scores=scores)
+    picture = draw_scores(read_collection([joint]))
+    assert picture.table.rows[0] == ("low", None, "91.00")
+    rings, dots, _ = (list(line.get_ydata()) for line in picture.figure.axes[0].lines)
+    assert all(map(math.isnan, rings))
+    assert dots == [91.0, 92.0, 93.0]
+    assert picture.caption.endswith(
+        "The tasks were learnt at the same time: they have no score of before."
+    )
+    assert "now from 91.00 to 93.00, all learnt at the same time" in picture.description
+    both = read_collection([joint, write_run(tmp_path / "ewc", method="ewc")])
+    assert "The tasks of joint were learnt at the same time" in draw_scores(both).caption
 
 
 def test_very_many_scores_are_lines(tmp_path):

@@ -120,6 +120,13 @@ def test_a_baseline_forgets(tmp_path):
     assert "Room" not in found
 
 
+def test_tasks_that_are_learnt_at_the_same_time_can_forget_nothing(tmp_path):
+    scores = [[None], [None, None], [91.0, 92.0, 93.0]]
+    run = write_run(tmp_path / "run", method="joint", scores=scores)
+    change(run, unchanged=True)
+    assert facts(run)["Forgetting"] == ("nothing to forget", "All were learnt at the same time.")
+
+
 def test_zero_is_claimed_only_where_it_was_seen(tmp_path):
     run = write_run(tmp_path / "run")
     change(run, unchanged=None)

@@ -16,6 +16,7 @@ from .picture import (
     counted,
     finite,
     fit_scores,
+    in_words,
     member_colours,
     name_tasks,
     new_figure,
@@ -72,6 +73,10 @@ def draw_scores(collection: Collection) -> Picture | None:
         f"Test score of every task when it had just been learnt ({then}) and after the last task "
         f"({last}). {inside} is a task of which nothing was forgotten."
     )
+    at_once = [clean(m.label) for m in members if not any(_spreads(m)[0])]
+    if at_once:
+        who = f" of {in_words(at_once)}" if len(members) > 1 else ""
+        words += f" The tasks{who} were learnt at the same time: they have no score of before."
     return Picture(
         "accuracy",
         "Each task when learnt and now",
@@ -140,6 +145,8 @@ def _describe_scores(members: Sequence[Member]) -> str:
         lost = [b.mean - n.mean for b, n in zip(before, now, strict=True) if b and n]
         worst = max(lost, default=0.0)
         change = "no score has changed" if worst == 0 else f"the largest loss is {worst:.2f}"
+        if not lost:
+            change = "all learnt at the same time"
         parts.append(
             f"{clean(member.label)}: {counted(len(means), 'task')}, now from {min(means):.2f} to "
             f"{max(means):.2f}, {change}"

@@ -129,6 +129,8 @@ def _forgetting(member: Member) -> Fact:
     tasks = [task for run in member.runs for task in run.learnt]
     certified = sum(1 for task in tasks if task.certificate)
     judged = [task for task in tasks if task.unchanged is not None]
+    if judged and all(task.test_score is None for task in judged):
+        return ("Forgetting", "nothing to forget", "All were learnt at the same time.", "words")
     if judged and all(task.unchanged for task in judged):
         outputs = (
             "The test outputs of all tasks are"

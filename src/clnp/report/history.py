@@ -79,9 +79,9 @@ class CandidateHistory:
 class TaskHistory:
     """A task: its scores, its neurons, its candidates; not `learnt` if it is still being trained.
 
-    `test_score` is from when it was learnt, `now` from after the last task; `tuning` are the epochs
-    of all rounds of fine-tuning. It `is_a_guess` if always naming the same class is known to be as
-    good.
+    `test_score` is from when it was learnt, None if all were learnt at the same time; `now` is from
+    after the last task; `tuning` are the epochs of all rounds of fine-tuning. It `is_a_guess` if always
+    naming the same class is known to be as good.
     """
 
     name: str
@@ -222,6 +222,14 @@ def _square(result: Mapping[str, Any], *, num_tasks: int) -> tuple[tuple[float |
     return tuple(tuple((*row, *[None] * (i + 1))[: i + 1]) for i, row in enumerate(rows))
 
 
+def _at_once(scores: Sequence[Sequence[float | None]]) -> bool:
+    """Whether tasks have a score in the end and none from when they were learnt."""
+    if not scores:
+        return False
+    then = [row[-1] for row in scores]
+    return any(a is None and b is not None for a, b in zip(then, scores[-1], strict=True))
+
+
 def _read_tasks(
     config: Mapping[str, Any],
     result: Mapping[str, Any],
@@ -237,6 +245,7 @@ def _read_tasks(
     begun = [name for name, own in told.items() if any(e["event"] == "epoch" for e in own)]
     last = sequence((sequence(result.get("scores")) or [[]])[-1])
     seconds = sequence(mapping(result.get("timings")).get("tasks"))
+    at_once = _at_once(_square(result, num_tasks=len(records)))
     found = []
     for place, name in enumerate(dict.fromkeys([*records, *begun])):
         record = records.get(name, {})
@@ -252,7 +261,7 @@ def _read_tasks(
                 learnt=name in records,
                 is_a_guess=_is_a_guess(record),
                 classification=objective == "classification",
-                test_score=number(record.get("test_score")),
+                test_score=None if at_once else number(record.get("test_score")),
                 now=number(last[place]) if place < len(last) else None,
                 unchanged=flag(record.get("unchanged")),
                 new=new,
