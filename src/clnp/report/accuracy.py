@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from .collection import Collection, Member
 from .labels import clean, shortened
-from .measures import Spread, average_after, by_task, over_runs
+from .measures import Spread, average_after, by_task, over_runs, rounded
 from .picture import (
     Cell,
     Picture,
@@ -166,7 +166,7 @@ def _table_of_scores(members: Sequence[Member], names: Sequence[str]) -> Table:
         for before, now in pairs:
             for spreads in (before, now):
                 spread = spreads[place] if place < len(spreads) else None
-                row.append(spread.text() if spread else None)
+                row.append(rounded(spread))
         rows.append(tuple(row))
     return Table(tuple(header), tuple(rows))
 
@@ -211,7 +211,7 @@ def draw_average(collection: Collection) -> Picture | None:
     rows: list[tuple[Cell, ...]] = []
     for k in range(num_tasks):
         at = [line[k] if k < len(line) else None for line in lines.values()]
-        rows.append((k + 1, *(s.text() if s else None for s in at)))
+        rows.append((k + 1, *map(rounded, at)))
     return Picture(
         "average",
         "Average over the tasks so far",

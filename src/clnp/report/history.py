@@ -80,8 +80,8 @@ class TaskHistory:
     """A task: its scores, its neurons, its candidates; not `learnt` if it is still being trained.
 
     `test_score` is from when it was learnt, None if all were learnt at the same time; `now` is from
-    after the last task; `tuning` are the epochs of all rounds of fine-tuning. It `is_a_guess` if always
-    naming the same class is known to be as good.
+    after the last task; `tuning` are the epochs of all rounds of fine-tuning. It `is_a_guess` if
+    always naming the same class is known to be as good.
     """
 
     name: str

@@ -29,6 +29,28 @@ class Spread:
         return plus_minus(value, digits, sign=None if self.num == 1 else "±")
 
 
+@dataclass(frozen=True)
+class Rounded:
+    """A spread in a table: text with so many digits in the page, all digits in a file."""
+
+    spread: Spread
+    digits: int = 2
+
+    def __str__(self) -> str:
+        return self.spread.text(self.digits)
+
+    @property
+    def number(self) -> float | int:
+        """The mean; what one run has counted is a whole number."""
+        counted = self.digits == 0 and self.spread.num == 1 and self.spread.mean.is_integer()
+        return int(self.spread.mean) if counted else self.spread.mean
+
+
+def rounded(spread: Spread | None, digits: int = 2) -> Rounded | None:
+    """The spread as it stands in a table; None where there is none."""
+    return None if spread is None else Rounded(spread, digits)
+
+
 def spread_of(values: Iterable[float | None]) -> Spread | None:
     """Mean and deviation of the values that are finite; None if there is none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
