@@ -32,6 +32,14 @@ def test_several_runs_are_overlaid(tmp_path):
     assert picture.table.header[0] == "run"
 
 
+def test_where_no_neuron_was_claimed_the_axis_begins_at_nothing(tmp_path):
+    usages = [{"task": "low", "group": "fc1", "new": 0, "reused": 0, "free": 100}]
+    capacity = {"sizes": {"fc1": 100}, "usages": usages}
+    run = write_run(tmp_path / "run", tasks=("low",), sizes={"fc1": 100}, capacity=capacity)
+    axes = draw_reuse(read_collection([run])).figure.axes[0]
+    assert axes.get_ylim() == (0, 1)
+
+
 def test_one_task_has_nothing_to_reuse(tmp_path):
     picture = draw_reuse(read_collection([write_run(tmp_path / "run", tasks=("only",))]))
     assert picture.figure.axes[0].get_title(loc="left") == "fc1"

@@ -109,6 +109,8 @@ def _draw_bars(member: Member, groups: Sequence[str]) -> Figure:
         number_tasks(axes, member.num_tasks)
         axes.set_xlabel("")
         axes.set_xlim(0.4, member.num_tasks + 0.6)
+        if not any([*new, *reused]):
+            axes.set_ylim(0, 1)  # Bars of no height would have an axis of -0.05 to 0.05.
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.tick_params(axis="x", length=0)
     for axes in cells[len(groups) :]:
