@@ -82,6 +82,7 @@ def test_runs_that_differ_by_their_seed_alone_are_one_member(tmp_path):
     assert read_collection(odd).title == "one and 1 more, 2 seeds"
     # Who names two runs with the same seed wants to see both.
     assert len(read_collection([*own, made("later-0", seed=0, method="own")]).members) == 4
+    assert len(read_collection([*own, made("old", seed=None, method="own")]).members) == 4
 
 
 def test_seeds_in_a_directory_need_no_list_of_them(tmp_path):

@@ -192,7 +192,7 @@ def _grouped(members: Sequence[Member]) -> list[Member]:
     for own in alike.values():
         runs = sorted((run for member in own for run in member.runs), key=lambda run: run.seed or 0)
         # Two runs with the same seed are there to be compared: of another version, for example.
-        if len(own) == 1 or len({run.seed for run in runs}) < len(runs):
+        if len(own) == 1 or len({run.seed for run in runs} - {None}) < len(runs):
             found += own
         else:
             found.append(Member(_common_name(runs), tuple(runs)))
