@@ -45,9 +45,11 @@ def test_tasks_that_are_learnt_at_the_same_time_have_no_score_of_before(tmp_path
     rings, dots, _ = (list(line.get_ydata()) for line in picture.figure.axes[0].lines)
     assert all(map(math.isnan, rings))
     assert dots == [91.0, 92.0, 93.0]
-    assert picture.caption.endswith(
-        "The tasks were learnt at the same time: they have no score of before."
+    assert picture.caption == (
+        "Test score of every task after the last task (dot). The tasks were learnt at the same "
+        "time: they have no score of before."
     )
+    assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == ["now"]
     assert "now from 91.00 to 93.00, all learnt at the same time" in picture.description
     both = read_collection([joint, write_run(tmp_path / "ewc", method="ewc")])
     assert "The tasks of joint were learnt at the same time" in draw_scores(both).caption

@@ -58,6 +58,9 @@ def draw_scores(collection: Collection) -> Picture | None:
     if not dodged:
         handles[0].set(linestyle="--", marker="")
         handles[1].set(linestyle="-", marker="")
+    at_once = [clean(m.label) for m in members if not any(_spreads(m)[0])]
+    if len(at_once) == len(members):
+        handles = handles[1:]
     if len(members) > 1:
         handles += [
             Line2D([], [], color=colour, lw=3, label=shortened(clean(m.label), 30))
@@ -73,7 +76,8 @@ def draw_scores(collection: Collection) -> Picture | None:
         f"Test score of every task when it had just been learnt ({then}) and after the last task "
         f"({last}). {inside} is a task of which nothing was forgotten."
     )
-    at_once = [clean(m.label) for m in members if not any(_spreads(m)[0])]
+    if len(at_once) == len(members):
+        words = f"Test score of every task after the last task ({last})."
     if at_once:
         who = f" of {in_words(at_once)}" if len(members) > 1 else ""
         words += f" The tasks{who} were learnt at the same time: they have no score of before."
