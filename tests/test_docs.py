@@ -152,7 +152,7 @@ def test_methods_are_compared_from_python(tmp_path, monkeypatch):
     page = (tmp_path / "runs/report/report.html").read_text(encoding="utf-8")
     assert all(name in page for name in ("clnp", "single", "ewc", "packnet"))
     page = (tmp_path / "runs/mine/report.html").read_text(encoding="utf-8")
-    assert all(name in page for name in ("clnp", "l2"))
+    assert all(name in page for name in ("clnp", "l2", "over 2 seeds"))
 
     def crash(event):
         if event["event"] == "epoch" and event["task"] == "1":
@@ -160,7 +160,7 @@ def test_methods_are_compared_from_python(tmp_path, monkeypatch):
 
     with pytest.raises(Crash):
         names["experiment"].run("runs/broken", checkpoint_seconds=0, on_event=crash)
-    whole, result = (names["experiment"].run(f"runs/{name}") for name in ("l2", "broken"))
+    whole, result = (names["experiment"].run(f"runs/{name}") for name in ("l2/seed1", "broken"))
     assert {**result, "timings": 0} == {**whole, "timings": 0}
     assert result["method"] == "l2"
 

@@ -2,7 +2,7 @@ import pytest
 
 from clnp.report.capacity import draw_usage
 from clnp.report.collection import read_collection
-from written_runs import write_run, write_series
+from written_runs import as_text, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")
 
@@ -13,7 +13,7 @@ def test_a_bar_has_a_segment_for_each_task_and_the_free_rest(tmp_path):
     widths = [round(patch.get_width(), 6) for patch in filled]
     assert widths == [2, 4, 6, 88, 4, 8, 12, 76]
     assert picture.table.header == ("layer", "neurons", "low", "high", "wide", "free", "free, %")
-    assert picture.table.rows[1] == ("fc2", 50, "2", "4", "6", "38", "76.0")
+    assert as_text(picture.table.rows)[1] == ("fc2", 50, "2", "4", "6", "38", "76.0")
     assert picture.description == "after 3 tasks, fc1 88 % free, fc2 76 % free."
 
 
@@ -28,14 +28,14 @@ def test_segments_are_numbered_where_they_are_wide_enough(tmp_path):
 def test_seeds_are_averaged(tmp_path):
     picture = draw_usage(read_collection([write_series(tmp_path / "series")]))
     assert "Means over 2 seeds." in picture.caption
-    assert picture.table.rows[0] == (
+    assert as_text(picture.table.rows)[0] == (
         "fc1",
         100,
         "2.0 ± 0.0",
         "4.0 ± 0.0",
         "6.0 ± 0.0",
-        "88",
-        "88.0",
+        "88.0 ± 0.0",
+        "88.0 ± 0.0",
     )
 
 

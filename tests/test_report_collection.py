@@ -38,7 +38,7 @@ def test_a_comparison_has_a_member_for_each_method(tmp_path):
 def test_members_are_told_apart_by_as_little_as_needed(tmp_path):
     one = write_run(tmp_path / "one")
     assert labels(one, write_run(tmp_path / "base", method="ewc")) == ["clnp", "ewc"]
-    assert labels(one, write_run(tmp_path / "other", seed=1)) == ["seed 0", "seed 1"]
+    assert labels(one, write_run(tmp_path / "again")) == ["one", "again"]
     assert labels(one, write_run(tmp_path / "wide", margin=4.0, seed=1)) == ["one", "wide"]
     assert labels(one, write_run(tmp_path / "deep/one", margin=3.0)) == [
         f"{tmp_path.name}/one",
@@ -56,7 +56,52 @@ def test_runs_of_recipes_and_of_python_programs_are_called_what_they_are(tmp_pat
         return read_collection(runs).title
 
     assert called("one", "two") == "2 recipes: 2 runs compared"
-    assert called("one", None) == "2 experiments: 2 runs compared"
+    assert called("one", None) == "2 runs compared"
+    assert called(None, None) == "2 runs compared"
+
+
+def test_runs_that_differ_by_their_seed_alone_are_one_member(tmp_path):
+    def made(name, **settings):
+        run = write_run(tmp_path / name, **settings)
+        config = json.loads((run / "config.json").read_text())
+        write(run, "config.json", {**config, "recipe": None})
+        return run
+
+    own = [made(f"own-{seed}", seed=seed, method="own") for seed in (1, 0, 10)]
+    found = read_collection(own)
+    assert [run.seed for run in found.members[0].runs] == [0, 1, 10]
+    assert found.title == "own, 3 seeds"
+    others = [made(f"wide/seed{seed}", seed=seed, margin=4.0, method="own") for seed in (0, 1)]
+    found = read_collection([*own, *others])
+    assert [(member.label, len(member.runs)) for member in found.members] == [
+        ("own", 3),
+        ("wide", 2),
+    ]
+    assert found.title == "2 runs compared"
+    odd = [made(name, seed=seed, method="odd") for seed, name in enumerate(("one", "two"))]
+    assert read_collection(odd).title == "one and 1 more, 2 seeds"
+    # Who names two runs with the same seed wants to see both.
+    assert len(read_collection([*own, made("later-0", seed=0, method="own")]).members) == 4
+    assert len(read_collection([*own, made("old", seed=None, method="own")]).members) == 4
+
+
+def test_seeds_in_a_directory_need_no_list_of_them(tmp_path):
+    for seed in (0, 1, 2):
+        write_run(tmp_path / f"mine/seed{seed}", seed=seed)
+    write(tmp_path / "mine/seed1", "result.json", "{")
+    found = read_collection([tmp_path / "mine"])
+    assert [[run.seed for run in member.runs] for member in found.members] == [[0, 2]]
+    assert found.notes[0].startswith("mine: the run with seed 1 is left out: ")
+
+
+def test_a_directory_of_other_runs_says_what_to_do(tmp_path):
+    run = write_run(tmp_path / "runs/one")
+    words = f"{tmp_path}/runs is not a run, but there are runs in it: .*, {run} for example"
+    with pytest.raises(RunError, match=words):
+        read_collection([tmp_path / "runs"])
+    write_run(tmp_path / "deep/one/seed0")
+    with pytest.raises(RunError, match="deep/one for example"):
+        read_collection([tmp_path / "deep"])
 
 
 def test_orders_that_the_seed_draws_are_no_other_setting(tmp_path):
@@ -66,7 +111,7 @@ def test_orders_that_the_seed_draws_are_no_other_setting(tmp_path):
         for task in config["tasks"]:
             task["prepare"] = f"clnp.labelled.Prepare {run.name}"
         (run / "config.json").write_text(json.dumps(config))
-    assert labels(*runs) == ["seed 0", "seed 1"]
+    assert len(read_collection(runs).members) == 1
 
 
 def test_a_run_named_twice_counts_once(tmp_path):

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from clnp.report.collection import read_collection
@@ -49,7 +51,8 @@ def test_several_methods_are_overlaid(tmp_path):
     picture = draw_loss(read_collection([write_comparison(tmp_path / "compared")]))
     labels = [text.get_text() for text in picture.figure.legends[0].get_texts()]
     assert labels == ["clnp", "single", "ewc", "fine-tuning"]
-    assert picture.caption.startswith("Mean over seeds of the chosen candidate")
+    scores = draw_validation(read_collection([tmp_path / "compared"]))
+    assert scores.caption.startswith("Mean over seeds of the chosen candidate")
     alone = [write_run(tmp_path / f"m{n}", margin=float(n)) for n in range(2)]
     assert draw_loss(read_collection(alone)).caption.startswith("The chosen candidate of each")
 
@@ -81,6 +84,21 @@ def test_seeds_are_averaged(tmp_path):
     series = write_series(tmp_path / "series")
     picture = draw_validation(read_collection([series]))
     assert list(picture.figure.axes[0].lines[0].get_ydata()) == [80, 81, 82]
+
+
+def test_the_band_of_a_loss_of_many_sizes_has_no_holes(tmp_path):
+    series = write_series(tmp_path / "series", num_epochs=8, tasks=("only",))
+    text = (series / "seed1/events.jsonl").read_text()
+    # exp(-7) in one seed and 100 times as much in the other: the mean is less than its deviation.
+    few = text.replace(str(math.exp(-7)), str(100 * math.exp(-7)))
+    write(series / "seed1", "events.jsonl", few)
+    picture = draw_loss(read_collection([series]))
+    (axes,) = picture.figure.axes
+    assert axes.get_yscale() == "log"
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(10 * math.exp(-7))
+    corners = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert min(corners) > 0
+    assert "geometric mean over seeds" in picture.caption
 
 
 def test_a_task_in_training_is_shown(tmp_path):

@@ -5,7 +5,7 @@ from matplotlib.text import Text
 
 from clnp.report.collection import read_collection
 from clnp.report.growth import draw_growth
-from written_runs import write_run, write_series
+from written_runs import as_text, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")
 
@@ -15,7 +15,7 @@ def test_a_line_for_each_layer(tmp_path):
     lines = [list(line.get_ydata()) for line in picture.figure.axes[0].lines]
     assert lines == [[0, 2, 6, 12], [0, 4, 12, 24]]
     assert [text.get_text() for text in picture.figure.axes[0].texts] == ["fc1  12 %", "fc2  24 %"]
-    assert picture.table.rows[0] == ("fc1", "0.0", "2.0", "6.0", "12.0")
+    assert as_text(picture.table.rows)[0] == ("fc1", "0.0", "2.0", "6.0", "12.0")
     assert picture.description == "Claimed after 3 tasks: fc1 12 %, fc2 24 %."
 
 
@@ -36,7 +36,7 @@ def test_several_runs_are_overlaid_layer_by_layer(tmp_path):
     picture = draw_growth(read_collection([one, other]))
     assert [axes.get_title(loc="left") for axes in picture.figure.axes] == ["fc1", "fc2"]
     assert [len(axes.lines) for axes in picture.figure.axes] == [2, 1]
-    assert picture.table.rows[2] == ("other", "fc1", "0.0", "4.0", "12.0", "24.0")
+    assert as_text(picture.table.rows)[2] == ("other", "fc1", "0.0", "4.0", "12.0", "24.0")
     picture.figure.draw_without_rendering()
     assert picture.figure.axes[0].get_position().width > 0.3
 

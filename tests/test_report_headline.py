@@ -2,7 +2,7 @@ import json
 import re
 
 from clnp.report.collection import read_collection
-from clnp.report.headline import headline, lead
+from clnp.report.headline import alarm, headline, lead
 from written_runs import write, write_comparison, write_run, write_series
 
 
@@ -51,6 +51,60 @@ def test_the_headline_of_a_series(tmp_path):
     assert "This is seed 0; others say otherwise" in facts(series)["Room"][1]
 
 
+def test_tasks_in_which_nothing_was_learnt_stand_above_all_numbers(tmp_path):
+    run = write_run(tmp_path / "run")
+    change(run, score=91.0, guess=50.0)
+    assert alarm(read_collection([run])) == ""
+    assert 'class="value good"' in headline(read_collection([run]))
+    change(run, score=50.0, guess=50.0)
+    words = re.sub("<.*?>", " ", alarm(read_collection([run])))
+    assert " NOT LEARNT " in words
+    assert " low, high, wide. " in words
+    assert "Always naming the same class is as good: train longer" in words
+    html = headline(read_collection([run]))
+    assert 'class="value good"' not in html
+    assert "In 3 of 3 nothing was learnt that could be forgotten." in html
+    assert facts(run)["Room"][0] == "unknown"
+
+
+def test_tasks_in_which_some_seeds_or_methods_learnt_nothing(tmp_path):
+    series = write_series(tmp_path / "series", tasks=tuple(f"t{k}" for k in range(7)))
+    change(series / "seed1", score=50.0, guess=50.0)
+    words = alarm(read_collection([series]))
+    assert "<li>t0 (1 of 2 seeds), t1 (1 of 2 seeds), " in words
+    assert "t4 (1 of 2 seeds) and 2 more.</li>" in words
+    other = write_run(tmp_path / "ewc", method="ewc")
+    assert "<li>clnp: t0 (1 of 2 seeds)" in alarm(read_collection([series, other]))
+
+
+def test_the_room_left_is_told_in_whole_sentences(tmp_path):
+    long, other = "encoder.layers.3." * 9 + "fc1", "encoder.layers.3." * 9 + "fc2"
+    needed = {"conv1": 3, "conv2": 6, "conv3": 15, "conv4": 30, "conv5": 60, long: 174}
+    forecast = {
+        "num_tasks": 1,
+        "bottleneck": long,
+        "like": ["a"],
+        "free": {**dict.fromkeys(needed, 9), other: 0},
+        "room": {**dict.fromkeys(needed, 1.0), other: None},
+        "one_more": needed,
+        "next_num_tasks": 3,
+        "next_bottleneck": "conv1",
+        "to_next": {group: 2 * num for group, num in needed.items()},
+    }
+    value, more = facts(write_run(tmp_path / "run", forecast=forecast))["Room"]
+    assert value == "About 1 more task like the last would fit"
+    assert re.fullmatch(r"\S{32} fills up first; .* 60 in conv5, .* for 3, where .*", more)
+    assert more.endswith("fc2 is full, and the last tasks did without.")
+    assert len(set(re.findall(r"\S+…\S+", more))) == 2
+
+
+def test_where_there_is_nothing_more_to_say_nothing_is_said(tmp_path):
+    run = write_run(tmp_path / "run", forecast={"num_tasks": None, "bottleneck": None, "like": "a"})
+    html = headline(read_collection([run]))
+    assert "No limit in sight: the last tasks claimed no new neuron</dd></div>" in html
+    assert "(no name)" not in html
+
+
 def test_certificates_are_verified_once_the_run_has_ended(tmp_path):
     run = write_run(tmp_path / "run", num_learnt=2)
     assert facts(run)["Forgetting"][1].endswith("2 certificates.")
@@ -64,6 +118,13 @@ def test_a_baseline_forgets(tmp_path):
     )
     assert found["Stored"][0] == "2.50 MB"
     assert "Room" not in found
+
+
+def test_tasks_that_are_learnt_at_the_same_time_can_forget_nothing(tmp_path):
+    scores = [[None], [None, None], [91.0, 92.0, 93.0]]
+    run = write_run(tmp_path / "run", method="joint", scores=scores)
+    change(run, unchanged=True)
+    assert facts(run)["Forgetting"] == ("nothing to forget", "All were learnt at the same time.")
 
 
 def test_zero_is_claimed_only_where_it_was_seen(tmp_path):

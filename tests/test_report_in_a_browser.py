@@ -13,7 +13,7 @@ from clnp.report.collection import read_collection
 from clnp.report.page import make_page
 from clnp.report.style import drawing
 from clnp.report.write import NAMES
-from written_runs import write_comparison, write_run, write_series
+from written_runs import raise_scores, write_comparison, write_run, write_series
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
 
@@ -222,6 +222,18 @@ def test_the_page_does_not_move_sideways(page, pages, name, width):
     assert page.evaluate(SIDEWAYS) == 0
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert page.evaluate(SIDEWAYS) == 0
+
+
+def test_the_table_of_all_methods_is_whole_in_a_common_window(page, tmp_path):
+    methods = ("clnp", "single", "finetune", "joint", "ewc", "packnet", "hat", "superposition")
+    compared = write_comparison(tmp_path / "compared", methods=methods)
+    raise_scores(compared / "superposition/seed1", -30)  # "76.00 ± 21.92": wide cells.
+    show(page, written(compared, tmp_path / "report.html"), width=1285)
+    sizes = "(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.members').parentNode)"
+    whole, seen = page.evaluate(sizes)
+    assert whole <= seen
+    heights = "[...document.querySelectorAll('.members tbody tr')].map(e => e.clientHeight)"
+    assert max(page.evaluate(heights)) < 40
 
 
 @pytest.mark.parametrize("width", [PHONE, WIDE])

@@ -2,7 +2,7 @@ import pytest
 
 from clnp.report.collection import read_collection
 from clnp.report.matrix import draw_matrix
-from written_runs import write_comparison, write_run, write_series
+from written_runs import as_text, write_comparison, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")
 
@@ -19,7 +19,7 @@ def comparison(tmp_path):
 
 def test_the_matrix(run, comparison):
     picture = draw_matrix(run)
-    assert picture.table.rows[1] == ("high", "91.00", "92.00", None)
+    assert as_text(picture.table.rows)[1] == ("high", "91.00", "92.00", None)
     written = [text.get_text() for text in picture.figure.axes[0].texts]
     assert written == ["91.0", "91.0", "92.0", "91.0", "92.0", "93.0"]
     several = draw_matrix(comparison)
@@ -28,12 +28,12 @@ def test_the_matrix(run, comparison):
         "single",
         "ewc",
     ]
-    assert several.table.rows[-1] == ("ewc", "wide", "89.50", "91.50", "93.50")
+    assert as_text(several.table.rows)[-1] == ("ewc", "wide", "89.50", "91.50", "93.50")
 
 
 def test_the_mean_of_seeds_is_in_the_matrix(tmp_path):
     picture = draw_matrix(read_collection([write_series(tmp_path / "series", seeds=(0, 2))]))
-    assert picture.table.rows[0] == ("low", "92.00", None, None)
+    assert as_text(picture.table.rows)[0] == ("low", "92.00", None, None)
 
 
 def test_the_matrices_of_very_many_runs_are_in_the_table(tmp_path):
@@ -47,7 +47,7 @@ def test_a_score_that_is_not_there_is_left_open(tmp_path):
     scores = [[None], [None, None], [1.0, 2.0, 3.0]]
     picture = draw_matrix(read_collection([write_run(tmp_path / "run", scores=scores)]))
     assert [text.get_text() for text in picture.figure.axes[0].texts] == ["1.0", "2.0", "3.0"]
-    assert picture.table.rows[1] == ("high", None, None, None)
+    assert as_text(picture.table.rows)[1] == ("high", None, None, None)
 
 
 def test_many_tasks_have_no_numbers(tmp_path):

@@ -1,3 +1,4 @@
+import json
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -8,7 +9,7 @@ from clnp.report.collection import read_collection
 from clnp.report.page import SECTIONS, make_page
 from clnp.report.style import drawing
 from clnp.report.write import NAMES
-from written_runs import write_comparison, write_run
+from written_runs import write, write_comparison, write_run
 
 EMPTY = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -120,3 +121,13 @@ def test_a_comparison_says_where_its_grids_are(tmp_path):
     html = page_of(write_comparison(tmp_path / "compared"))
     assert html.count("Of what is compared, neurons are claimed by clnp alone.") == 3
     assert "The grids of several methods or settings are in the reports of each of them." in html
+
+
+def test_that_nothing_was_learnt_stands_at_the_top(tmp_path):
+    run = write_run(tmp_path / "run")
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    for task in result["tasks"]:
+        task |= {"score": 10.0, "guess": 10.0}
+    write(run, "result.json", result)
+    html = page_of(run)
+    assert html.index("NOT LEARNT") < html.index("92.00 %") < html.index("</section>")

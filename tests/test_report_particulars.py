@@ -1,3 +1,4 @@
+import json
 import re
 
 from clnp.report.collection import read_collection
@@ -28,8 +29,18 @@ def test_the_tasks_are_not_listed_as_settings(tmp_path):
 def test_what_differs_between_runs(tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", margin=4.0, seed=3)]
     assert "|What differs|key|a|b|learner.margin|1.0|4.0|Settings|" in plain(*runs)
-    alike = [write_run(tmp_path / "c"), write_run(tmp_path / "d", seed=3)]
+    alike = [write_run(tmp_path / "c"), write_run(tmp_path / "d")]
     assert "The settings are the same but for the seeds." in plain(*alike)
+
+
+def test_a_key_that_is_none_is_as_one_that_is_not_there(tmp_path):
+    ours, other = write_run(tmp_path / "ours"), write_run(tmp_path / "other", method="ewc")
+    for run, settings in ((ours, None), (other, {"strength": 100.0})):
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        write(run, "config.json", {**config, "baseline": settings})
+    words = plain(ours, other).partition("Settings|")[0]
+    assert "|baseline|" not in words
+    assert "|baseline.strength|\u2013|100.0|" in words
 
 
 def test_runs_are_listed_with_their_state(tmp_path):

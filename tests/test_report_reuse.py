@@ -2,7 +2,7 @@ import pytest
 
 from clnp.report.collection import read_collection
 from clnp.report.reuse import draw_reuse
-from written_runs import write_run
+from written_runs import as_text, write_run
 
 pytestmark = pytest.mark.usefixtures("style")
 
@@ -14,7 +14,7 @@ def test_new_neurons_stand_on_those_that_are_reused(tmp_path):
     assert [patch.get_y() for patch in axes.patches[3:]] == [0, 1, 3]
     # Task 2 reuses 1 of 5, task 3 reuses 3 of 9.
     assert axes.get_title(loc="left") == "fc1: 27 % reused"
-    assert picture.table.rows[2] == ("high", "fc1", "4", "1", "20")
+    assert as_text(picture.table.rows)[2] == ("high", "fc1", "4", "1", "20")
 
 
 def test_many_layers_are_a_map(tmp_path):
@@ -32,6 +32,14 @@ def test_several_runs_are_overlaid(tmp_path):
     assert picture.table.header[0] == "run"
 
 
+def test_where_no_neuron_was_claimed_the_axis_begins_at_nothing(tmp_path):
+    usages = [{"task": "low", "group": "fc1", "new": 0, "reused": 0, "free": 100}]
+    capacity = {"sizes": {"fc1": 100}, "usages": usages}
+    run = write_run(tmp_path / "run", tasks=("low",), sizes={"fc1": 100}, capacity=capacity)
+    axes = draw_reuse(read_collection([run])).figure.axes[0]
+    assert axes.get_ylim() == (0, 1)
+
+
 def test_one_task_has_nothing_to_reuse(tmp_path):
     picture = draw_reuse(read_collection([write_run(tmp_path / "run", tasks=("only",))]))
     assert picture.figure.axes[0].get_title(loc="left") == "fc1"
@@ -43,7 +51,7 @@ def test_reuse_that_is_not_known_is_left_open(tmp_path):
     capacity = {"sizes": {"fc1": 100}, "usages": usages}
     run = write_run(tmp_path / "run", tasks=("low",), capacity=capacity)
     picture = draw_reuse(read_collection([run]))
-    assert picture.table.rows[0] == ("low", "fc1", "2", None, None)
+    assert as_text(picture.table.rows)[0] == ("low", "fc1", "2", None, None)
 
 
 def test_baselines_have_no_neurons(tmp_path):

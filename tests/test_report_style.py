@@ -1,3 +1,4 @@
+import re
 import threading
 
 import matplotlib as mpl
@@ -8,6 +9,7 @@ from matplotlib.colors import to_rgb
 from clnp.report.style import (
     CATEGORIES,
     INK,
+    MORE,
     THEMED,
     apart,
     categories,
@@ -16,6 +18,7 @@ from clnp.report.style import (
     on,
     ordered,
 )
+from clnp.report.stylesheet import STYLE
 
 
 def test_drawing_changes_nothing_for_anybody_else():
@@ -53,7 +56,7 @@ def test_threads_draw_one_after_the_other():
 def test_there_is_a_colour_for_everything(num):
     for colours in (categories(num), ordered(num), in_order(num)):
         assert len(set(colours)) == num
-        assert not set(colours) & (set(THEMED) - set(CATEGORIES))
+        assert not set(colours) & (set(THEMED) - {*CATEGORIES, *MORE})
 
 
 def test_many_things_in_order_go_from_dark_to_light():
@@ -102,3 +105,28 @@ def nearest(colours, vision):
 )
 def test_twelve_things_can_be_told_apart(vision, least):
     assert nearest(categories(12), vision) > least
+
+
+def in_the_dark(colours):
+    """The colours that a dark page has in their place, and its ground."""
+    dark = STYLE[STYLE.index("prefers-color-scheme: dark") :]
+    values = dict(reversed(re.findall(r"(--[a-z-]+): (#[0-9a-f]{6});", dark)))
+    return [values[THEMED[c]] if c in THEMED else c for c in colours], values["--paper"]
+
+
+def light(colour):
+    channels = np.array(to_rgb(colour))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+@pytest.mark.parametrize(
+    ("vision", "least"), [("all colours", 20), ("no red", 15), ("no green", 7.5), ("no blue", 14)]
+)
+def test_twelve_things_can_be_told_apart_in_the_dark(vision, least):
+    assert nearest(in_the_dark(categories(12))[0], vision) > least
+
+
+def test_twelve_things_stand_out_from_the_dark():
+    colours, paper = in_the_dark(categories(12))
+    assert min((light(colour) + 0.05) / (light(paper) + 0.05) for colour in colours) >= 3

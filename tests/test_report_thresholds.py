@@ -22,6 +22,7 @@ def test_a_curve_for_each_task_with_the_margin_and_what_was_chosen(run):
     # Neurons kept of both layers, and points behind the best candidate.
     assert list(zip(*curve.get_data(), strict=True)) == [(0, -40), (2, -5), (4, -0.75), (44, -0.5)]
     assert [list(data) for data in chosen.get_data()] == [[4], [-0.75]]
+    assert "seed" not in picture.caption
     band = picture.figure.axes[0].patches[0].get_bbox()
     assert (band.y0, band.y1) == (-1.0, 0.0)
     assert picture.description == "3 curves; the chosen thresholds keep 4 to 12 neurons."
@@ -98,6 +99,7 @@ def test_seeds_are_overlaid(tmp_path):
     picture = draw_pruning(read_collection([write_series(tmp_path / "series")]))
     assert len(picture.figure.axes[0].lines) == 4
     assert len(picture.figure.axes[0].patches) == 1
+    assert "There are a curve and a star for each of 2 seeds." in picture.caption
     assert picture.table.rows[0][0] == "clnp, seed 0"
 
 

@@ -11,8 +11,9 @@ import pytest
 import clnp
 from clnp import cli
 from clnp.errors import ArgumentError, RunError
-from clnp.report.write import NAMES, write_report
-from written_runs import write_run
+from clnp.report.picture import Table
+from clnp.report.write import NAMES, _csv, write_report
+from written_runs import write_run, write_series
 
 KINDS = {"svg", "pdf", "png", "csv"}
 
@@ -48,9 +49,37 @@ def test_numbers_are_in_files(report):
     run, _ = report
     with (run / "report/figures/accuracy.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[:2] == [["task", "when learnt", "now"], ["low", "91.00", "91.00"]]
+    assert rows[:2] == [["task", "when learnt", "now"], ["low", "91.0", "91.0"]]
     with (run / "report/figures/loss.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.reader(file))) == 1 + 3 * (2 * 3 + 1)
+
+
+def table(file):
+    with file.open(encoding="utf-8", newline="") as lines:
+        header, *rows = csv.reader(lines)
+    return header, [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_means_and_deviations_have_columns_of_their_own(tmp_path):
+    series = write_series(tmp_path / "series", seeds=(0, 1, 2))
+    write_report([series, write_run(tmp_path / "ewc", method="ewc")], out=tmp_path / "both")
+    header, rows = table(tmp_path / "both/figures/accuracy.csv")
+    assert header[:3] == ["task", "clnp: when learnt, mean", "clnp: when learnt, std"]
+    assert header[5:] == ["ewc: when learnt", "ewc: now"]
+    assert rows[1]["clnp: now, mean"] == "93.0"
+    assert rows[1]["clnp: now, std"] == "1.0"
+    _, rows = table(tmp_path / "both/figures/average.csv")
+    assert rows[1]["clnp, mean"] == "92.5"
+    assert "clnp, std" in rows[1]
+    _, rows = table(tmp_path / "both/figures/capacity.csv")
+    assert (rows[1]["wide, mean"], rows[1]["wide, std"]) == ("6.0", "0.0")
+    assert (rows[1]["free, mean"], rows[1]["free, %, mean"]) == ("38.0", "76.0")
+    text = "".join(file.read_text() for file in (tmp_path / "both/figures").glob("*.csv"))
+    assert "±" not in text
+
+
+def test_a_table_without_rows_has_a_header():
+    assert _csv(Table(("a", "b"), ())) == "a,b\n"
 
 
 def test_figures_of_an_earlier_report_are_taken_away(run, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clnp.compare import COMPARISON
+from clnp.report.measures import Rounded
 from clnp.series import SERIES
 
 ENVIRONMENT = {"began": "2026-01-01T00:00:00+00:00", "clnp": "0.1.0", "cpu": "a CPU", "gpu": None}
@@ -207,3 +208,10 @@ def write_comparison(path: Path, *, methods: tuple[str, ...] = ("clnp", "single"
     for method in methods:
         write_series(path / method, method=method)
     return path
+
+
+def as_text(rows: Any) -> tuple[tuple[Any, ...], ...]:
+    """The rows of a table as the page shows them."""
+    return tuple(
+        tuple(str(cell) if isinstance(cell, Rounded) else cell for cell in row) for row in rows
+    )

@@ -15,6 +15,8 @@ from .runs import RESULT, again, command
 
 MOST_TASKS = 5
 """Tasks that a sentence names."""
+AS_GOOD = "Always naming the same class is as good: train longer, or at another learning rate."
+"""What to do about tasks in which nothing was learnt."""
 LAYERS_ABREAST = 3
 """Layers that stand beside one another in a table."""
 
@@ -119,10 +121,7 @@ def guesses(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     more = f" and {len(found) - MOST_TASKS} more" if len(found) > MOST_TASKS else ""
     names = ", ".join(found[:MOST_TASKS])
-    return [
-        f"NOT LEARNT: {names}{more}. Always naming the same class is as good: train longer, or at "
-        "another learning rate."
-    ]
+    return [f"NOT LEARNT: {names}{more}. {AS_GOOD}"]
 
 
 def part_of(known: Sequence[Any], tasks: Sequence[Any]) -> str:

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from .collection import Collection, Member
 from .labels import clean, shortened
-from .measures import Spread, average_after, by_task, over_runs
+from .measures import Spread, average_after, by_task, over_runs, rounded
 from .picture import (
     Cell,
     Picture,
@@ -16,6 +16,7 @@ from .picture import (
     counted,
     finite,
     fit_scores,
+    in_words,
     member_colours,
     name_tasks,
     new_figure,
@@ -57,6 +58,9 @@ def draw_scores(collection: Collection) -> Picture | None:
     if not dodged:
         handles[0].set(linestyle="--", marker="")
         handles[1].set(linestyle="-", marker="")
+    at_once = [clean(m.label) for m in members if not any(_spreads(m)[0])]
+    if len(at_once) == len(members):
+        handles = handles[1:]
     if len(members) > 1:
         handles += [
             Line2D([], [], color=colour, lw=3, label=shortened(clean(m.label), 30))
@@ -72,6 +76,11 @@ def draw_scores(collection: Collection) -> Picture | None:
         f"Test score of every task when it had just been learnt ({then}) and after the last task "
         f"({last}). {inside} is a task of which nothing was forgotten."
     )
+    if len(at_once) == len(members):
+        words = f"Test score of every task after the last task ({last})."
+    if at_once:
+        who = f" of {in_words(at_once)}" if len(members) > 1 else ""
+        words += f" The tasks{who} were learnt at the same time: they have no score of before."
     return Picture(
         "accuracy",
         "Each task when learnt and now",
@@ -140,6 +149,8 @@ def _describe_scores(members: Sequence[Member]) -> str:
         lost = [b.mean - n.mean for b, n in zip(before, now, strict=True) if b and n]
         worst = max(lost, default=0.0)
         change = "no score has changed" if worst == 0 else f"the largest loss is {worst:.2f}"
+        if not lost:
+            change = "all learnt at the same time"
         parts.append(
             f"{clean(member.label)}: {counted(len(means), 'task')}, now from {min(means):.2f} to "
             f"{max(means):.2f}, {change}"
@@ -159,7 +170,7 @@ def _table_of_scores(members: Sequence[Member], names: Sequence[str]) -> Table:
         for before, now in pairs:
             for spreads in (before, now):
                 spread = spreads[place] if place < len(spreads) else None
-                row.append(spread.text() if spread else None)
+                row.append(rounded(spread))
         rows.append(tuple(row))
     return Table(tuple(header), tuple(rows))
 
@@ -204,7 +215,7 @@ def draw_average(collection: Collection) -> Picture | None:
     rows: list[tuple[Cell, ...]] = []
     for k in range(num_tasks):
         at = [line[k] if k < len(line) else None for line in lines.values()]
-        rows.append((k + 1, *(s.text() if s else None for s in at)))
+        rows.append((k + 1, *map(rounded, at)))
     return Picture(
         "average",
         "Average over the tasks so far",

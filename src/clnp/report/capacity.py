@@ -10,7 +10,14 @@ from matplotlib.patches import Patch
 
 from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened, without_common_start
-from .measures import Spread, claimed_shares, spread_of
+from .measures import (
+    Rounded,
+    Spread,
+    claimed_shares,
+    over_runs,
+    rounded,
+    spread_of,
+)
 from .picture import (
     Cell,
     Picture,
@@ -181,12 +188,10 @@ def _table_of_bars(members: Sequence[Member], names: Sequence[str]) -> Table:
         for group in member.groups:
             new = _new(member, group)
             size = member.longest.sizes[group]
-            free = size - sum(s.mean for s in new if s)
             cells = [_neurons(s) for s in new] + [None] * (len(names) - len(new))
             head: list[Cell] = [clean(member.label)] if several else []
-            rows.append(
-                (*head, clean(group), size, *cells, f"{free:g}", f"{100 * free / size:.1f}")
-            )
+            free, share = _free(member, group)
+            rows.append((*head, clean(group), size, *cells, _neurons(free), rounded(share, 1)))
     return Table((*first, "neurons", *map(clean, names), "free", "free, %"), tuple(rows))
 
 
@@ -197,8 +202,16 @@ def _new(member: Member, group: str) -> list[Spread | None]:
     ]
 
 
-def _neurons(spread: Spread | None) -> str | None:
+def _free(member: Member, group: str) -> tuple[Spread | None, Spread | None]:
+    """How many neurons of the group are free after the last task, and in percent of it."""
+    used = over_runs([run.used(group) for run in member.runs])[-1]
+    if used is None:
+        return None, None
+    size = member.longest.sizes[group]
+    free = Spread(size - used.mean, used.deviation, used.num)
+    return free, Spread(100 * free.mean / size, 100 * free.deviation / size, free.num)
+
+
+def _neurons(spread: Spread | None) -> Rounded | None:
     """A count over several runs: as it is, or with a digit after the point where it is a mean."""
-    if spread is None:
-        return None
-    return spread.text(0 if spread.num == 1 else 1)
+    return rounded(spread, 0 if spread is None or spread.num == 1 else 1)

@@ -1,6 +1,8 @@
 """The runs that a report is about: one, several seeds, several methods, or what was named."""
 
+import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +106,8 @@ class Collection:
 def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     """The runs at these paths, each a run, a series or a comparison; a `RunError` if one is none.
 
-    A run of a series or a comparison that cannot be read is left out, and a note says so.
+    Runs that differ in nothing but their seed are one member. A run of a series or a comparison
+    that cannot be read is left out, and a note says so.
     """
     named: dict[str, Path] = {}
     for place in map(expanded, paths):
@@ -119,11 +122,12 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
             f"there is nothing to report on in {places[0]}: no run has begun, or none can be "
             f"read; {again(places[0])} goes on with it"
         )
+    title = _title(found := _grouped(found))
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
     notes += [note for run in _all_runs(members) for note in _notes(run, _called(run, members))]
-    return Collection(_title(members), members, tuple(dict.fromkeys(notes)))
+    return Collection(title, members, tuple(dict.fromkeys(notes)))
 
 
 def _all_runs(members: Sequence[Member]) -> list[RunHistory]:
@@ -140,6 +144,14 @@ def _members(place: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
         runs = _series_runs(place, notes, name_of(place))
         if runs:
             yield Member(name_of(place), runs)
+    elif seeds := _seeds_in(place):
+        for run in _read_seeds(place, seeds, notes, name_of(place)):
+            yield Member(name_of(run.path), (run,))
+    elif inside := _runs_in(place):
+        raise RunError(
+            f"{place} is not a run, but there are runs in it: name those that belong into the "
+            f"report, {inside[0]} for example"
+        )
     elif alone:
         yield Member(name_of(place), (read_run(place),))
     else:
@@ -151,6 +163,54 @@ def _members(place: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
             notes.append(f"{place} is left out: {error}.")
 
 
+def _seeds_in(place: Path) -> list[int]:
+    """The seeds of the runs in a directory that is none: seed0, seed1 and so on."""
+    if os.path.isfile(place / CONFIG):
+        return []
+    found = (re.fullmatch(r"seed(\d+)", path.parent.name) for path in place.glob(f"*/{CONFIG}"))
+    return sorted({int(name[1]) for name in found if name is not None})
+
+
+def _runs_in(place: Path) -> list[Path]:
+    """The directories in one that is no run which are runs, or have seed0, seed1 in them."""
+    if os.path.isfile(place / CONFIG):
+        return []
+    runs = [path.parent for path in place.glob(f"*/{CONFIG}")]
+    seeds = [path.parent.parent for path in place.glob(f"*/seed*/{CONFIG}")]
+    return sorted({*runs, *seeds})
+
+
+def _grouped(members: Sequence[Member]) -> list[Member]:
+    """The members; runs that differ in nothing but their seed are one of them."""
+    alike: dict[str, list[Member]] = {}
+    for place, member in enumerate(members):
+        key = str(place)
+        if len(member.runs) == 1 and member.comparison is None:
+            key = json.dumps(settings_of(member.runs[0]), sort_keys=True)
+        alike.setdefault(key, []).append(member)
+    found: list[Member] = []
+    for own in alike.values():
+        runs = sorted((run for member in own for run in member.runs), key=lambda run: run.seed or 0)
+        # Two runs with the same seed are there to be compared: of another version, for example.
+        if len(own) == 1 or len({run.seed for run in runs} - {None}) < len(runs):
+            found += own
+        else:
+            found.append(Member(_common_name(runs), tuple(runs)))
+    return found
+
+
+def _common_name(runs: Sequence[RunHistory]) -> str:
+    """What the names of the directories have before the seed: own-0 and own-1 are own."""
+    names = [name_of(run.path) for run in runs]
+    starts = {re.sub(r"((^|[\W_]+)seed)?[\W_]*\d+$", "", name) for name in names}
+    places = {name_of(run.path.parent) for run in runs}
+    if starts == {""} and len(places) == 1:
+        return places.pop()
+    if len(starts) == 1 and starts != {""}:
+        return starts.pop()
+    return f"{names[0]} and {len(names) - 1} more"
+
+
 def _whole_run(path: Path) -> RunHistory:
     """The run; a `RunError` also if its result is damaged, without which it adds to no mean."""
     run = read_run(path)
@@ -160,7 +220,6 @@ def _whole_run(path: Path) -> RunHistory:
 
 
 def _series_runs(place: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
-    runs = []
     try:
         seeds = [int(seed) for seed in sequence(read_series(place).get("seeds"))]
     except (RunError, TypeError, ValueError) as error:
@@ -168,6 +227,14 @@ def _series_runs(place: Path, notes: list[str], name: str) -> tuple[RunHistory, 
         return ()
     if not seeds:
         notes.append(f"{name} has not begun, or its {SERIES} does not say which seeds it has.")
+    return _read_seeds(place, seeds, notes, name)
+
+
+def _read_seeds(
+    place: Path, seeds: Sequence[int], notes: list[str], name: str
+) -> tuple[RunHistory, ...]:
+    """The runs with these seeds; those that cannot be read are left out, and a note says so."""
+    runs = []
     for seed in seeds:
         path = run_of(place, seed)
         if not os.path.isfile(path / CONFIG):
@@ -187,13 +254,8 @@ def _labels(members: Sequence[Member]) -> list[str]:
         return [run.method if len(members[0].runs) > 1 else name_of(run.path)]
     kinds: list[Callable[[Member], str]] = [
         lambda m: m.runs[0].method,
-        lambda m: m.runs[0].recipe,
-        lambda m: f"{m.runs[0].recipe}, {m.runs[0].method}",
-    ]
-    settings = [settings_of(member.runs[0]) for member in members]
-    if all(each == settings[0] for each in settings):
-        kinds.append(lambda m: f"seed {m.runs[0].seed}")
-    kinds += [
+        _recipe,
+        lambda m: f"{_recipe(m)}, {m.runs[0].method}",
         lambda m: m.label,
         lambda m: f"{name_of(m.comparison or m.runs[0].path.parent)}/{m.label}",
     ]
@@ -202,6 +264,11 @@ def _labels(members: Sequence[Member]) -> list[str]:
         if len(set(labels)) == len(labels):
             return labels
     return [clean(member.runs[0].path) for member in members]
+
+
+def _recipe(member: Member) -> str:
+    """The recipe, or what a run that has none is called after."""
+    return str(member.runs[0].config.get("recipe") or member.label)
 
 
 def settings_of(run: RunHistory) -> dict[str, Any]:
@@ -219,15 +286,16 @@ def settings_of(run: RunHistory) -> dict[str, Any]:
 
 def _title(members: Sequence[Member]) -> str:
     runs = _all_runs(members)
-    recipes = list(dict.fromkeys(clean(run.recipe) for run in runs))
-    kind = "recipes" if all(run.config.get("recipe") for run in runs) else "experiments"
-    title = recipes[0] if len(recipes) == 1 else f"{len(recipes)} {kind}"
+    recipes = list(dict.fromkeys(clean(_recipe(member)) for member in members))
     if len(members) > 1:
-        return f"{title}: {len(members)} {_kind(members)} compared"
+        compared = f"{len(members)} {_kind(members)} compared"
+        if not all(run.config.get("recipe") for run in runs):
+            return compared
+        return f"{recipes[0] if len(recipes) == 1 else f'{len(recipes)} recipes'}: {compared}"
     if len(runs) > 1:
-        return f"{title}, {len(runs)} seeds"
+        return f"{recipes[0]}, {len(runs)} seeds"
     method = "" if runs[0].method == OURS else f" by {clean(runs[0].method)}"
-    return f"{title}{method}, seed {'?' if runs[0].seed is None else runs[0].seed}"
+    return f"{recipes[0]}{method}, seed {'?' if runs[0].seed is None else runs[0].seed}"
 
 
 def _kind(members: Sequence[Member]) -> str:

@@ -68,19 +68,19 @@ def _draw(
         colours = dict(zip(labels, categories(len(labels)), strict=True))
     # Methods that do the same for a while lie on one another: the upper line has gaps.
     dashes = {label: DASHES[number % len(DASHES)] for number, label in enumerate(labels)}
+    values = [number for curve in known for number in _numbers(curve)]
+    by_order = name == "loss" and _of_many_sizes(values)
     for axes, place in zip(panels.axes, panels.shown, strict=True):
         starts = [c.start for c in by_place[place] if c.start]
         if starts:
             axes.axvspan(min(starts), _end(by_place[place]), color=SOFT, lw=0, zorder=0)
         for curve in sorted(by_place[place], key=lambda curve: curve.chosen):
             dash = dashes.get(curve.label, DASHES[0]) if several else DASHES[0]
-            _draw_curve(axes, curve, colours[curve.label], dash)
-    values = [number for curve in known for number in _numbers(curve)]
-    positive = [number for number in values if number > 0]
-    # A loss of exactly zero, which some tasks reach, has no place on such a scale.
-    if name == "loss" and len(positive) > 0.8 * len(values) and max(values) > 30 * min(positive):
+            _draw_curve(axes, curve, colours[curve.label], dash, by_order=by_order)
+    if by_order:
+        lowest = min(number for number in values if number > 0)
         panels.axes[0].set_yscale("log", nonpositive="mask")
-        panels.axes[0].set_ylim(max(min(positive), 1e-5 * max(values)) / 1.5, 1.5 * max(values))
+        panels.axes[0].set_ylim(max(lowest, 1e-5 * max(values)) / 1.5, 1.5 * max(values))
         for axes in panels.axes:
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.minorticks_off()
@@ -91,7 +91,7 @@ def _draw(
     figure = panels.figure
     figure.supxlabel("epoch")
     figure.supylabel(along)
-    what = _averaged(collection) if several else _which(labels)
+    what = _averaged(collection, by_order=by_order) if several else _which(labels)
     tuned = any(task.tuning for run in collection.runs for task in run.tasks)
     shaded = " The shaded epochs are fine-tuning after pruning." if tuned else ""
     named = labels if len(labels) > 1 and (several or len(labels) <= MOST_NAMED) else []
@@ -107,9 +107,21 @@ def _draw(
     )
 
 
-def _averaged(collection: Collection) -> str:
+def _of_many_sizes(values: Sequence[float]) -> bool:
+    """Whether the values are shown by their order."""
+    positive = [value for value in values if value > 0]
+    # A loss of exactly zero, which some tasks reach, has no place on such a scale.
+    return len(positive) > 0.8 * len(values) and max(values) > 30 * min(positive)
+
+
+def _averaged(collection: Collection, *, by_order: bool) -> str:
     if len(collection.runs) == len(collection.members):
         return "The chosen candidate of each task."
+    if by_order:
+        return (
+            "The chosen candidate of each task: geometric mean over seeds, with the standard "
+            "deviation of the logarithm."
+        )
     return "Mean over seeds of the chosen candidate of each task, with standard deviations."
 
 
@@ -171,21 +183,29 @@ def _end(curves: Sequence[Curve]) -> int:
     return max(curve.start + max(map(len, curve.rows), default=0) for curve in curves)
 
 
-def _draw_curve(axes: Axes, curve: Curve, colour: str, dash: Dash) -> None:
-    spreads = over_runs(curve.rows)
+def _draw_curve(axes: Axes, curve: Curve, colour: str, dash: Dash, *, by_order: bool) -> None:
+    # A mean less its deviation may be below zero, where a scale by order has no place.
+    spreads = over_runs(_logarithms(curve.rows) if by_order else curve.rows)
+    shown: Callable[[float], float] = math.exp if by_order else float
     step = math.ceil(len(spreads) / MOST_POINTS)
     places = sorted({*range(0, len(spreads), step), len(spreads) - 1})
     x = [curve.start + place + 1 for place in places]
-    y = finite([s and s.mean for s in (spreads[place] for place in places)])
-    errors = [s.deviation if s else 0.0 for s in (spreads[place] for place in places)]
-    if any(errors):
-        low = [a - b for a, b in zip(y, errors, strict=True)]
-        high = [a + b for a, b in zip(y, errors, strict=True)]
+    found = [spreads[place] for place in places]
+    y = finite([s and shown(s.mean) for s in found])
+    if any(s.deviation for s in found if s):
+        low = finite([s and shown(s.mean - s.deviation) for s in found])
+        high = finite([s and shown(s.mean + s.deviation) for s in found])
         axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
     width, alpha = (1.2, 1.0) if curve.chosen else (0.7, 0.85)
     # One epoch is no line.
     mark = "o" if len(x) == 1 else ""
     axes.plot(x, y, color=colour, lw=width, ls=dash, alpha=alpha, marker=mark, ms=2)
+
+
+def _logarithms(rows: Sequence[Sequence[float | None]]) -> list[list[float | None]]:
+    return [
+        [math.log(v) if v is not None and 0 < v < math.inf else None for v in row] for row in rows
+    ]
 
 
 def _add_legend(

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened
-from .measures import Spread, claimed_shares, over_runs, used_share
+from .measures import Spread, claimed_shares, over_runs, rounded, used_share
 from .picture import (
     Cell,
     Picture,
@@ -167,7 +167,7 @@ def _table_of_growth(members: Sequence[Member], num_tasks: int) -> Table:
     for member in members:
         for group in member.groups:
             line = over_runs([used_share(run, group) for run in member.runs])
-            cells = [s.text(1) if s else None for s in line]
+            cells = [rounded(s, 1) for s in line]
             head: list[Cell] = [clean(member.label)] if several else []
             rows.append((*head, clean(group), *cells, *[None] * (num_tasks + 1 - len(cells))))
     after = [f"after {counted(k, 'task')}, %" for k in range(num_tasks + 1)]

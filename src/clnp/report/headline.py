@@ -6,6 +6,8 @@ from statistics import fmean
 from ..durations import duration
 from ..metrics import forgetting
 from ..ours import OURS
+from ..outlook import RECENT
+from ..summary import AS_GOOD
 from . import markup
 from .collection import Collection, Member
 from .history import RunHistory
@@ -14,6 +16,9 @@ from .measures import columns, free_share, spread_of, tightest
 from .picture import Cell, Table, counted, in_words
 
 Fact = tuple[str, str, str, str]
+
+MOST_NAMED = 5
+"""Tasks that a sentence names."""
 
 
 def lead(collection: Collection) -> str:
@@ -34,6 +39,37 @@ def lead(collection: Collection) -> str:
     return words
 
 
+def alarm(collection: Collection) -> str:
+    """What a reader has to know before any number: tasks in which nothing was learnt, if any."""
+    several = len(collection.members) > 1
+    found = []
+    for member in collection.members:
+        names = _guessed(member)
+        if names:
+            who = f"{clean(member.label)}: " if several else ""
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            found.append(f"{who}{', '.join(names[:MOST_NAMED])}{more}.")
+    if not found:
+        return ""
+    return (
+        '<aside class="notes alarm" aria-labelledby="alarm">'
+        f"{markup.heading(3, 'NOT LEARNT', 'alarm')}{markup.listing(found)}"
+        f"{markup.paragraph(AS_GOOD)}</aside>"
+    )
+
+
+def _guessed(member: Member) -> list[str]:
+    """The tasks in which nothing was learnt, and with how many of the seeds if not with all."""
+    found = []
+    for place in range(member.num_tasks):
+        tasks = [task for task in member.task(place) if task.learnt]
+        num = sum(task.is_a_guess for task in tasks)
+        if num:
+            seeds = f" ({num} of {len(tasks)} seeds)" if num < len(tasks) else ""
+            found.append(f"{shortened(clean(tasks[0].name), 60)}{seeds}")
+    return found
+
+
 def headline(collection: Collection) -> str:
     """The numbers that matter most; for several members, a table of them."""
     if collection.num_tasks == 0:
@@ -47,7 +83,9 @@ def headline(collection: Collection) -> str:
             words += " Forward transfer: mean gain over learning it alone."
         if len(collection.runs) > len(collection.members):
             words += " Means ± standard deviations over seeds."
-        table = markup.table(members_table(collection), label="Methods and runs compared")
+        table = markup.table(
+            members_table(collection), label="Methods and runs compared", kind="members"
+        )
         return table + markup.paragraph(words)
     member = collection.members[0]
     entries = [_average(collection, member), _forgetting(member)]
@@ -91,6 +129,8 @@ def _forgetting(member: Member) -> Fact:
     tasks = [task for run in member.runs for task in run.learnt]
     certified = sum(1 for task in tasks if task.certificate)
     judged = [task for task in tasks if task.unchanged is not None]
+    if judged and all(task.test_score is None for task in judged):
+        return ("Forgetting", "nothing to forget", "All were learnt at the same time.", "words")
     if judged and all(task.unchanged for task in judged):
         outputs = (
             "The test outputs of all tasks are"
@@ -101,7 +141,10 @@ def _forgetting(member: Member) -> Fact:
         if certified:
             more += f"; {counted(certified, 'certificate')}"
             more += ", verified at the end" if all(run.verified for run in member.runs) else ""
-        return ("Forgetting", "0, exactly", f"{more}.", "good")
+        num_guessed = sum(task.is_a_guess for task in tasks)
+        if num_guessed:
+            more += f". In {num_guessed} of {len(tasks)} nothing was learnt that could be forgotten"
+        return ("Forgetting", "0, exactly", f"{more}.", "" if num_guessed else "good")
     if not judged:
         more = (
             f"No test data to judge by; {counted(certified, 'certificate')}." if certified else ""
@@ -129,13 +172,15 @@ def _outlook(member: Member) -> Fact | None:
     sentences = list(dict.fromkeys(run.outlook for run in member.runs if run.outlook))
     if not sentences:
         return None
+    if any(task.is_a_guess for run in member.runs for task in run.learnt[-RECENT:]):
+        more = "It goes by the last tasks, in which nothing was learnt."
+        return ("Room", "unknown", more, "words")
     numbers = [run.num_more for run in member.runs]
     known = sorted({number for number in numbers if number is not None})
     if len(sentences) > 1 and len(known) > 1 and None not in numbers:
         value = f"About {known[0]} to {known[-1]} more tasks"
         return ("Room", value, f"like the last would fit, by {len(numbers)} seeds.", "words")
     first, _, rest = sentences[0].partition("; ")
-    rest = shortened(rest, 240)  # A layer may have a very long name.
     if len(sentences) > 1:
         rest += f"{'. ' if rest else ''}This is seed {member.runs[0].seed}; others say otherwise"
     return ("Room", f"{first[0].upper()}{first[1:]}", f"{rest}." if rest else "", "words")

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..events import is_a_guess
 from ..ours import OURS
-from ..outlook import Forecast
 from ..runs import (
     ENVIRONMENT,
     EVENTS,
@@ -19,6 +19,7 @@ from ..runs import (
     read_json,
     read_result,
 )
+from .room import room_left
 from .values import count, counts, flag, mapping, mappings, number, sequence
 
 
@@ -78,12 +79,14 @@ class CandidateHistory:
 class TaskHistory:
     """A task: its scores, its neurons, its candidates; not `learnt` if it is still being trained.
 
-    `test_score` is from when it was learnt, `now` from after the last task; `tuning` are the epochs
-    of all rounds of fine-tuning.
+    `test_score` is from when it was learnt, None if all were learnt at the same time; `now` is from
+    after the last task; `tuning` are the epochs of all rounds of fine-tuning. It `is_a_guess` if
+    always naming the same class is known to be as good.
     """
 
     name: str
     learnt: bool
+    is_a_guess: bool
     classification: bool
     test_score: float | None
     now: float | None
@@ -178,7 +181,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         tasks=tasks,
         scores=_square(result, num_tasks=sum(task.learnt for task in tasks)),
         sizes={group: size for group, size in sizes.items() if size},
-        outlook=_outlook(forecast) if sizes and tasks else None,
+        outlook=room_left(forecast) if sizes and tasks else None,
         num_more=count(forecast.get("num_tasks")),
         stored_bytes=sum(stored.values()) if stored else None,
         seconds=number(timings.get("seconds")),
@@ -212,20 +215,19 @@ def _recipe_text(place: Path) -> str:
         return ""
 
 
-def _outlook(forecast: Mapping[str, Any]) -> str | None:
-    """The forecast as a sentence; keys that this version does not know are left out."""
-    known = {f.name for f in fields(Forecast)}
-    try:
-        return str(Forecast(**{name: v for name, v in forecast.items() if name in known}))
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return None
-
-
 def _square(result: Mapping[str, Any], *, num_tasks: int) -> tuple[tuple[float | None, ...], ...]:
     """The accuracy matrix; row i has i + 1 scores, whatever the file holds."""
     rows = [[number(score) for score in sequence(row)] for row in sequence(result.get("scores"))]
     rows = rows[:num_tasks]
     return tuple(tuple((*row, *[None] * (i + 1))[: i + 1]) for i, row in enumerate(rows))
+
+
+def _at_once(scores: Sequence[Sequence[float | None]]) -> bool:
+    """Whether tasks have a score in the end and none from when they were learnt."""
+    if not scores:
+        return False
+    then = [row[-1] for row in scores]
+    return any(a is None and b is not None for a, b in zip(then, scores[-1], strict=True))
 
 
 def _read_tasks(
@@ -243,6 +245,7 @@ def _read_tasks(
     begun = [name for name, own in told.items() if any(e["event"] == "epoch" for e in own)]
     last = sequence((sequence(result.get("scores")) or [[]])[-1])
     seconds = sequence(mapping(result.get("timings")).get("tasks"))
+    at_once = _at_once(_square(result, num_tasks=len(records)))
     found = []
     for place, name in enumerate(dict.fromkeys([*records, *begun])):
         record = records.get(name, {})
@@ -256,8 +259,9 @@ def _read_tasks(
             TaskHistory(
                 name=name,
                 learnt=name in records,
+                is_a_guess=_is_a_guess(record),
                 classification=objective == "classification",
-                test_score=number(record.get("test_score")),
+                test_score=None if at_once else number(record.get("test_score")),
                 now=number(last[place]) if place < len(last) else None,
                 unchanged=flag(record.get("unchanged")),
                 new=new,
@@ -270,6 +274,12 @@ def _read_tasks(
             )
         )
     return tuple(found)
+
+
+def _is_a_guess(record: Mapping[str, Any]) -> bool:
+    """Whether guessing scores as much on the validation data; no, where that is not known."""
+    score = number(record.get("score"))
+    return score is not None and is_a_guess(score, number(record.get("guess")))
 
 
 def _usage(

@@ -74,10 +74,11 @@ def figure(picture: Picture) -> str:
 
 
 def facts(entries: Sequence[tuple[str, str, str, str]]) -> str:
-    """Numbers in large type: name, value, what more there is to say, and the kind of value."""
+    """Numbers in large type: name, value, what more there is to say if any, the kind of value."""
     cells = "".join(
         f'<div><dt>{text(name)}</dt><dd class="value {kind}">{text(value)}</dd>'
-        f'<dd class="more">{text(more)}</dd></div>\n'
+        + (f'<dd class="more">{text(more)}</dd>' if more else "")
+        + "</div>\n"
         for name, value, more, kind in entries
     )
     return f'<dl class="facts">\n{cells}</dl>\n'

@@ -9,7 +9,7 @@ from matplotlib.patches import Polygon
 
 from .collection import Collection, Member
 from .labels import clean, shortened
-from .measures import over_runs
+from .measures import Rounded, Spread, over_runs
 from .picture import Cell, Picture, Table, finite, in_words, new_figure, number_tasks
 from .style import LINE, ORDERED, PAPER, WIDTH, colour_of, on
 
@@ -136,7 +136,7 @@ def _table_of_squares(squares: dict[str, Square], names: Sequence[str]) -> Table
     rows: list[tuple[Cell, ...]] = []
     for label, square in squares.items():
         for i, row in enumerate(square):
-            cells = [None if v is None else f"{v:.2f}" for v in row]
+            cells = [None if v is None else Rounded(Spread(v, 0.0, 1)) for v in row]
             first = [clean(label)] if several else []
             rows.append((*first, clean(names[i]), *cells, *[None] * (num - len(cells))))
     return Table(tuple(header), tuple(rows))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +27,28 @@ class Spread:
         """`98.46 ± 0.03`, or without a deviation where there is one run."""
         value = {"mean": self.mean, "deviation": self.deviation}
         return plus_minus(value, digits, sign=None if self.num == 1 else "±")
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A spread in a table: text with so many digits in the page, all digits in a file."""
+
+    spread: Spread
+    digits: int = 2
+
+    def __str__(self) -> str:
+        return self.spread.text(self.digits)
+
+    @property
+    def number(self) -> float | int:
+        """The mean; what one run has counted is a whole number."""
+        counted = self.digits == 0 and self.spread.num == 1 and self.spread.mean.is_integer()
+        return int(self.spread.mean) if counted else self.spread.mean
+
+
+def rounded(spread: Spread | None, digits: int = 2) -> Rounded | None:
+    """The spread as it stands in a table; None where there is none."""
+    return None if spread is None else Rounded(spread, digits)
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
@@ -93,13 +115,13 @@ def reused_share(task: TaskHistory, group: str) -> float | None:
 class Column:
     """A column of the table of members: its title, its digits, and what a run has in it.
 
-    Of what is the `same` in all runs there is no deviation.
+    What `counts` something is a whole number in each run.
     """
 
     title: str
     digits: int
     value: Callable[[RunHistory], float | None]
-    same: bool = False
+    counts: bool = False
 
     def text(self, member: Member) -> str | None:
         """The mean over the runs; None where one of them has learnt a task and has no value."""
@@ -109,13 +131,16 @@ class Column:
         found = spread_of(value for value, _ in values)
         if found is None:
             return None
-        return (replace(found, num=1) if self.same else found).text(self.digits)
+        if self.counts and found.deviation == 0:
+            return f"{found.mean:.0f}"
+        return found.text(self.digits)
 
 
 def columns(collection: Collection) -> list[Column]:
     """The columns of the table of members; one that nobody has anything in is left out.
 
-    Forward transfer is known where each task has also been learnt alone, with the same seed.
+    How many tasks were learnt is there if not all runs have learnt as many. Forward transfer is
+    known where each task has also been learnt alone, with the same seed.
     """
     runs = collection.runs
     alone = _alone(collection)
@@ -132,10 +157,9 @@ def columns(collection: Collection) -> list[Column]:
 
     alike = len({len(run.learnt) for run in runs}) == 1
     found = [
-        Column(each.title, each.digits, compared(each.key))
-        if each is not LEARNT or not alike
-        else Column(each.title, 0, compared(each.key), same=True)
+        Column(each.title, each.digits, compared(each.key), counts=each is LEARNT)
         for each in COLUMNS
+        if each is not LEARNT or not alike
     ]
     place = [column.title for column in found].index("stored, MB")
     found.insert(place, Column("free neurons, %", 1, free_share))

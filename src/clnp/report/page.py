@@ -11,7 +11,7 @@ from .collection import Collection
 from .curves import draw_loss, draw_validation
 from .grid import draw_grid
 from .growth import draw_growth
-from .headline import headline, lead
+from .headline import alarm, headline, lead
 from .matrix import draw_matrix
 from .particulars import particulars
 from .picture import Picture
@@ -91,6 +91,7 @@ def write_page(collection: Collection, pictures: dict[str, list[Picture]]) -> st
     body = [
         '<section aria-labelledby="summary">',
         markup.heading(2, "Summary", "summary"),
+        alarm(collection),
         _notes(collection.notes),
         headline(collection),
         "</section>",

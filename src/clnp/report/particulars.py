@@ -63,7 +63,8 @@ def _differences(collection: Collection) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for key in keys:
         values = [_plain(config[key])[:200] if key in config else None for config in configs]
-        if len(set(values)) > 1:
+        # A key that is none says no more than one that is not there.
+        if len({None if value == "none" else value for value in values}) > 1:
             rows.append((key, *values))
     return Table(("key", *(clean(m.label) for m in collection.members)), tuple(rows))
 

@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 
 from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened, without_common_start
+from .measures import Rounded
 from .style import CHARACTER, WIDTH, categories
 
 MOST_NAMES = 20
 """Tasks that are named along an axis; more of them are numbered."""
 
-Cell = str | float | int | None
+Cell = str | float | int | Rounded | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from .collection import Collection, Member
 from .labels import all_shortened, clean, shortened
-from .measures import Spread, reused_share, spread_of
+from .measures import Spread, reused_share, rounded, spread_of
 from .picture import (
     Cell,
     Picture,
@@ -109,6 +109,8 @@ def _draw_bars(member: Member, groups: Sequence[str]) -> Figure:
         number_tasks(axes, member.num_tasks)
         axes.set_xlabel("")
         axes.set_xlim(0.4, member.num_tasks + 0.6)
+        if not any([*new, *reused]):
+            axes.set_ylim(0, 1)  # Bars of no height would have an axis of -0.05 to 0.05.
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.tick_params(axis="x", length=0)
     for axes in cells[len(groups) :]:
@@ -213,7 +215,7 @@ def _table(members: Sequence[Member], names: Sequence[str]) -> Table:
                 share = spread_of(reused_share(task, group) for task in tasks)
                 head: list[Cell] = [clean(member.label)] if several else []
                 digits = 1 if len(member.runs) > 1 else 0
-                cells = [s.text(digits) if s else None for s in (new, reused, share)]
+                cells = [rounded(s, digits) for s in (new, reused, share)]
                 rows.append((*head, clean(names[place]), clean(group), *cells))
     first = ("run", "task", "layer") if several else ("task", "layer")
     return Table((*first, "new", "reused", "reused, % of active"), tuple(rows))

@@ -29,8 +29,11 @@ THEMED = {
     SOFT: "--soft",
     PAPER: "--paper",
     CATEGORIES[0]: "--blue",
+    MORE[0]: "--violet",
+    MORE[1]: "--brown",
+    MORE[4]: "--slate",
 }
-"""What takes the place of each ink in the page; the blue is too dark for a dark one."""
+"""What takes the place of each ink in the page; these colours are too dark for a dark one."""
 NEW, REUSED = CATEGORIES[1], CATEGORIES[0]
 ORDERED = "viridis"
 

@@ -4,12 +4,14 @@ STYLE = """\
 :root {
   color-scheme: light dark;
   --ink: #1f2328; --muted: #59636d; --line: #d0d7dd; --soft: #eef1f3; --paper: #ffffff;
-  --blue: #0072b2; --accent: #0b63a5; --good: #0a7a55; --warn: #8a4b00; --warn-soft: #fff4e0;
+  --blue: #0072b2; --violet: #5a00ff; --brown: #784b1e; --slate: #4b5a5a;
+  --accent: #0b63a5; --good: #0a7a55; --warn: #8a4b00; --warn-soft: #fff4e0;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --ink: #e6eaee; --muted: #9ba6b1; --line: #3a424b; --soft: #242b33; --paper: #14181d;
-    --blue: #2f8fd6; --accent: #6cb6f0; --good: #4cc79a; --warn: #f0b45c; --warn-soft: #2e2515;
+    --blue: #167bc2; --violet: #a98bfc; --brown: #a06d43; --slate: #a7c7c7;
+    --accent: #6cb6f0; --good: #4cc79a; --warn: #f0b45c; --warn-soft: #2e2515;
   }
 }
 * { box-sizing: border-box; }
@@ -65,6 +67,8 @@ main { min-width: 0; }
   border-radius: 0 .4rem .4rem 0; margin: 1.25rem 0; }
 .notes h3 { margin: 0; font-size: 1rem; color: var(--warn); }
 .notes ul { margin: .25rem 0 0; padding-left: 1.2rem; }
+.notes.alarm { border: .2rem solid var(--warn); border-radius: .4rem; font-weight: 600; }
+.notes.alarm h3 { font-size: 1.35rem; letter-spacing: .02em; }
 figure { margin: 1rem 0 1.5rem; }
 figcaption { color: var(--muted); font-size: .9rem; max-width: 46rem; margin-top: .35rem; }
 .plot, .scroll { overflow-x: auto; max-width: 100%; }
@@ -84,6 +88,9 @@ th { font-weight: 600; }
 thead th { color: var(--muted); white-space: normal; vertical-align: bottom; }
 details thead th { position: sticky; top: 0; background: var(--paper); }
 th:first-child, td:first-child { text-align: left; }
+.members { font-size: .84rem; }
+.members th, .members td { padding: .32rem .42rem; }
+.members th:first-child { max-width: 14rem; overflow-wrap: break-word; white-space: normal; }
 .wide th, .wide td { text-align: left; white-space: normal; min-width: 7rem; }
 .wide td { overflow-wrap: anywhere; }
 .digests td { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;

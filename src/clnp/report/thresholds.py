@@ -12,7 +12,7 @@ from .collection import Collection, Member
 from .history import Point, Pruning
 from .labels import clean, shortened
 from .panels import task_panels
-from .picture import Cell, Picture, Table, add_legend, counted, member_colours
+from .picture import Cell, Picture, Table, add_legend, counted, member_colours, seeds_of
 from .style import CATEGORIES, INK, MUTED
 
 MARGIN = CATEGORIES[2]
@@ -112,12 +112,18 @@ def _draw(
         title,
         "The winner of each task's grid, pruned with every threshold that was tried: its "
         "validation score against that of the best candidate before pruning. The highest "
-        "threshold that stays within the margin is chosen; below it, a score may be that of the "
-        "first part of the data, which told. Curves go on below the frame." + panels.note,
+        "threshold that stays within the margin is chosen. Where a part of the validation data "
+        "was enough to see that a threshold does not, its score is that of this part. Curves go "
+        f"on below the frame.{_seeds(members)}{panels.note}",
         _describe(members),
         figure,
         _table(members, names),
     )
+
+
+def _seeds(members: Sequence[Member]) -> str:
+    seeds = seeds_of(members)
+    return f" There are a curve and a star for each of {seeds}." if seeds else ""
 
 
 def _best(pruning: Pruning) -> float:

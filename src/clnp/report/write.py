@@ -122,8 +122,22 @@ def _of_earlier(figures: Path, names: set[str]) -> list[Path]:
 
 
 def _csv(table: "Table") -> str:
+    """The table with all digits; means and deviations in columns of their own."""
+    from .measures import Rounded
+
+    columns: list[list[Any]] = []
+    by_column = list(zip(*table.rows, strict=True)) or [() for _ in table.header]
+    for title, cells in zip(table.header, by_column, strict=True):
+        spreads = [cell.spread if isinstance(cell, Rounded) else None for cell in cells]
+        if not any(spreads):
+            columns.append([title, *cells])
+            continue
+        means = [cell.number if isinstance(cell, Rounded) else cell for cell in cells]
+        if all(s is None or s.num == 1 for s in spreads):
+            columns.append([title, *means])
+            continue
+        deviations = [s.deviation if s is not None and s.num > 1 else None for s in spreads]
+        columns += [[f"{title}, mean", *means], [f"{title}, std", *deviations]]
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(table.header)
-    writer.writerows(table.rows)
+    csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
     return file.getvalue()
