@@ -45,7 +45,7 @@ def small(*, shared=False):
 
 def begin(net, strategy, name):
     net.begin_task(name, 2)
-    strategy.begin(len(net.tasks))
+    strategy.begin(len(net.tasks), None)
 
 
 def end(net, strategy):
@@ -142,9 +142,9 @@ def test_a_state_comes_back():
 
 def test_a_byte_holds_255_tasks():
     _, strategy = small()
-    strategy.begin(254)
+    strategy.begin(254, None)
     with pytest.raises(CapacityError, match="packnet: 255 tasks are learnt; there can be no more"):
-        strategy.begin(255)
+        strategy.begin(255, None)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,10 @@ def test_in_the_first_task_biases_and_norms_are_trained_and_retrained(network, m
     monkeypatch.setattr(
         made.strategy,
         "begin",
-        lambda index: (begun.append(copied_state(made.net.model)), original(index)),
+        lambda index, data: (
+            begun.append(copied_state(made.net.model)),
+            original(index, data),
+        ),
     )
     made.learn(labelled("a", network=network))
     now = copied_state(made.net.model)

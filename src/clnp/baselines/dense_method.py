@@ -16,7 +16,7 @@ from ..training import check_optimizer
 from .dense import DenseNet
 from .record import NO_NEURONS, of_this_model, outcome
 from .statistics import TaskStatistics
-from .strategy import Strategy
+from .strategy import StepRule, Strategy
 from .whole import WholeNetwork, scores
 
 
@@ -33,7 +33,9 @@ class DenseMethod(WholeNetwork):
             initialise=initialisation(self.training.initialisation),
         )
         # A strategy that trains once more finds out how in its settings.
-        self.strategy: Strategy = replace(settings, training=self.training).strategy(self.net)
+        made = replace(settings, training=self.training).strategy(self.net)
+        check_returned(f"{type(settings).__name__}.strategy(net)", made, Strategy)
+        self.strategy: Strategy = made
         self.statistics = TaskStatistics(self.net.model if self.strategy.own_statistics else None)
         if state is not None:
             with of_this_model():
@@ -78,8 +80,9 @@ class DenseMethod(WholeNetwork):
                 # What it draws shall not depend on what came before the task.
                 seed_all(derive(self.setting.seed, "begin", task.name))
                 self.statistics.begin()
-                self.strategy.begin(index)
+                self.strategy.begin(index, data)
             rule = self.strategy.rule()
+            check_returned(f"{type(self.strategy).__name__}.rule()", rule, StepRule)
             best, num_epochs = self.train(data, self.training, name=task.name, rule=rule)
             seed_all(derive(self.setting.seed, "end", task.name))
             self.strategy.end(index, data)
@@ -113,3 +116,14 @@ class DenseMethod(WholeNetwork):
             "statistics": self.statistics.learnt,
             "strategy": self.strategy.state(),
         }
+
+
+def check_returned(call: str, found: object, kind: type) -> None:
+    """Raise an `ArgumentError` unless the call, of a method of a user's own, returns that."""
+    if not isinstance(found, kind):
+        what = "nothing" if found is None else f"an object of type {type(found).__name__}"
+        raise ArgumentError(
+            f"baseline: {call} returns {what}; it must return a {kind.__name__} of "
+            "clnp.baselines.strategy",
+            argument="baseline",
+        )

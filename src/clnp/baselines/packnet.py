@@ -67,7 +67,7 @@ class PackNetStrategy(Strategy):
         self.settings, self.net = settings, net
         self.owners: dict[str, Tensor] = {}
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, data: TaskData) -> None:
         """Before the first task, nobody owns anything."""
         if index >= MOST_TASKS:
             raise CapacityError(f"packnet: {MOST_TASKS} tasks are learnt; there can be no more")

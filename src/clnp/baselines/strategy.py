@@ -12,8 +12,8 @@ class Strategy:
     """One method's way to learn in a `DenseNet`, with all that it remembers: here, nothing.
 
     Before the first task, `check` for all of them. The calls for task number `index`, from 0:
-    `begin`, `rule` (again after a crash, when `restore` has put back what `state` gave), the
-    training, `end`; and `running` around every prediction.
+    `begin`, `rule` (again after a crash, when `restore` has put back what `state` gave; `begin`
+    is not called again), the training, `end`; and `running` around every prediction.
     """
 
     own_statistics = False
@@ -22,7 +22,7 @@ class Strategy:
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the method cannot learn the task."""
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, data: TaskData) -> None:
         """Prepare the network and what is remembered for a new task, which is open already."""
 
     def rule(self) -> StepRule:
