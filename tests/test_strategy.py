@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from clnp import Training
 from clnp.baselines.finetune import Finetune
-from clnp.baselines.strategy import StepRule, Strategy
+from clnp.baselines.strategy import Retraining, StepRule, Strategy
 from clnp.errors import ArgumentError
+from clnp.following import Follower
 from forgetting import check_captured, check_goes_on, experiment, labelled, method_of, remaining
 
 
@@ -157,3 +158,30 @@ def test_a_method_that_returns_something_else_is_refused(tmp_path, made, message
         replace(experiment(Finetune()), baseline=Mine(made)).run(tmp_path / "run")
     assert caught.value.argument == "baseline"
     experiment(Finetune(Training(epochs=1))).run(tmp_path / "run")  # Nothing was learnt there.
+
+
+class Twice(Strategy):
+    """Trains every task once more, for as long as it is told to."""
+
+    def __init__(self, again):
+        self.again = again
+
+    def retraining(self):
+        return self.again
+
+
+def test_a_task_can_be_trained_once_more(tmp_path):
+    again, events = Retraining(Training(epochs=2), StepRule()), []
+    made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(again)))
+    made.run(tmp_path / "run", on_event=events.append)
+    rounds = [event for event in events if "round" in event]
+    assert [event["event"] for event in rounds] == ["epoch", "epoch", "round"] * 3
+    # What nobody could count beforehand is seen nevertheless.
+    assert Follower(tmp_path / "run").look().epochs_done == 3
+
+
+def test_what_a_task_is_trained_with_once_more_is_told_if_it_is_something_else(tmp_path):
+    made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(Training())))
+    message = r"Twice\.retraining\(\) returns an object of type Training; it must return a Retrain"
+    with pytest.raises(ArgumentError, match=message):
+        made.run(tmp_path / "run")
