@@ -158,6 +158,12 @@ def test_a_seed_is_given_once(folder, capsys):
     fails(capsys, 2, message, "compare", "small.toml", *options)
 
 
+def test_methods_are_compared_by_their_option(folder, capsys):
+    message = "--set method=ewc would change nothing: --methods comes first"
+    fails(capsys, 2, message, "compare", "small.toml", "--set", "method=ewc")
+    assert not Path("runs").exists()
+
+
 def test_what_cannot_be_verified_is_not_recommended_to_be(folder, capsys):
     quick = ["--quiet", "--set", "stream.num_tasks=1", "--set", "learner.training.epochs=1"]
     for method, is_recommended in (("clnp", True), ("finetune", False)):
@@ -428,6 +434,11 @@ def test_recipes_are_listed_and_printed(capsys):
     assert "permuted-digits" in json.loads(capsys.readouterr().out)
     assert cli.main(["recipes", "--keys"]) == 0
     assert "classes_per_task: a whole number; required" in capsys.readouterr().out
+
+
+def test_keys_are_those_of_every_recipe(capsys):
+    message = "--keys are those of every recipe: leave out permuted-digits"
+    fails(capsys, 2, message, "recipes", "--keys", "permuted-digits")
 
 
 def test_inspect_shows_a_finished_run(run, capsys):

@@ -211,3 +211,20 @@ def test_heads_follow_training_mode(head):
     assert not any(layer.training for layer in net.heads.layers)
     net.train()
     assert all(layer.training for layer in net.heads.layers)
+
+
+def test_the_network_answers_for_any_task_while_one_is_open():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    net, x = DenseNet(model, "2", shared_head=False), torch.randn(5, 3)
+    for number, name in enumerate("abc"):
+        net.begin_task(name, number + 1)
+        net.end_task()
+    hidden = net.model[1](net.model[0](x))
+    for number in range(3):
+        outputs = net.answer(x, number)
+        assert torch.equal(outputs, net.heads.layers[number](hidden))
+        assert outputs.requires_grad
+    with pytest.raises(IndexError):
+        net.answer(x, 7)
+    assert net.heads.current == 2

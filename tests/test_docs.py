@@ -158,11 +158,20 @@ def test_methods_are_compared_from_python(tmp_path, monkeypatch):
         if event["event"] == "epoch" and event["task"] == "1":
             raise Crash
 
-    with pytest.raises(Crash):
-        names["experiment"].run("runs/broken", checkpoint_seconds=0, on_event=crash)
-    whole, result = (names["experiment"].run(f"runs/{name}") for name in ("l2/seed1", "broken"))
-    assert {**result, "timings": 0} == {**whole, "timings": 0}
-    assert result["method"] == "l2"
+    outputs = {}
+    for name, settings in {
+        "finetune": clnp.baselines.finetune.Finetune(),
+        "l2": names["L2"](strength=0.1),
+        "lwf": names["LwF"](),
+    }.items():
+        made = clnp.Experiment(given["model"], x[:2], tasks, config, baseline=settings)
+        with pytest.raises(Crash):
+            made.run(f"runs/broken/{name}", checkpoint_seconds=0, on_event=crash)
+        whole, result = (made.run(f"runs/{kind}/{name}") for kind in ("whole", "broken"))
+        assert {**result, "timings": 0} == {**whole, "timings": 0}
+        assert result["method"] == name
+        outputs[name] = str([record["outputs"] for record in result["tasks"]])
+    assert len(set(outputs.values())) == 3  # What they add to the loss makes a difference.
 
 
 def test_the_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):

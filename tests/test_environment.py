@@ -13,7 +13,9 @@ import torch
 
 import clnp
 from clnp import environment
-from clnp.environment import arithmetic, describe
+from clnp.baselines.finetune import Finetune
+from clnp.environment import arithmetic, describe, peak_bytes, reset_peak
+from forgetting import experiment
 
 CPU = torch.device("cpu")
 
@@ -164,6 +166,30 @@ def test_the_precision_of_products_is_told():
 def test_what_rounds_nothing_may_differ():
     others = {"began": "later", "command": ["clnp"], "commit": "a", "clnp": "9", "num_cores": 64}
     assert arithmetic({**describe(CPU), **others}) == arithmetic(describe(CPU))
+
+
+CLEAR = Path("/proc/self/clear_refs")
+MUCH = 256 << 20
+
+
+@pytest.mark.skipif(not os.access(CLEAR, os.W_OK), reason="a process cannot forget its peak here")
+def test_a_run_has_the_peak_of_its_own_and_not_of_what_was_before(tmp_path):
+    experiment(Finetune(), epochs=1).run(tmp_path / "first")  # It loads what all of them need.
+    torch.ones(MUCH, dtype=torch.uint8)
+    before = peak_bytes(CPU)
+    assert before > MUCH
+    result = experiment(Finetune(), epochs=1).run(tmp_path / "run")
+    assert 0 < result["timings"]["peak_bytes"] < before - MUCH / 2
+    kept = torch.ones(MUCH, dtype=torch.uint8)
+    assert peak_bytes(CPU) > before - MUCH / 2
+    del kept
+
+
+def test_where_the_peak_cannot_be_forgotten_it_is_that_of_the_process(monkeypatch):
+    before = peak_bytes(CPU)
+    monkeypatch.setattr(environment, "Path", lambda path: Path(path + " is not here"))
+    reset_peak(CPU)
+    assert peak_bytes(CPU) >= before / 2
 
 
 @pytest.mark.gpu

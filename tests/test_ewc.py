@@ -125,7 +125,7 @@ def test_the_pull_of_two_tasks_is_the_sum_of_two_penalties():
     places, fishers = [], []
     for index in range(2):
         net.begin_task(f"task {index}", 2)
-        strategy.begin(index)
+        strategy.begin(index, None)
         with torch.no_grad():
             for weight in net.trunk().values():
                 weight += torch.randn_like(weight)
@@ -161,11 +161,11 @@ def test_steps_of_a_second_task_by_hand():
     """SGD on the loss of one sample, and the spring lambda F (w - w*) of each weight."""
     net = regression(WEIGHTS, [0.0, 0.0])
     strategy = EWC(strength=2.0, num_samples=3).strategy(net)
-    strategy.begin(0)
+    strategy.begin(0, None)
     strategy.end(0, data(INPUTS))
     net.end_task()
     net.begin_task("b", 2)
-    strategy.begin(1)
+    strategy.begin(1, None)
     stiffness = {name: values.flatten().tolist() for name, values in strategy.stiffness.items()}
     w, b, x, lr = list(WEIGHTS), [0.0, 0.0], 0.7, 0.4
     training = Training(epochs=3, lr=lr, optimizer="SGD")
@@ -183,7 +183,7 @@ def test_steps_of_a_second_task_by_hand():
 def test_the_first_task_is_left_alone():
     net = regression(WEIGHTS, BIASES)
     strategy = EWC().strategy(net)
-    strategy.begin(0)
+    strategy.begin(0, None)
     net.trunk()[WEIGHT].grad = torch.ones(2, 1).double()
     strategy.rule().after_backward()
     assert net.trunk()[WEIGHT].grad.tolist() == [[1.0], [1.0]]

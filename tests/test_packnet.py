@@ -5,11 +5,12 @@ from torch.nn import functional as F
 
 import clnp
 from clnp import Experiment, LearnerConfig, Training
-from clnp.baselines import packnet
+from clnp.baselines import whole
 from clnp.baselines.dense import DenseNet
 from clnp.baselines.finetune import Finetune
 from clnp.baselines.packnet import PackNet, packed, survivors
 from clnp.errors import ArgumentError, CapacityError
+from clnp.following import Follower
 from clnp.packing import pack, unpack
 from forgetting import Crash, forgotten, labelled, method_of, permuted_rule
 from networks import HEADS, NETWORKS, copied_state, example, same_state
@@ -45,7 +46,7 @@ def small(*, shared=False):
 
 def begin(net, strategy, name):
     net.begin_task(name, 2)
-    strategy.begin(len(net.tasks))
+    strategy.begin(len(net.tasks), None)
 
 
 def end(net, strategy):
@@ -142,9 +143,9 @@ def test_a_state_comes_back():
 
 def test_a_byte_holds_255_tasks():
     _, strategy = small()
-    strategy.begin(254)
+    strategy.begin(254, None)
     with pytest.raises(CapacityError, match="packnet: 255 tasks are learnt; there can be no more"):
-        strategy.begin(255)
+        strategy.begin(255, None)
 
 
 @pytest.mark.parametrize(
@@ -226,43 +227,48 @@ def test_captured_steps_hold_weights_too(network):
 @pytest.mark.parametrize("network", ["mlp", "conv"])
 def test_in_the_first_task_biases_and_norms_are_trained_and_retrained(network, monkeypatch):
     made = method(network)
-    begun, pruned = [], []
-    fit = packnet.Fit
+    begun, seen = [], []
+    fit = whole.Fit
 
     def spy(net, *arguments, **options):
-        pruned.append(copied_state(net.model))
+        seen.append(copied_state(net.model))
         return fit(net, *arguments, **options)
 
     original = made.strategy.begin
-    monkeypatch.setattr(packnet, "Fit", spy)
+    monkeypatch.setattr(whole, "Fit", spy)
     monkeypatch.setattr(
         made.strategy,
         "begin",
-        lambda index: (begun.append(copied_state(made.net.model)), original(index)),
+        lambda index, data: (
+            begun.append(copied_state(made.net.model)),
+            original(index, data),
+        ),
     )
     made.learn(labelled("a", network=network))
+    _, pruned = seen
     now = copied_state(made.net.model)
     others = [n for n in made.net.trunk() if n not in made.strategy.owners]
     others += [n for n in now if n.endswith("running_mean")]
     assert len(others) >= 2
     for name in others:
-        assert not torch.equal(pruned[0][name], begun[0][name])
-        assert not torch.equal(now[name], pruned[0][name])
+        assert not torch.equal(pruned[name], begun[0][name])
+        assert not torch.equal(now[name], pruned[name])
 
 
 def test_retraining_is_shorter_and_slower_and_moves_survivors_alone(monkeypatch):
     made = method(retrain_epochs=3)
     made.learn(labelled("a"))
     seen = []
-    fit = packnet.Fit
+    fit = whole.Fit
 
     def spy(net, data, training, *, seed, rule):
         seen.append((copied_state(net.model), training, seed))
         return fit(net, data, training, seed=seed, rule=rule)
 
-    monkeypatch.setattr(packnet, "Fit", spy)
+    monkeypatch.setattr(whole, "Fit", spy)
     made.learn(labelled("b", seed=1))
-    ((pruned, training, _),) = seen
+    (_, _, first), (pruned, training, second) = seen
+    assert first != second
     assert training.epochs == 3
     assert training.lr == pytest.approx(0.001)
     assert training.optimizer == "AdamW"
@@ -274,9 +280,12 @@ def test_retraining_is_shorter_and_slower_and_moves_survivors_alone(monkeypatch)
         assert (now[owners == 2] != pruned[name][owners == 2]).any()
 
 
-def test_without_retraining_there_is_none(monkeypatch):
-    monkeypatch.setattr(packnet, "Fit", None)
-    method(retrain_epochs=0).learn(labelled("a"))
+def test_without_retraining_there_is_none(tmp_path):
+    events = []
+    made = experiment(PackNet(retrain_epochs=0), epochs=2)
+    made.run(tmp_path / "run", on_event=events.append)
+    assert not any("round" in event for event in events)
+    assert Follower(tmp_path / "run").look().epochs_of_run == 6
 
 
 def test_held_weights_have_no_part_in_the_norm_of_the_gradient():
@@ -293,9 +302,9 @@ def test_held_weights_have_no_part_in_the_norm_of_the_gradient():
     assert any(weight.grad.any() for weight in net.parameters())
 
 
-def experiment(baseline, *, head="single", epochs=8):
+def experiment(baseline, *, head="single", epochs=8, patience=None):
     torch.manual_seed(0)
-    training = Training(epochs=epochs, lr=0.01, batch_size=32)
+    training = Training(epochs=epochs, lr=0.01, batch_size=32, patience=patience)
     config = LearnerConfig(training=training)
     model = clnp.MLP(12, (40, 40), 3)
     return Experiment(
@@ -312,6 +321,68 @@ def test_a_run_forgets_nothing(tmp_path):
     assert min(result["scores"][-1]) > 60
     num_weights = 12 * 40 + 40 * 40 + 40 * 3
     assert result["stored_bytes"]["masks"] == num_weights * 2 // 8
+
+
+def test_retraining_is_told_as_fine_tuning(tmp_path):
+    events = []
+    result = experiment(PackNet(retrain_epochs=2), epochs=3).run(
+        tmp_path / "run", on_event=events.append
+    )
+    of_task = [
+        event
+        for event in events
+        if event["event"] in ("epoch", "round", "task") and event["task"] == "t1"
+    ]
+    keys = ("event", "candidate", "round", "number", "num_epochs")
+    assert [tuple(event.get(key) for key in keys) for event in of_task] == [
+        *(("epoch", 0, None, number, 3) for number in range(3)),
+        *(("epoch", None, 0, number, 2) for number in range(2)),
+        ("round", None, 0, None, None),
+        ("task", None, None, None, None),
+    ]
+    *_, last, ended, learnt = of_task
+    assert ended["kept"] is True
+    assert ended["score"] == last["score"]  # Of the weights of the last epoch.
+    # The candidate is the training alone, as it always was.
+    assert result["tasks"][1]["candidates"][0]["num_epochs"] == 3
+    assert learnt["score"] == result["tasks"][1]["score"]
+
+
+def test_who_watches_sees_the_retraining_and_counts_it(tmp_path):
+    views = []
+
+    def look(event):
+        if event["event"] in ("epoch", "task") and event["task"] == "t1":
+            views.append(Follower(tmp_path / "run").look())
+
+    experiment(PackNet(retrain_epochs=2), epochs=3).run(tmp_path / "run", on_event=look)
+    assert [(v.phase, v.round, v.epoch, v.num_epochs) for v in views[:-1]] == [
+        *(("training", None, number, 3) for number in (1, 2, 3)),
+        *(("fine-tuning", 1, number, 2) for number in (1, 2)),
+    ]
+    assert [view.epochs_done for view in views] == [6, 7, 8, 9, 10, 10]
+    assert {view.epochs_of_run for view in views} == {15}
+
+
+@pytest.mark.parametrize(("patience", "number"), [(None, 1), (None, 2), (1, 1)])
+def test_a_run_that_broke_off_in_retraining_goes_on_inside_it(tmp_path, patience, number):
+    def made():
+        return experiment(PackNet(retrain_epochs=3), epochs=2, patience=patience)
+
+    whole, events = made().run(tmp_path / "whole"), []
+
+    def crash(event):
+        if wanted.items() <= event.items():
+            raise Crash
+
+    wanted = {"event": "epoch", "task": "t1", "round": 0, "number": number}
+    with pytest.raises(Crash):
+        made().run(tmp_path / "broken", checkpoint_seconds=0, on_event=crash)
+    torch.manual_seed(99)  # Nothing may depend on the generator's state.
+    result = made().run(tmp_path / "broken", on_event=events.append)
+    assert {**result, "timings": 0} == {**whole, "timings": 0}
+    first = next(event for event in events if event["event"] == "epoch")
+    assert wanted.items() <= first.items()  # The epoch that was not saved, and none before.
 
 
 @pytest.mark.parametrize(("event", "number"), [("epoch", 5), ("epoch", 8), ("task", 2)])

@@ -60,7 +60,7 @@ def test_two_tasks_are_learnt_as_the_formulas_say():
     for index, targets in enumerate([(2.0, -0.7), (-1.0, 0.4), (0.3, 0.2)]):
         if index:
             net.begin_task(f"task {index}", 2)
-        strategy.begin(index)
+        strategy.begin(index, None)
         assert strategy.path[NAME].tolist() == [[0.0], [0.0]]
         fit = Fit(net, aims("a", targets), training, seed=0, rule=strategy.rule())
         fit.run()
@@ -84,7 +84,7 @@ def test_two_tasks_are_learnt_as_the_formulas_say():
 def test_an_importance_does_not_fall_below_zero():
     net = two_weights([1.0, 1.0])
     strategy = SI(damping=0.5).strategy(net)
-    strategy.begin(0)
+    strategy.begin(0, None)
     for path, expected in ([0.25, -0.25], [0.5, 0.0]), ([-0.1, 0.1], [0.3, 0.2]):
         strategy.path[NAME] = torch.tensor(path).double()[:, None]
         strategy.end(0, None)
@@ -95,7 +95,7 @@ def test_the_surrogate_is_what_autograd_would_make_of_it():
     net = two_weights([0.5, -1.0])
     net.end_task()
     strategy = SI(strength=0.3).strategy(net)
-    strategy.begin(1)
+    strategy.begin(1, None)
     strategy.importance[NAME] = torch.tensor([[2.0], [5.0]]).double()
     weight, anchor = net.trunk()[NAME], strategy.anchor[NAME].clone()
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_the_path_integral_is_what_the_loss_has_fallen_by():
     x = torch.randn(60, 5)
     data = load(Task("a", (x, x[:, :3].argmax(1)), (x, x[:, :3].argmax(1))), CPU)
     strategy = SI().strategy(net)
-    strategy.begin(0)
+    strategy.begin(0, None)
     training = Training(epochs=400, lr=1e-3, optimizer="Adam", batch_size=60)
     fit = Fit(net, data, training, seed=0, rule=strategy.rule())
     fit.run()
@@ -131,7 +131,7 @@ def test_the_path_integral_is_what_the_loss_has_fallen_by():
 def test_a_step_that_overflowed_leaves_no_trace():
     net = two_weights([0.5, -1.0])
     strategy = SI().strategy(net)
-    strategy.begin(0)
+    strategy.begin(0, None)
     rule = strategy.rule()
     net.trunk()[NAME].grad = torch.tensor([[math.inf], [math.nan]]).double()
     rule.after_backward()
@@ -146,7 +146,7 @@ def test_only_what_tasks_share_is_held():
     strategy = SI().strategy(net)
     for index in range(2):
         net.begin_task(f"task {index}", 3)
-        strategy.begin(index)
+        strategy.begin(index, None)
         assert set(strategy.importance) == {"0.weight", "0.bias"}
         net.end_task()
     assert strategy.stored_bytes() == {"importance": 4 * (5 * 8 + 8)}
@@ -155,7 +155,7 @@ def test_only_what_tasks_share_is_held():
 def test_tensors_stay_where_they_are_while_a_task_is_learnt():
     net = two_weights([0.5, -1.0])
     strategy = SI().strategy(net)
-    strategy.begin(0)
+    strategy.begin(0, None)
     kept = (strategy.importance, strategy.anchor, strategy.path)
     before = [tensors[NAME].data_ptr() for tensors in kept]
     training = Training(epochs=3, optimizer="SGD")
@@ -169,7 +169,7 @@ def test_tensors_stay_where_they_are_while_a_task_is_learnt():
 def test_what_is_remembered_can_be_stored():
     net = two_weights([0.5, -1.0])
     strategy = SI().strategy(net)
-    strategy.begin(0)
+    strategy.begin(0, None)
     training = Training(epochs=3, optimizer="SGD")
     Fit(net, aims("a", (1.0, 2.0)), training, seed=0, rule=strategy.rule()).run()
     strategy.end(0, None)
@@ -210,7 +210,7 @@ def test_the_optimizer_goes_on_from_task_to_task_if_it_is_kept(keep):
     for index, targets in enumerate([(2.0, -0.7), (-1.0, 0.4), (0.3, 0.2)]):
         if index:
             net.begin_task(f"task {index}", 2)
-        strategy.begin(index)
+        strategy.begin(index, None)
         Fit(net, aims("a", targets), training, seed=0, rule=strategy.rule()).run()
         strategy.end(index, aims("a", targets))
         net.end_task()
@@ -237,7 +237,7 @@ def test_the_head_of_a_new_task_begins_without_averages(tmp_path):
     pair = (torch.ones(4, 1), torch.tensor([0, 1, 0, 1]))
     for index in range(2):
         net.begin_task(f"task {index}", 2)
-        strategy.begin(index)
+        strategy.begin(index, None)
         data = load(Task(f"task {index}", pair, pair, num_outputs=2), CPU)
         fit = Fit(net, data, training, seed=0, rule=strategy.rule())
         steps = [float(fit.optimizer.state[weight].get("step", 0)) for weight in net.parameters()]

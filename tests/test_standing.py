@@ -276,6 +276,15 @@ def test_the_fine_tuning_that_a_config_asks_for():
     assert [tuning_of(config).most for config in none] == [0, 0, 0]
 
 
+def test_the_retraining_of_a_baseline_is_a_round_of_fine_tuning():
+    learner = {"learner": {"fine_tuning": {"epochs": 40, "rounds": 2, "lr": 0.1}}}
+    packnet = {**learner, "method": "packnet", "baseline": {"prune": 0.5, "retrain_epochs": 7}}
+    assert tuning_of(packnet) == Tuning(1, 7)
+    # Settings of somebody's own may be anything.
+    for settings in (None, "mine.Settings", {"retrain_epochs": 0}, {"retrain_epochs": "few"}):
+        assert tuning_of({**packnet, "baseline": settings}) == Tuning()
+
+
 @pytest.mark.parametrize(
     "event",
     [

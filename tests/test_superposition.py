@@ -25,7 +25,7 @@ def opened(model, classifier, *, shared=True, num_tasks=1, seed=0):
         if index:
             net.end_task()
         net.begin_task(f"task {index}", 4)
-        strategy.begin(index)
+        strategy.begin(index, None)
     return net, strategy
 
 
@@ -38,7 +38,7 @@ def test_two_weights_by_hand():
     samples = [([3.0, 1.0], 1.0), ([-1.0, 2.0], 0.5)]
     for index, (signs, (x, t)) in enumerate(zip([(1, -1), (-1, -1)], samples, strict=True)):
         net.begin_task(f"task {index}", 1)
-        strategy.begin(index)
+        strategy.begin(index, None)
         (context,) = strategy.current.values()
         context.copy_(torch.tensor(signs))
         weight, bias = net.trunk().values()
@@ -116,7 +116,7 @@ def test_contexts_follow_the_seed_the_task_and_the_layer():
         strategy = Superposition().strategy(DenseNet(mlp(), "fc3", shared_head=True))
         strategy.net.begin_task("task", 4)
         strategy.seeds = [0] * index
-        strategy.begin(index)
+        strategy.begin(index, None)
         torch.rand(3)
         drawn[seed, index, layer] = draw_context(strategy.seeds[-1], layer, torch.Size([2000]))
     signs = torch.stack(list(drawn.values()))

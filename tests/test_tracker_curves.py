@@ -3,6 +3,7 @@ import math
 import pytest
 
 from clnp.baselines.finetune import Finetune
+from clnp.baselines.packnet import PackNet
 from clnp.trackers.curves import Curves, Point, Table, clean, flat, label, settings
 from tracked import LABELS, NAMES, Notebook, experiment
 
@@ -143,6 +144,17 @@ def test_a_baseline_forgets_and_has_no_neurons(tmp_path):
     assert curve(points, "all tasks", "forgetting") == ([1, 2], [0.0, first - second[0]])
     assert not any(point.section.startswith("neurons") for point in points)
     assert curve(points, "all tasks", "neurons used percent") == ([], [])
+
+
+def test_retraining_goes_on_to_the_right_of_the_training(tmp_path):
+    notebook, made = Notebook(), experiment()
+    object.__setattr__(made, "baseline", PackNet(retrain_epochs=3))
+    made.run(tmp_path / "run", trackers=[notebook])
+    points, tables = read(notebook.events)
+    for label_ in LABELS:
+        assert curve(points, label_, "validation", "candidate 1")[0] == [1, 2, 3, 4]
+        assert curve(points, label_, "validation", "fine-tuning")[0] == [5, 6, 7]
+    assert tables == []  # There was nothing to choose from.
 
 
 def test_tasks_that_are_learnt_at_the_same_time_have_scores_at_the_end():

@@ -481,7 +481,7 @@ def test_a_score_that_is_no_mean_over_samples_is_taken_over_all_of_them():
 def test_a_rule_takes_part_in_every_step():
     net, calls = opened(), []
 
-    def loss():
+    def loss(inputs, targets):
         calls.append("loss")
         return torch.tensor(3.0)
 
@@ -508,6 +508,39 @@ def test_a_rule_takes_part_in_every_step():
     assert same(weights(net), before)  # The gradients were gone when the optimizer came.
     assert fit.epochs[0].loss > 3.0
     assert fit.epochs[0].penalised_loss == pytest.approx(fit.epochs[0].loss + 7.0)
+
+
+def test_the_loss_of_a_rule_gets_what_the_network_got_and_the_targets():
+    net, read, got = opened(), [], []
+    net.register_forward_pre_hook(lambda _, arguments: read.append((net.training, arguments[0])))
+    rule = StepRule(loss=lambda inputs, targets: got.append((inputs, targets)) or 0.0)
+    training = Training(2, batch_size=54, input_dropout=0.5)
+    found = data()
+    Loop(net, found, training, seed=0, rule=rule).run()
+    steps = [inputs for is_training, inputs in read if is_training]
+    assert len(got) == len(steps) == 4
+    assert all(inputs is there for (inputs, _), there in zip(got, steps, strict=True))
+    assert any((inputs == 0).any() for inputs, _ in got)
+    targets = torch.cat([targets for _, targets in got[:2]])
+    assert torch.equal(targets.sort().values, found.train.targets.sort().values)
+
+
+def test_the_loss_of_a_rule_is_a_function_of_both():
+    for wrong in (lambda: 0.0, lambda inputs: 0.0, lambda a, b, c: 0.0, 3.0):
+        message = r"must be a function of the inputs and the targets of the step, loss\(inputs, "
+        with pytest.raises(ArgumentError, match=message) as caught:
+            StepRule(loss=wrong)
+        assert caught.value.argument == "loss"
+    StepRule(loss=torch.add)  # Of which Python knows no signature.
+
+
+@pytest.mark.parametrize(
+    ("found", "told"), [(None, "None"), ("no", "'no'"), (torch.ones(54), r"of shape \[54\]")]
+)
+def test_the_loss_of_a_rule_is_one_number(found, told):
+    rule = StepRule(loss=lambda inputs, targets: found)
+    with pytest.raises(ArgumentError, match=f"the loss of a StepRule is {told}; it must be a "):
+        Loop(opened(), data(), Training(1, batch_size=54), seed=0, rule=rule).run()
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")

@@ -224,7 +224,7 @@ def _compare(options: argparse.Namespace) -> Answer:
 
     with contextlib.closing(_console(options)) as console:
         return comparing.compare(
-            carrying.Source(options.recipe, _assignments(options)),
+            carrying.Source(options.recipe, _assignments(options, method="--methods")),
             _circumstances(options),
             methods=options.methods,
             seed=options.seed,
@@ -254,12 +254,13 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
         )
 
 
-def _assignments(options: argparse.Namespace) -> tuple[str, ...]:
-    given = tuple(options.assignments)
-    for text in given if options.seed is not None else ():
-        if text.partition("=")[0].strip() == "seed":
-            raise ArgumentError(f"--set {text} would change nothing: --seed comes first")
-    return given
+def _assignments(options: argparse.Namespace, **instead: str) -> tuple[str, ...]:
+    """What is given with --set; a key that an option is there for `instead` is refused."""
+    first = instead if options.seed is None else {**instead, "seed": "--seed"}
+    for text in options.assignments:
+        if (key := text.partition("=")[0].strip()) in first:
+            raise ArgumentError(f"--set {text} would change nothing: {first[key]} comes first")
+    return tuple(options.assignments)
 
 
 def _resume(options: argparse.Namespace) -> Answer:
@@ -341,6 +342,8 @@ def _report(options: argparse.Namespace) -> Answer:
 
 
 def _recipes(options: argparse.Namespace) -> Answer:
+    if options.keys and options.recipe is not None:
+        raise ArgumentError(f"--keys are those of every recipe: leave out {options.recipe}")
     if options.keys:
         from .reference import reference, rows
 

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -98,10 +99,23 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
+def reset_peak(device: torch.device) -> None:
+    """Let `peak_bytes` be about what comes now; beside a GPU only Linux can do that."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_bytes(device: torch.device) -> int:
-    """The most memory that this process has had: on the GPU, or as a whole."""
+    """The most memory that this process has had since `reset_peak`: on the GPU, or as a whole."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     try:
         import resource
     except ImportError:  # Windows

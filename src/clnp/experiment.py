@@ -8,14 +8,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from .arguments import check_kind, listed, number_of_seconds
 from .baselines.methods import check_baseline, method_for, name_of, takes_more_tasks
 from .config import LearnerConfig
 from .continuation import continuation
-from .environment import arithmetic, describe, peak_bytes
+from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
 from .events import Event
 from .identity import plain
@@ -247,8 +246,7 @@ class Course:
             # Before its events go: whoever comes back must not find the task in the checkpoint.
             with writing(run.path):
                 self.method.save(run.path / CHECKPOINT, attached=state)
-        if self.method.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.method.device)
+        reset_peak(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
         run.add_environment(environment)

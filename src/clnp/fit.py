@@ -176,8 +176,7 @@ class Fit:
         with self._autocast():
             loss = self.data.objective.loss(self.net(inputs), targets)
             self.data.objective.check_loss(loss, gradient=True)
-            if self.rule.loss is not None:
-                loss = loss + self.rule.loss()
+            loss = self.rule.added(loss, inputs, targets)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(self.scaler.scale(loss))
         self.scaler.unscale_(self.optimizer)

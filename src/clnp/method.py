@@ -36,9 +36,15 @@ class Setting:
         """The task's data, with the same samples held out whatever the method."""
         return load_task(task, device, self.config, seed=self.seed)
 
-    def tell_epoch(self, task: Task, epoch: Epoch, *, num_epochs: int) -> None:
-        """Tell of an epoch of a task that is trained once, after which it could be saved."""
-        where = {"candidate": 0, "num_epochs": num_epochs}
+    def tell_epoch(
+        self, task: Task, epoch: Epoch, *, num_epochs: int, round: int | None = None
+    ) -> None:
+        """Tell of an epoch of a task that has one candidate, after which it could be saved.
+
+        `round` is the number of a round of fine-tuning, if it is of one.
+        """
+        where = {"candidate": 0} if round is None else {"round": round}
+        where["num_epochs"] = num_epochs
         self.on_event({"event": "epoch", "task": task.name, **where, **vars(epoch)})
         self.on_progress()
 

@@ -62,11 +62,13 @@ class Tuning:
 
 
 def tuning_of(config: Mapping[str, Any]) -> Tuning:
-    """The fine-tuning that the config of a run asks for; baselines have none."""
+    """The fine-tuning that the config of a run asks for; of baselines, those that retrain."""
+    if not is_ours(config):
+        settings = config.get("baseline")
+        epochs = settings.get("retrain_epochs") if isinstance(settings, Mapping) else None
+        return Tuning(1, epochs) if isinstance(epochs, int) and epochs > 0 else Tuning()
     found = config.get("learner", {}).get("fine_tuning")
-    if not found or not is_ours(config):
-        return Tuning()
-    return Tuning(int(found["rounds"]), int(found["epochs"]))
+    return Tuning(int(found["rounds"]), int(found["epochs"])) if found else Tuning()
 
 
 @dataclass

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
@@ -11,12 +12,12 @@ from ..generators import isolated, seed_all
 from ..initialisation import initialisation
 from ..method import Setting
 from ..seeds import derive
-from ..task import Task
+from ..task import Task, TaskData
 from ..training import check_optimizer
 from .dense import DenseNet
 from .record import NO_NEURONS, of_this_model, outcome
 from .statistics import TaskStatistics
-from .strategy import Strategy
+from .strategy import Retraining, StepRule, Strategy
 from .whole import WholeNetwork, scores
 
 
@@ -33,14 +34,18 @@ class DenseMethod(WholeNetwork):
             initialise=initialisation(self.training.initialisation),
         )
         # A strategy that trains once more finds out how in its settings.
-        self.strategy: Strategy = replace(settings, training=self.training).strategy(self.net)
+        made = replace(settings, training=self.training).strategy(self.net)
+        check_returned(f"{type(settings).__name__}.strategy(net)", made, Strategy)
+        self.strategy: Strategy = made
         self.statistics = TaskStatistics(self.net.model if self.strategy.own_statistics else None)
+        self._trained: dict[str, Any] | None = None
         if state is not None:
             with of_this_model():
                 self.net.restore(state["net"])
             self.statistics.restore(state["statistics"], device=self.device)
             self.strategy.restore(state["strategy"])
             self.resumed = state["progress"]
+            self._trained = state.get("trained")
 
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the task can be told not to fit."""
@@ -78,16 +83,40 @@ class DenseMethod(WholeNetwork):
                 # What it draws shall not depend on what came before the task.
                 seed_all(derive(self.setting.seed, "begin", task.name))
                 self.statistics.begin()
-                self.strategy.begin(index)
-            rule = self.strategy.rule()
-            best, num_epochs = self.train(data, self.training, name=task.name, rule=rule)
-            seed_all(derive(self.setting.seed, "end", task.name))
-            self.strategy.end(index, data)
+                self.strategy.begin(index, data)
+            if self._trained is None:
+                self._trained = self._train(index, data)
+            trained = self._trained
+            self._retrain(data, seed=trained["seed"])
+            self._trained = None
             self.statistics.end()
             self.net.end_task()
             found = scores(self.predict, data)
         self.setting.on_event({"event": "task", "task": task.name, "new": {}, **found})
+        best, num_epochs = trained["best"], trained["num_epochs"]
         return outcome(task, self.training, num_epochs=num_epochs, best=best, **found)
+
+    def _train(self, index: int, data: TaskData) -> dict[str, Any]:
+        """Train the open task; what that came to, and a seed for what follows."""
+        name, rule = data.task.name, self.strategy.rule()
+        check_returned(f"{type(self.strategy).__name__}.rule()", rule, StepRule)
+        seed = derive(self.setting.seed, "candidate", name)
+        best, num_epochs = self.train(data, self.training, seed=seed, rule=rule)
+        # A repeated end draws the same.
+        seed_all(derive(self.setting.seed, "end", name))
+        self.strategy.end(index, data)
+        after = int(torch.randint(2**62, (), device="cpu"))
+        return {"best": best, "num_epochs": num_epochs, "seed": after}
+
+    def _retrain(self, data: TaskData, *, seed: int) -> None:
+        """Train the open task once more, if the strategy asks for it: a round of fine-tuning."""
+        again = self.strategy.retraining()
+        if again is None:
+            return
+        check_returned(f"{type(self.strategy).__name__}.retraining()", again, Retraining)
+        score, _ = self.train(data, again.training, seed=seed, rule=again.rule, round=0)
+        told = {"round": 0, "score": score, "kept": True}
+        self.setting.on_event({"event": "round", "task": data.task.name, **told})
 
     def predict(self, inputs: Tensor, task: str) -> Any:
         """The outputs of a task that has been learnt."""
@@ -106,10 +135,22 @@ class DenseMethod(WholeNetwork):
         return {**NO_NEURONS, "stored_bytes": stored}
 
     def state(self) -> dict[str, Any]:
-        """All of it; `progress` is None between two tasks."""
+        """All of it; `progress` is None between two tasks, `trained` unless it is retraining."""
         return {
             "progress": self.progress(),
+            "trained": self._trained,
             "net": self.net.state(),
             "statistics": self.statistics.learnt,
             "strategy": self.strategy.state(),
         }
+
+
+def check_returned(call: str, found: object, kind: type) -> None:
+    """Raise an `ArgumentError` unless the call, of a method of a user's own, returns that."""
+    if not isinstance(found, kind):
+        what = "nothing" if found is None else f"an object of type {type(found).__name__}"
+        raise ArgumentError(
+            f"baseline: {call} returns {what}; it must return a {kind.__name__} of "
+            "clnp.baselines.strategy",
+            argument="baseline",
+        )

@@ -106,7 +106,7 @@ class HATStrategy(Strategy):
             return torch.stack(self.masks).amax(0)
         return torch.zeros(sum(self.graph.groups.values()), device=self.net.device)
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, data: TaskData) -> None:
         """Draw the embedding of the task."""
         drawn = torch.randn(sum(self.graph.groups.values()), device="cpu")
         self.net.extra[ATTENTION] = nn.Parameter(drawn.to(self.net.device))
@@ -123,7 +123,7 @@ class HATStrategy(Strategy):
         def before_step(over: float) -> None:
             scale.fill_(annealed(over, s_max))
 
-        def loss() -> Tensor:
+        def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             return share * (self.gates() * unused).sum()
 
         @torch.no_grad()

@@ -269,7 +269,8 @@ class JointMethod(WholeNetwork):
         training = replace(self.training, batch_size=sum(mixed.counts))
         judged: Any = Judged(self.net, [each.validation for each in data])
         together = replace(data[-1], train=mixed, validation=judged)
-        return self.train(together, training, name="joint", rule=StepRule())
+        seed = derive(setting.seed, "candidate", "joint")
+        return self.train(together, training, seed=seed, rule=StepRule())
 
     def predict(self, inputs: Tensor, task: str) -> Any:
         """The outputs of a task."""

@@ -21,14 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CapacityError
-from ..fit import Fit
 from ..settings import ABOVE_0, BETWEEN_0_AND_1, COUNT_FROM_0, settle
 from ..surgery import CONVOLUTIONS, NORMS
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
 from .dense import DenseNet
-from .strategy import Strategy
+from .strategy import Retraining, Strategy
 
 MOST_TASKS = 255
 """An owner is one byte, and zero is nobody."""
@@ -67,7 +66,7 @@ class PackNetStrategy(Strategy):
         self.settings, self.net = settings, net
         self.owners: dict[str, Tensor] = {}
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, data: TaskData) -> None:
         """Before the first task, nobody owns anything."""
         if index >= MOST_TASKS:
             raise CapacityError(f"packnet: {MOST_TASKS} tasks are learnt; there can be no more")
@@ -113,7 +112,7 @@ class PackNetStrategy(Strategy):
         return StepRule(before_step, after_backward=after_backward, after_step=after_step)
 
     def end(self, index: int, data: TaskData) -> None:
-        """Prune, retrain the survivors, and write down whose they are."""
+        """Prune, and write down whose the survivors are."""
         owner = index + 1
         weights = self.net.trunk()
         with torch.no_grad():
@@ -122,23 +121,19 @@ class PackNetStrategy(Strategy):
                 kept = survivors(weights[name], free, self.settings.prune)
                 owners.masked_fill_(kept, owner)
                 weights[name].masked_fill_(free & ~kept, 0.0)
-        training = self._retraining()
-        if training is not None:
-            # Whoever ends a task seeds for it: a repeated end draws the same.
-            seed = int(torch.randint(2**62, (), device="cpu"))
-            Fit(self.net, data, training, seed=seed, rule=self._rule(owner)).run()
 
-    def _retraining(self) -> Training | None:
-        """As the training, shorter and slower; milestones are those of the longer one."""
+    def retraining(self) -> Retraining | None:
+        """The survivors, as in the training, shorter and slower; milestones are of the longer."""
         settings, training = self.settings, self.settings.training or Training()
         if not settings.retrain_epochs:
             return None
-        return replace(
+        training = replace(
             training,
             epochs=settings.retrain_epochs,
             lr=training.lr * settings.retrain_lr_factor,
             schedule="cosine" if training.schedule == "cosine" else "constant",
         )
+        return Retraining(training, self._rule(len(self.net.tasks) + 1))
 
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:

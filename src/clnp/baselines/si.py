@@ -69,7 +69,7 @@ class SIStrategy(Strategy):
         self.averages: dict[str, dict[str, Any]] = {}
         self._optimizer: Optimizer | None = None
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, data: TaskData) -> None:
         """Set out from the weights as they are: theta~ and theta(start) in one."""
         for name, weight in self.net.trunk().items():
             self.anchor[name] = weight.detach().clone()

@@ -43,7 +43,7 @@ class SingleStrategy(Strategy):
         self.networks: list[dict[str, Tensor]] = []
         self._shown: int | None = None
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, data: TaskData) -> None:
         """Start from scratch."""
         self._shown = None
         self.net.reset()

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from ..seeds import derive
 from ..surgery import is_mixing
+from ..task import TaskData
 from ..training import Training
 from .dense import DenseNet
 from .strategy import Strategy
@@ -56,7 +57,7 @@ class SuperpositionStrategy(Strategy):
         self.current: dict[str, Tensor] = {}
         self._shown = 0
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, data: TaskData) -> None:
         """Draw the contexts of the task, from the seed that the run has set for it."""
         self.seeds.append(derive(torch.initial_seed(), "context", index))
         self._show(index)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..discovery import discover
-from ..fit import Fit, evaluate
+from ..fit import Epoch, Fit, evaluate
 from ..method import Setting
-from ..seeds import derive
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
@@ -44,20 +43,27 @@ class WholeNetwork:
         return self.training.epochs
 
     def train(
-        self, data: TaskData, training: Training, *, name: str, rule: StepRule
+        self,
+        data: TaskData,
+        training: Training,
+        *,
+        seed: int,
+        rule: StepRule,
+        round: int | None = None,
     ) -> tuple[float, int]:
         """Train from where it broke off; the validation score and the number of epochs.
 
-        The name tells the random numbers of this training from those of others.
+        `round` is the number of a round of fine-tuning, if this is one.
         """
-        seed = derive(self.setting.seed, "candidate", name)
         fit = self._fit = Fit(self.net, data, training, seed=seed, rule=rule)
         if self.resumed is not None:
             fit.restore(self.resumed)
             self.resumed = None
-        best = fit.run(
-            lambda epoch: self.setting.tell_epoch(data.task, epoch, num_epochs=training.epochs)
-        )
+
+        def tell(epoch: Epoch) -> None:
+            self.setting.tell_epoch(data.task, epoch, num_epochs=training.epochs, round=round)
+
+        best = fit.run(tell)
         self._fit = None
         return best, len(fit.epochs)
 

@@ -74,6 +74,7 @@ class Curves:
         self._began: dict[str, float] = {}
         self._candidates: dict[int, dict[str, Any]] = {}
         self._chosen: int | None = None
+        self._reached: dict[int, int] = {}
         self._rounds: dict[int, int] = {}
         self._open: str | None = None
         self._scores: list[list[float | None]] = []
@@ -118,7 +119,7 @@ class Curves:
             self._began[task] = event.get("at", 0.0)
         if task != self._open:
             self._open, self._chosen = task, None
-            self._candidates, self._rounds = {}, {}
+            self._candidates, self._reached, self._rounds = {}, {}, {}
 
     def _candidate(self, number: int) -> dict[str, Any]:
         return self._candidates.setdefault(number, {})
@@ -129,10 +130,11 @@ class Curves:
             self._rounds[event["round"]] = step
             # To the right of the training that it follows.
             step += sum(self._rounds[n] for n in self._rounds if n < event["round"])
-            chosen = self._candidates.get(-1 if self._chosen is None else self._chosen, {})
-            step += chosen.get("num_epochs", 0)
+            # A baseline has one candidate, and says nothing of it but its epochs.
+            step += self._reached.get(self._chosen or 0, 0)
             part = "fine-tuning"
         else:
+            self._reached[event.get("candidate", 0)] = step
             part = f"candidate {event.get('candidate', 0) + 1}"
         values = {name: event.get(key) for key, name in EPOCH.items()}
         return _points(self._labels[event["task"]], values, step=step, part=part)
