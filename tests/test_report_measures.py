@@ -63,6 +63,15 @@ def test_members_are_averaged_over_their_seeds(tmp_path):
     assert tightest(member) == ("fc2", 76)
 
 
+def test_a_run_that_learnt_fewer_tasks_has_claimed_nothing_for_the_others(tmp_path):
+    """Shares and what is free of it are those of the same runs."""
+    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", num_learnt=1, seed=1)]
+    (member,) = read_collection(runs).members
+    assert claimed_shares(member, "fc1") == [2, 2, 3]
+    free = [100 - used_share(run, "fc1")[-1] for run in member.runs]
+    assert 100 - sum(claimed_shares(member, "fc1")) == sum(free) / 2
+
+
 def test_the_columns_of_a_comparison(tmp_path):
     collection = read_collection([write_comparison(tmp_path / "compared")])
     found = {column.title: column.value for column in columns(collection)}

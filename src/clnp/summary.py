@@ -15,7 +15,10 @@ from .runs import RESULT, again, command
 
 MOST_TASKS = 5
 """Tasks that a sentence names."""
-AS_GOOD = "Always naming the same class is as good: train longer, or at another learning rate."
+AS_GOOD = (
+    "Always naming the same class is as good: train longer, at another learning rate, or with a "
+    "smaller alpha."
+)
 """What to do about tasks in which nothing was learnt."""
 LAYERS_ABREAST = 3
 """Layers that stand beside one another in a table."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from ..compare import ALONE, COLUMNS, LEARNT, figures
 from ..ledger import free_fraction
@@ -86,9 +87,14 @@ def used_share(run: RunHistory, group: str) -> list[float | None]:
 
 
 def claimed_shares(member: Member, group: str) -> list[float]:
-    """The percentage of the group that each task claimed, over the runs."""
-    used = [s.mean if s else 0.0 for s in over_runs([used_share(r, group) for r in member.runs])]
-    return [max(b - a, 0.0) for a, b in pairwise(used)]
+    """The percentage of the group that each task claimed, over the runs.
+
+    A run that has not learnt the task, because it was full perhaps, has claimed nothing for it.
+    """
+    rows = [[float(u or 0.0) for u in used_share(run, group)] for run in member.runs]
+    longest = max(map(len, rows), default=0)
+    whole = [row + row[-1:] * (longest - len(row)) for row in rows if row]
+    return [fmean(b) - fmean(a) for a, b in pairwise(zip(*whole, strict=True))]
 
 
 def free_share(run: RunHistory) -> float | None:
