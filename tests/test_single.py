@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from clnp.baselines.joint import Joint
 from clnp.baselines.single import Single
+from clnp.summary import guesses
 from forgetting import check_goes_on, experiment
 
 
@@ -29,3 +31,14 @@ def test_a_task_is_learnt_as_if_there_were_no_other(tmp_path):
 @pytest.mark.parametrize("head", ["single", "multi"])
 def test_a_run_that_breaks_off_ends_like_any_other(tmp_path, head):
     check_goes_on(lambda: experiment(Single(), head=head), tmp_path)
+
+
+@pytest.mark.parametrize("baseline", [Single(), Joint()])
+def test_a_task_in_which_a_baseline_learnt_nothing_is_told(tmp_path, baseline):
+    learnt = experiment(baseline).run(tmp_path / "learnt")["tasks"]
+    assert guesses(learnt) == []
+    assert 20 < learnt[-1]["guess"] < 40
+    last = learnt[-1]
+    assert guesses([{**last, "score": last["guess"]}])[0].startswith(
+        f"NOT LEARNT: {last['task']}. "
+    )

@@ -117,7 +117,7 @@ def scores(result: Mapping[str, Any]) -> str:
 
 def guesses(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     """The tasks in which nothing was learnt, in a sentence; none if that is not known of any."""
-    # Runs of earlier versions, and of baselines, do not know what guessing scores.
+    # Not of an objective of one's own, and not while joint training waits for other tasks.
     known = [task for task in tasks if task.get("guess") is not None]
     found = [task["task"] for task in known if is_a_guess(float(task["score"]), task["guess"])]
     if not found:

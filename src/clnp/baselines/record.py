@@ -31,6 +31,7 @@ def outcome(
     best: float | None,
     score: float | None,
     test_score: float | None,
+    guess: float | None = None,
 ) -> dict[str, Any]:
     """What a result says about a task: trained once, and nothing pruned."""
     candidate = {"alpha": 0.0, "lr": training.lr, "num_epochs": num_epochs}
@@ -44,6 +45,7 @@ def outcome(
         "num_rounds": 0,
         "score": score,
         "test_score": test_score,
+        "guess": guess,
         "new": {},
         "reused": {},
     }

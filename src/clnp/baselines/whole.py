@@ -10,6 +10,7 @@ from torch import Tensor
 from ..discovery import discover
 from ..fit import Epoch, Fit, evaluate
 from ..method import Setting
+from ..objective import guessing
 from ..task import TaskData
 from ..trainable import StepRule
 from ..training import Training
@@ -94,10 +95,12 @@ class WholeNetwork:
 
 
 def scores(predict: Callable[[Tensor, str], Any], data: TaskData) -> dict[str, float | None]:
-    """What a task that has been learnt scores on its validation and its test data."""
+    """What a learnt task scores on its validation and test data, and would by one class alone."""
 
     def outputs(inputs: Tensor) -> Any:
         return predict(inputs, data.task.name)
 
     test = None if data.test is None else evaluate(outputs, data.test, data.objective)
-    return {"score": evaluate(outputs, data.validation, data.objective), "test_score": test}
+    score = evaluate(outputs, data.validation, data.objective)
+    guess = guessing(data.objective, data.validation.targets)
+    return {"score": score, "test_score": test, "guess": guess}
