@@ -49,7 +49,7 @@ def test_numbers_that_cannot_be_used_are_refused(settings, name, wrong):
 def test_baselines_are_there_when_the_package_is():
     program = "import clnp; print(clnp.baselines.ewc.EWC(strength=100).strength)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert found.stdout == "100\n"
+    assert found.stdout == "100.0\n"
 
 
 @pytest.mark.parametrize("baseline", ["si", SI, 3])

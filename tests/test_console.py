@@ -11,7 +11,7 @@ from torch import nn
 
 from clnp import console
 from clnp.config import FineTuning, LearnerConfig
-from clnp.console import Bars, Lines, Silence, described
+from clnp.console import Bars, Lines, Silence, described, per_second
 from clnp.experiment import Experiment
 from clnp.task import Task
 from clnp.training import Training
@@ -550,3 +550,8 @@ def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path):
     bars.say("hello")
     bars.close()
     assert result["finished"] is True
+
+
+def test_a_rate_is_short():
+    found = [per_second(seconds) for seconds in (0.0, 1e-6, 0.000943, 0.02, 3.0, 1234.0)]
+    assert found == ["", "1000000/s", "1060/s", "50/s", "0.333/s", "0.00081/s"]

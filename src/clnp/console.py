@@ -186,7 +186,7 @@ class Bars(Silence):
         self._progress.start()
 
     def _epoch(self, event: Event) -> None:
-        rate = f"{1 / event['seconds']:.3g}/s" if event["seconds"] else ""
+        rate = per_second(event["seconds"])
         self._progress.update(self._one, rate=f"{rate}  {event['score']:.2f} validation")
         self._reached[event["candidate"]] = event["number"] + 1
         self._move_on()
@@ -199,6 +199,14 @@ class Bars(Silence):
     def _move_to(self, place: int) -> None:
         self._progress.update(self._one, completed=place)
         self._progress.update(self._all, completed=self._plan["epochs_before"] + place)
+
+
+def per_second(seconds: float) -> str:
+    """How many epochs of that length a second has, in a few characters."""
+    if not seconds:
+        return ""
+    rate = 1 / seconds
+    return f"{rate:.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
 
 
 def described(event: Event, plan: Mapping[str, Any]) -> str | None:
