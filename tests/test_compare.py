@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clnp import cli
+from clnp import cli, comparing
 from clnp.compare import rows, texts
+from clnp.runs import locked
 from clnp.series import finished_results
 from terminal import start
 from test_cli import RECIPE, fails
@@ -309,6 +310,74 @@ def test_a_recipe_that_was_edited_is_another_comparison(folder, capsys):
     message = '.*: methods.finetune.training.* of its finetune is "none", not .*; name .*'
     fails(capsys, 2, message, *compare, "single")
     assert json.loads((folder / "c" / "compare.json").read_text())["methods"] == ["ewc", "finetune"]
+
+
+def test_a_method_begins_with_the_recipe_of_the_comparison(folder, capsys):
+    """Not with what has become of the user's, whether or not a command was refused for that."""
+    compare = ["compare", "small.toml", "--quiet", "--out", "c", "--methods", "ewc,finetune"]
+    assert cli.main(compare) == 0
+    shutil.rmtree(folder / "c" / "finetune")
+    (folder / "small.toml").write_text(RECIPE.replace("epochs = 5", "epochs = 9"))
+    capsys.readouterr()
+    message = "c is another comparison: learner.training.epochs of its ewc is 5, not 9; .*"
+    fails(capsys, 2, message, *compare)
+    assert cli.main(["resume", "c", "--quiet"]) == 0
+    for method in ("ewc", "finetune"):
+        config = json.loads((folder / "c" / method / "seed0" / "config.json").read_text())
+        assert config["learner"]["training"]["epochs"] == 5
+
+
+def test_data_that_was_corrected_counts_for_methods_that_have_not_begun(folder, capsys):
+    write_data(folder / "a", shift=0)
+    text = RECIPE.replace('"digits"', '"mine"').replace("num_tasks = 2\n", "")
+    (folder / "small.toml").write_text(text)
+    compare = ["compare", "small.toml", "--quiet", "--out", "x", "--methods"]
+    assert cli.main([*compare, "finetune,single", "--data", "nowhere"]) == 2
+    assert cli.main([*compare, "finetune", "--data", "a"]) == 0
+    assert cli.main(["resume", "x", "--quiet"]) == 0
+    assert {row["method"] for row in rows(folder / "x")} == {"single", "finetune"}
+
+
+def test_a_setting_that_is_refused_is_refused_again(folder, capsys):
+    """Nothing is made of it that could be gone on with."""
+    settings = ["--set", "learner.alphas=[1e-4]", "--set", "learner.training.alpha=3"]
+    message = ".*learner.training.alpha=3 would change nothing: learner.alphas comes first; set .*"
+    for _ in range(2):
+        for begin in (["compare", "small.toml", "--methods", "ewc"], ["run", "small.toml"]):
+            fails(capsys, 2, message, *begin, "--seeds", "2", "--out", "x", *settings)
+    assert not (folder / "x").exists()
+
+
+def test_two_commands_do_not_work_on_a_comparison_at_the_same_time(folder, capsys):
+    compare = ["compare", "small.toml", "--methods", "ewc", "--quiet", "--out", "c"]
+    (folder / "c").mkdir()
+    with locked(folder / "c"):
+        message = "another process is at work on c; wait for it, or stop it"
+        fails(capsys, 2, message, *compare)
+    assert cli.main(compare) == 0
+    capsys.readouterr()
+    with locked(folder / "c"):
+        fails(capsys, 2, message, "resume", "c")
+
+
+def test_a_comparison_that_is_removed_while_it_goes_on_is_told(folder, capsys, monkeypatch):
+    def removed(path, *args, **kwargs):
+        shutil.rmtree(path, ignore_errors=True)
+
+    monkeypatch.setattr(comparing, "carry_out_together", removed)
+    compare = ["compare", "small.toml", "--methods", "ewc", "--quiet", "--out", "c"]
+    fails(capsys, 2, "there is no comparison at c any more", *compare)
+
+
+def test_what_there_is_of_a_comparison_is_verified(folder, capsys):
+    compare = ["compare", "small.toml", "--methods", "clnp", "--seeds", "2", "--quiet"]
+    assert cli.main([*compare, "--out", "c"]) == 0
+    shutil.rmtree(folder / "c" / "clnp" / "seed1")
+    capsys.readouterr()
+    assert cli.main(["verify", "c"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("c/clnp/seed0: verified: ")
+    assert out.endswith("c/clnp/seed1: no task has ended yet\n")
 
 
 def test_methods_are_added_to_a_comparison_that_was_moved(folder, capsys):

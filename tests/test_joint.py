@@ -7,7 +7,8 @@ from torch import nn
 from clnp import Experiment, LearnerConfig, Task, Training
 from clnp.baselines.joint import Joint, JointHeads, JointNet, Mixed
 from clnp.batches import batches_of
-from clnp.errors import ArgumentError
+from clnp.errors import ArgumentError, DivergedError
+from clnp.runs import has_learnt
 from forgetting import Crash, experiment
 
 CPU = torch.device("cpu")
@@ -190,3 +191,14 @@ def test_tasks_share_a_batch_unless_it_is_given():
     assert Joint().counts(3, 256) == [85, 85, 85]
     assert Joint(first=50).counts(3, 30) == [50, 10, 10]
     assert Joint().counts(3, 2) == [1, 1, 1]
+
+
+def test_joint_training_that_has_learnt_nothing_may_be_begun_anew(tmp_path):
+    """Also behind tasks that it has let go by."""
+    made = experiment(Joint(), lr=1e30, optimizer="SGD")
+    with pytest.raises(DivergedError):
+        made.run(tmp_path / "run")
+    assert not has_learnt(tmp_path / "run")
+    result = experiment(Joint(), lr=0.01).run(tmp_path / "run")
+    assert result["finished"]
+    assert has_learnt(tmp_path / "run")

@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from clnp import cli
+from clnp import cli, several
 from clnp.errors import RunError
 from clnp.runs import RESULT, read_json
 from clnp.series import SUMMARY, aggregate, described, finished_results, plus_minus
@@ -248,6 +248,17 @@ def test_a_run_that_fails_beside_others_is_named(folder):
     assert "clnp: seed 1: x/seed1 is not empty" in error
     assert error.endswith("clnp: seed 1 failed, see above; go on with: clnp resume x\n")
     assert [r["seed"] for r in finished_results(folder / "x")] == [0]
+
+
+def test_a_run_that_the_system_killed_is_told(folder, capsys, monkeypatch):
+    """There is nothing above that could be seen: the system ends what takes too much memory."""
+    monkeypatch.setattr(several, "side_by_side", lambda jobs, at_most: {"seed 0": 0, "seed 1": -9})
+    run = ["run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "x", "--quiet"]
+    message = (
+        r"seed 1 failed, see above; seed 1 \(signal 9\) killed, for want of memory perhaps; go on "
+        "with: clnp resume x"
+    )
+    fails(capsys, 1, message, *run)
 
 
 def test_jobs_are_for_a_series(folder, capsys):

@@ -37,10 +37,6 @@ def experiment_of(
             found[name] = own
         return found[name]
 
-    for one, many in (("alpha", "alphas"), ("lr", "lrs")):
-        place = loaded.document.places.get(("learner", "training", one), "")
-        if place.startswith("--set") and getattr(recipe.learner, many):
-            raise RecipeError(f"{place} would change nothing: learner.{many} comes first; set that")
     try:
         tasks = tasks_of(recipe.stream, found_once, seed=recipe.seed)
     except ArgumentError as error:

@@ -59,9 +59,8 @@ def start(
 def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) -> Answer:
     """Go on with a run, or a series of them, that was stopped, killed or lost its machine."""
     run = expanded(path)
-    if known := read_comparison(run):
-        methods = known["methods"]
-        return go_on_comparing(run, known, methods, place, num_jobs=num_jobs, console=console)
+    if read_comparison(run):
+        return go_on_comparing(run, place, num_jobs=num_jobs, console=console)
     if read_series(run):
         source = Source(str(run / RECIPE))
         return go_on_with_series(run, source, place, num_jobs=num_jobs, console=console)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .errors import RunError
 from .ledger import aligned
 from .metrics import Scores, average, backward_transfer, forgetting, forward_transfer
 from .series import checked, finished_results, plus_minus, spread
@@ -55,7 +56,9 @@ def read_comparison(path: Path) -> dict[str, Any]:
 
 def rows(path: Path) -> list[dict[str, Any]]:
     """What each method of the comparison at `path` has come to, as far as it is finished."""
-    methods: list[str] = read_comparison(path)["methods"]
+    methods = read_comparison(path).get("methods")
+    if methods is None:
+        raise RunError(f"there is no comparison at {path} any more")
     return rows_of({method: finished_results(path / method) for method in methods})
 
 

@@ -28,5 +28,5 @@ def find_device(name: str | None) -> torch.device:
 def use_threads(device: torch.device, before: Mapping[str, Any]) -> None:
     """Use as many threads as the run did: another number adds up in another order."""
     num_threads = before.get("num_threads")
-    if device.type == "cpu" and isinstance(num_threads, int) and 1 <= num_threads <= 1024:
+    if device.type == "cpu" and type(num_threads) is int and 1 <= num_threads <= 1024:
         torch.set_num_threads(num_threads)

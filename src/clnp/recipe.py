@@ -15,8 +15,8 @@ from .config import LearnerConfig
 from .document import Document, parse, read
 from .errors import ArgumentError, RecipeError, RunError, unknown_name
 from .models import MLP, NarrowCNN, WideCNN
-from .ours import OURS
-from .runs import CHECKPOINT, CONFIG, RECIPE, command, expanded
+from .ours import OURS, is_ours
+from .runs import CHECKPOINT, CONFIG, RECIPE, command, expanded, read_config
 from .schema import build, to_data
 from .streams import Chain, Permuted, Split
 from .tomltext import dotted, shown
@@ -148,16 +148,21 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     for method in (name for name in NAMES if name != OURS):
         # What a method does not say of its training is as in the learner's.
         document = document.inherited(("methods", method, "training"), ("learner", "training"))
-    return LoadedRecipe(short, build(Recipe, document), document)
+    recipe = build(Recipe, document)
+    for one, many in (("alpha", "alphas"), ("lr", "lrs")):
+        place = document.places.get(("learner", "training", one), "")
+        if place.startswith("--set") and getattr(recipe.learner, many):
+            raise RecipeError(f"{place} would change nothing: learner.{many} comes first; set that")
+    return LoadedRecipe(short, recipe, document)
 
 
 def recipe_of(place: Path) -> LoadedRecipe:
     """The recipe that a run was made from."""
     if not (place / RECIPE).is_file():
-        raise RunError(
-            f"{place} was not made from a recipe: use the Python program that began it, or "
-            f'clnp.ContinualNet.load("{place / CHECKPOINT}", model)'
-        )
+        remedy = "use the Python program that began it"
+        if is_ours(read_config(place)):
+            remedy += f', or clnp.ContinualNet.load("{place / CHECKPOINT}", model)'
+        raise RunError(f"{place} was not made from a recipe: {remedy}")
     return load(str(place / RECIPE))
 
 

@@ -102,15 +102,7 @@ class Run:
 
     @staticmethod
     def _locked(place: Path) -> "Run":
-        # The kernel lets go of the lock when its process ends, however it ends.
-        lock = FileLock(place / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise RunError(
-                f"another process is at work on {place}; wait for it, or stop it"
-            ) from None
-        return Run(place, lock)
+        return Run(place, locked(place))
 
     def close(self) -> None:
         """Let go of the directory."""
@@ -181,7 +173,7 @@ class Run:
     def withdraw(self) -> None:
         """Let a run that has learnt nothing be no run any more, so that it can be begun anew."""
         with writing(self.path):
-            for name in (CONFIG, ENVIRONMENT):
+            for name in (CONFIG, ENVIRONMENT, RESULT, CHECKPOINT):
                 (self.path / name).unlink(missing_ok=True)
 
     def add_environment(self, environment: Mapping[str, Any]) -> None:
@@ -189,11 +181,24 @@ class Run:
         self.write(ENVIRONMENT, [*read_json(self.path, ENVIRONMENT, []), environment])
 
 
+def locked(place: Path) -> FileLock:
+    """The directory's lock, held until it is released; a `RunError` if another process has it."""
+    # The kernel lets go of the lock when its process ends, however it ends.
+    lock = FileLock(place / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunError(f"another process is at work on {place}; wait for it, or stop it") from None
+    return lock
+
+
 def has_learnt(place: Path) -> bool:
     """Whether something would be lost if the run were begun anew: at least an epoch."""
-    if (place / CHECKPOINT).exists() or (place / RESULT).exists():
-        return True
-    return any(event["event"] == "epoch" for event in read_events(place))
+    told = [event["event"] for event in read_events(place)]
+    if not told or "epoch" in told:
+        return bool(told) or (place / CHECKPOINT).exists() or (place / RESULT).exists()
+    # Joint training saves, before its first epoch, the tasks that it has let go by.
+    return any(task.get("score") is not None for task in read_result(place).get("tasks", ()))
 
 
 def taken(path: Path) -> str:

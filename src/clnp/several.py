@@ -179,7 +179,9 @@ def carry_out_together(
     failed = {name: code for name, code in codes.items() if code not in (0, STOPPED)}
     if failed:
         again = command("resume", path)
-        error = RunError(f"{', '.join(failed)} failed, see above; go on with: {again}")
+        killed = [f"{name} (signal {-code})" for name, code in failed.items() if code < 0]
+        why = f"{', '.join(killed)} killed, for want of memory perhaps; " if killed else ""
+        error = RunError(f"{', '.join(failed)} failed, see above; {why}go on with: {again}")
         error.code = USER_ERROR if set(failed.values()) == {USER_ERROR} else FAILURE
         raise error
     if len(codes) < len(jobs) or STOPPED in codes.values():

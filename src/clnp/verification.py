@@ -66,10 +66,14 @@ def verify_at(path: str, *, device: str | None, data: str | None) -> Answer:
         left = f"\n{', '.join(others)}: these promise nothing that could be verified"
         return answer, f"{text}{left if others else ''}"
     if series := read_series(place):
-        runs = [str(run_of(place, seed)) for seed in series["seeds"]]
-        checked = {run: verify_at(run, device=device, data=data) for run in runs}
-        answers = {Path(run).name: answer for run, (answer, _) in checked.items()}
-        return answers, "\n".join(f"{run}: {text}" for run, (_, text) in checked.items())
+        runs = [run_of(place, seed) for seed in series["seeds"]]
+        there = [run for run in runs if (run / RESULT).is_file()] or runs
+        checked = {run: verify_at(str(run), device=device, data=data) for run in there}
+        lines = [f"{run}: {text}" for run, (_, text) in checked.items()]
+        missing = [f"{run}: no task has ended yet" for run in runs if run not in there]
+        return {run.name: answer for run, (answer, _) in checked.items()}, "\n".join(
+            lines + missing
+        )
     return _verified(place, rebuild(place, device=device, data=data))
 
 
@@ -168,7 +172,8 @@ def restored(
     # In this order, and at once: a run that goes on writes its checkpoint first.
     result = read_result(place)
     # Tasks that have not ended may be others by now.
-    ended: dict[str, Any] = {"at_least": len(result.get("tasks", ())), "data": not absent}
+    with reading(place):
+        ended: dict[str, Any] = {"at_least": len(result.get("tasks", ())), "data": not absent}
     check_alike(described, config, place, **ended)
     if experiment.baseline is not None:
         raise RunError(
