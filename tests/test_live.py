@@ -162,6 +162,8 @@ def test_an_interval_that_makes_no_sense_shows_the_usage(seconds, capsys):
 
 
 def test_a_run_in_another_process_is_followed_to_its_end(folder):
+    # A task has to last for some intervals: an epoch takes a millisecond.
+    (folder / "small.toml").write_text(RECIPE.replace("epochs = 40", "epochs = 600"))
     watching = start("watch", "run", "--interval", "0.05")
     running = start("run", "small.toml", "--out", "run", "--quiet")
     out, error = watching.communicate(timeout=120)
