@@ -93,3 +93,10 @@ def test_a_method_of_ones_own_is_refused_where_it_cannot_be_one():
     with pytest.raises(ArgumentError, match=r"baseline\.training is a int"):
         clnp.Experiment(mlp(), x[:2], [task], baseline=Own(training=3))
     assert clnp.Experiment(mlp(), x[:2], [task], baseline=Own()).method == "own"
+
+
+def test_settings_begin_with_those_of_the_authors():
+    assert (SI().strength, SI().damping, SI().keep_optimizer) == (0.1, 0.1, False)
+    assert (HAT().s_max, HAT().strength) == (400.0, 0.75)
+    packnet = PackNet()
+    assert (packnet.prune, packnet.retrain_epochs, packnet.retrain_lr_factor) == (0.75, 10, 0.1)

@@ -327,3 +327,13 @@ def test_a_run_that_broke_off_goes_on_to_the_same_end(tmp_path, number, patience
     for each in (whole, result):
         each.pop("timings")
     assert result == whole
+
+
+def test_gates_are_remembered_at_their_steepest():
+    """Not as steep as they are at that point of an epoch."""
+    net, strategy = small(s_max=50.0)
+    embedding = [0.02, -0.01, 0.0]
+    write(net.extra["attention"], embedding)
+    strategy.scale.fill_(1.0)
+    strategy.end(0, None)
+    assert strategy.masks[0].tolist() == pytest.approx([sigmoid(50.0 * e) for e in embedding])

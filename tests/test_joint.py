@@ -1,11 +1,12 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from clnp import Experiment, LearnerConfig, Task, Training
-from clnp.baselines.joint import Joint, JointHeads, JointNet, Mixed
+from clnp.baselines.joint import Joint, JointHeads, JointNet, Judged, Mixed
 from clnp.batches import batches_of
 from clnp.errors import ArgumentError, DivergedError
 from clnp.runs import has_learnt
@@ -202,3 +203,14 @@ def test_joint_training_that_has_learnt_nothing_may_be_begun_anew(tmp_path):
     result = experiment(Joint(), lr=0.01).run(tmp_path / "run")
     assert result["finished"]
     assert has_learnt(tmp_path / "run")
+
+
+def test_all_tasks_are_judged_each_by_its_own_head():
+    net = SimpleNamespace(heads=SimpleNamespace(current=None))
+    sizes = (5, 3)
+    parts = [
+        batches_of((torch.full((size, 2), float(place)), torch.zeros(size).long()), CPU)
+        for place, size in enumerate(sizes)
+    ]
+    seen = [(net.heads.current, x[0, 0].item(), len(x)) for x, _ in Judged(net, parts).batches(4)]
+    assert seen == [(0, 0.0, 4), (0, 0.0, 1), (1, 1.0, 3)]

@@ -403,3 +403,18 @@ def test_a_run_that_broke_off_goes_on_to_the_same_end(tmp_path, event, number):
     for each in (whole, result):
         each.pop("timings")
     assert result == whole
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("cosine", "cosine"), ("constant", "constant"), ("milestones", "constant")],
+)
+def test_it_retrains_slower_and_as_the_training_goes_on(schedule, expected):
+    training = Training(epochs=40, lr=0.02, schedule=schedule, milestones=(30,), patience=5)
+    net, _ = small()
+    strategy = PackNet(retrain_epochs=7, training=training).strategy(net)
+    begin(net, strategy, "a")
+    strategy.end(0, None)
+    found = strategy.retraining().training
+    assert (found.epochs, found.schedule, found.patience) == (7, expected, 5)
+    assert found.lr == pytest.approx(0.002)
