@@ -27,9 +27,10 @@ demo: $(STAMP) ## Learn ten small tasks and forget none of them
 test: $(STAMP) ## Run the tests (not those marked slow or gpu)
 	$(RUN) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
-lint: $(STAMP) ## Check style and formatting
+lint: $(STAMP) ## Check style, formatting and the direction of imports
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(VENV)/bin/lint-imports
 
 types: $(STAMP) ## Check types
 	$(RUN) -m mypy

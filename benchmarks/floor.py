@@ -32,8 +32,8 @@ from timing import aligned, machine, markdown
 from torch import nn
 
 import clnp
-from clnp.fit import Fit, l1_rule
-from clnp.task import load
+from clnp.training.fit import Fit, l1_rule
+from clnp.training.task import load
 
 BATCH = 256
 FRACTIONS = (0.0, 0.25, 0.5, 0.75)

@@ -13,7 +13,7 @@ import torch
 from timing import machine, ratios, seconds, spread
 
 import clnp
-from clnp.progress import Progress
+from clnp.learner.progress import Progress
 
 
 class Trained(Exception):

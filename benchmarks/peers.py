@@ -31,10 +31,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
-from clnp.datasets import LabelledData, find
-from clnp.fit import Fit, l1_rule
-from clnp.streams import Permuted, permuted
-from clnp.task import load
+from clnp.data.datasets import find
+from clnp.data.labelled import LabelledData
+from clnp.data.streams import Permuted, permuted
+from clnp.training.fit import Fit, l1_rule
+from clnp.training.task import load
 
 BATCH = 256
 LR = 0.002

@@ -20,8 +20,8 @@ from timing import aligned, machine, ratios, seconds, spread
 from torch import nn
 
 import clnp
-from clnp.fit import EVALUATION_BATCH, Fit, evaluate, l1_rule
-from clnp.task import TaskData, load
+from clnp.training.fit import EVALUATION_BATCH, Fit, evaluate, l1_rule
+from clnp.training.task import TaskData, load
 
 
 @dataclass(frozen=True)

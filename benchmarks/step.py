@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
-from clnp.capture import CapturedStep
-from clnp.training import make_optimizer
+from clnp.training.cuda_graph import CapturedStep
+from clnp.training.optimizer import make_optimizer
 
 ALPHA = 1e-5
 BATCH = 256

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from clnp.environment import describe
+from clnp.runs.environment import describe
 
 
 def wait_for(device: torch.device) -> None:

@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clnp.baselines.methods import NAMES
-from clnp.compare import TABLE, rows_of, texts
-from clnp.series import aggregate, plus_minus
+from clnp.methods.registry import NAMES
+from clnp.studies.comparison import TABLE, rows_of, texts
+from clnp.studies.series import aggregate, plus_minus
 
 HERE = Path(__file__).parent
 SETTINGS = ("head", "learner", "baseline")

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from clnp import write_report
-from clnp.series import SERIES
+from clnp.studies.series import SERIES
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clnp.series import plus_minus, spread
+from clnp.studies.series import plus_minus, spread
 
 HERE = Path(__file__).parent
 PAGES = ("README.md", "docs/reproduction.md", "docs/baselines.md")

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 import clnp
 from clnp import FineTuning, LearnerConfig, Task, Training
-from clnp.baselines.methods import BASELINES
-from clnp.datasets import digits, stand_in
-from clnp.defaults import on_the_host
-from clnp.objective import accuracy
-from clnp.streams import Permuted, Split, tasks_of
-from clnp.training import check_optimizer
-from networks import ConvNet
+from clnp.data.datasets import digits, stand_in
+from clnp.data.streams import Permuted, Split, tasks_of
+from clnp.devices import on_the_host
+from clnp.methods.registry import BASELINES
+from clnp.training.objective import accuracy
+from clnp.training.optimizer import check_optimizer
+from support.networks import ConvNet
 
 DEFAULTS = (nullcontext, lambda: torch.device("meta"))
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from clnp.durations import duration
+from clnp.text import duration
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from clnp.baselines import ewc, hat, joint, packnet, si
-from clnp.errors import ArgumentError
-from clnp.identity import plain
-from clnp.settings import (
+from clnp.checks import (
     ABOVE_0,
     BETWEEN_0_AND_1,
     COUNT,
@@ -23,6 +20,9 @@ from clnp.settings import (
     strength,
     whole_number,
 )
+from clnp.errors import ArgumentError
+from clnp.methods import ewc, hat, joint, packnet, si
+from clnp.runs.fingerprint import plain
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import baselines as baselines
-    from .activity import Activity as Activity
-    from .certificate import Certificate as Certificate
-    from .checkpoint import attached as attached
-    from .config import (
-        FineTuning as FineTuning,
-        LearnerConfig as LearnerConfig,
-        TaskSettings as TaskSettings,
-    )
-    from .console import Lines as Lines
-    from .discovery import inspect as inspect
+    from . import methods as methods
+    from .core.forecast import Forecast as Forecast, forecast as forecast
+    from .core.layers.ledger import Capacity as Capacity, Ledger as Ledger
+    from .core.net import ContinualNet as ContinualNet
+    from .core.pruning.activity import Activity as Activity
+    from .core.pruning.thresholds import PruningPlan as PruningPlan
+    from .core.record import Certificate as Certificate, OpenState as OpenState
+    from .core.structure.discover import inspect as inspect
+    from .core.structure.graph import Graph as Graph
+    from .data.models import MLP as MLP, NarrowCNN as NarrowCNN, WideCNN as WideCNN
     from .errors import (
         ArgumentError as ArgumentError,
         CapacityError as CapacityError,
@@ -35,83 +34,80 @@ if TYPE_CHECKING:
         StoppedError as StoppedError,
         TaskError as TaskError,
     )
-    from .experiment import Experiment as Experiment
-    from .graph import Graph as Graph
-    from .learner import Learner as Learner
-    from .ledger import Capacity as Capacity, Ledger as Ledger
-    from .models import MLP as MLP, NarrowCNN as NarrowCNN, WideCNN as WideCNN
-    from .net import ContinualNet as ContinualNet
-    from .objective import Objective as Objective
-    from .openstate import OpenState as OpenState
-    from .outlook import Forecast as Forecast, forecast as forecast
-    from .progress import TaskReport as TaskReport
-    from .pruning import PruningPlan as PruningPlan
+    from .exports.export import export as export
+    from .learner.learner import Learner as Learner
+    from .learner.progress import TaskReport as TaskReport
     from .report.write import write_report as write_report
-    from .task import Task as Task
+    from .runs.experiment import Experiment as Experiment
+    from .runs.trackers import TrackedRun as TrackedRun, Tracker as Tracker
+    from .storage.checkpoint import attached as attached
+    from .studies.verify import verify as verify
+    from .terminal.progress import Lines as Lines
     from .trackers.mlflow import MLflow as MLflow
     from .trackers.tensorboard import TensorBoard as TensorBoard
-    from .trackers.tracker import TrackedRun as TrackedRun, Tracker as Tracker
     from .trackers.wandb import WeightsAndBiases as WeightsAndBiases
-    from .training import Training as Training
-    from .trial import export as export
-    from .verification import verify as verify
+    from .training.config import (
+        FineTuning as FineTuning,
+        LearnerConfig as LearnerConfig,
+        TaskSettings as TaskSettings,
+        Training as Training,
+    )
+    from .training.objective import Objective as Objective
+    from .training.task import Task as Task
     from .version import __version__ as __version__
 
 _FILES = {
-    "activity": ["Activity"],
-    "certificate": ["Certificate"],
-    "checkpoint": ["attached"],
-    "config": ["FineTuning", "LearnerConfig", "TaskSettings"],
-    "console": ["Lines"],
-    "discovery": ["inspect"],
-    "experiment": ["Experiment"],
+    "core.forecast": ["Forecast", "forecast"],
+    "core.layers.ledger": ["Capacity", "Ledger"],
+    "core.net": ["ContinualNet"],
+    "core.pruning.activity": ["Activity"],
+    "core.pruning.thresholds": ["PruningPlan"],
+    "core.record": ["Certificate", "OpenState"],
+    "core.structure.discover": ["inspect"],
+    "core.structure.graph": ["Graph"],
+    "data.models": ["MLP", "NarrowCNN", "WideCNN"],
     "errors": [
         "ArgumentError",
         "CapacityError",
         "CheckpointError",
         "ClnpError",
+        "DataError",
         "DivergedError",
         "ExportError",
         "ForgettingError",
         "GraphError",
         "Problem",
         "PruningError",
-        "TaskError",
-        "DataError",
         "RecipeError",
         "RunError",
         "StoppedError",
+        "TaskError",
     ],
-    "graph": ["Graph"],
-    "learner": ["Learner"],
-    "ledger": ["Capacity", "Ledger"],
-    "models": ["MLP", "NarrowCNN", "WideCNN"],
-    "net": ["ContinualNet"],
-    "objective": ["Objective"],
-    "openstate": ["OpenState"],
-    "outlook": ["Forecast", "forecast"],
-    "progress": ["TaskReport"],
-    "pruning": ["PruningPlan"],
+    "exports.export": ["export"],
+    "learner.learner": ["Learner"],
+    "learner.progress": ["TaskReport"],
     "report.write": ["write_report"],
-    "task": ["Task"],
+    "runs.experiment": ["Experiment"],
+    "runs.trackers": ["TrackedRun", "Tracker"],
+    "storage.checkpoint": ["attached"],
+    "studies.verify": ["verify"],
+    "terminal.progress": ["Lines"],
     "trackers.mlflow": ["MLflow"],
     "trackers.tensorboard": ["TensorBoard"],
-    "trackers.tracker": ["TrackedRun", "Tracker"],
     "trackers.wandb": ["WeightsAndBiases"],
-    "trial": ["export"],
-    "training": ["Training"],
-    "verification": ["verify"],
+    "training.config": ["FineTuning", "LearnerConfig", "TaskSettings", "Training"],
+    "training.objective": ["Objective"],
+    "training.task": ["Task"],
     "version": ["__version__"],
 }
 _HOMES = {name: file for file, names in _FILES.items() for name in names}
 
-__all__ = sorted([*_HOMES, "baselines"])
+__all__ = sorted([*_HOMES, "methods"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "baselines":
-        import_module(".baselines.methods", __name__)  # Which imports every one of them.
-        return import_module(".baselines", __name__)
+    if name == "methods":
+        return import_module(".methods", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,5 +1,5 @@
 """`python -m clnp` is `clnp`."""
 
-from .cli import run
+from clnp.cli.app import run
 
 run()

@@ -1,12 +1,13 @@
-"""The device that a run is on, and its threads."""
+"""Find the device that a run uses, set its threads, and set aside a default device of the user."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from .errors import ArgumentError
+from clnp.errors import ArgumentError
 
 
 def find_device(name: str | None) -> torch.device:
@@ -30,3 +31,14 @@ def use_threads(device: torch.device, before: Mapping[str, Any]) -> None:
     num_threads = before.get("num_threads")
     if device.type == "cpu" and type(num_threads) is int and 1 <= num_threads <= 1024:
         torch.set_num_threads(num_threads)
+
+
+def on_the_host() -> contextlib.AbstractContextManager[Any]:
+    """Tensors that are made inside without a device are on the CPU, whatever default is set.
+
+    For code of PyTorch that counts on it: data loaders draw with generators of the CPU, and
+    optimizers keep the number of steps there.
+    """
+    if torch.get_default_device().type == "cpu":
+        return contextlib.nullcontext()  # Every operation inside would take longer.
+    return torch.device("cpu")

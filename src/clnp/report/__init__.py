@@ -1,1 +1,1 @@
-"""What a run, a series or a comparison has come to, as one page and figures for a paper."""
+"""Runs, series and comparisons as one HTML page and figures for a paper."""

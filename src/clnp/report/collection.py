@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..compare import read_comparison
-from ..errors import RunError
-from ..ours import OURS
-from ..runs import CONFIG, EVENTS, again, command, expanded
-from ..series import SERIES, read_series, run_of
-from .history import RunHistory, TaskHistory, name_of, read_run
+from clnp.errors import RunError
+from clnp.methods.method import OURS
+from clnp.runs.directory import CONFIG, EVENTS, again, command, expanded
+from clnp.runs.records import RunHistory, TaskHistory, flat, mappings, name_of, read_run, sequence
+from clnp.studies.comparison import read_comparison
+from clnp.studies.series import SERIES, read_series, run_of
+
 from .labels import clean
-from .values import flat, mappings, sequence
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from clnp.runs.records import Epoch, TaskHistory
+
 from .collection import Collection, Member
-from .history import Epoch, TaskHistory
 from .labels import clean, shortened
 from .measures import over_runs
 from .panels import task_panels

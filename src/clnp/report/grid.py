@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
+from clnp.runs.records import CandidateHistory
+
 from .collection import Collection, Member
-from .history import CandidateHistory
 from .labels import clean, shortened
 from .measures import Spread, spread_of
 from .picture import Cell, Picture, Table, counted, name_tasks, new_figure

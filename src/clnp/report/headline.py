@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from ..durations import duration
-from ..metrics import forgetting
-from ..ours import OURS
-from ..outlook import RECENT
-from ..summary import AS_GOOD
+from clnp.core.forecast import RECENT
+from clnp.methods.method import OURS
+from clnp.runs.metrics import forgetting
+from clnp.runs.records import RunHistory
+from clnp.terminal.summary import AS_GOOD
+from clnp.text import duration
+
 from . import markup
 from .collection import Collection, Member
-from .history import RunHistory
 from .labels import clean, shortened
 from .measures import columns, free_share, spread_of, tightest
 from .picture import Cell, Table, counted, in_words

@@ -7,13 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
-from ..compare import ALONE, COLUMNS, LEARNT, figures
-from ..ledger import free_fraction
-from ..metrics import average
-from ..series import plus_minus, spread
+from clnp.core.layers.ledger import free_fraction
+from clnp.runs.metrics import average
+from clnp.runs.records import RunHistory, TaskHistory, sequence
+from clnp.studies.comparison import ALONE, COLUMNS, LEARNT, figures
+from clnp.studies.series import plus_minus, spread
+
 from .collection import Collection, Member
-from .history import RunHistory, TaskHistory
-from .values import sequence
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..version import __version__
+from clnp.version import __version__
+
 from . import markup
 from .accuracy import draw_average, draw_scores
 from .capacity import draw_usage

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from ..durations import duration
+from clnp.runs.records import RunHistory, flat
+from clnp.text import duration
+
 from . import markup
 from .collection import Collection, Member, settings_of
-from .history import RunHistory
 from .labels import clean
 from .picture import Cell, Table
-from .values import flat
 
 MOST_CONFIGS = 12
 

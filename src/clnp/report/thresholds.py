@@ -8,8 +8,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import SymmetricalLogLocator
 
+from clnp.runs.records import Point, Pruning
+
 from .collection import Collection, Member
-from .history import Point, Pruning
 from .labels import clean, shortened
 from .panels import task_panels
 from .picture import Cell, Picture, Table, add_legend, counted, member_colours, seeds_of

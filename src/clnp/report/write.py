@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..atomic import replace_file
-from ..errors import ArgumentError, RunError
-from ..runs import expanded
+from clnp.errors import ArgumentError, RunError
+from clnp.runs.directory import expanded
+from clnp.storage.atomic import replace_file
 
 if TYPE_CHECKING:
     from .picture import Picture, Table

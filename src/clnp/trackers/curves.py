@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..events import Event
-from ..metrics import average, backward_transfer, forgetting
+from clnp.runs.metrics import average, backward_transfer, forgetting
+from clnp.training.events import Event
 
 NAME_LENGTH = 40
 """Characters of a task's name that are shown; its number tells it from others."""

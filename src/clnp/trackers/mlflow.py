@@ -10,10 +10,11 @@ from typing import Any
 
 from filelock import FileLock
 
-from ..errors import StoppedError
-from ..events import Event
+from clnp.errors import StoppedError
+from clnp.runs.trackers import TrackedRun, note, recall, require
+from clnp.training.events import Event
+
 from .curves import Curves, Point, Table, settings
-from .tracker import TrackedRun, note, recall, require
 
 FLUSH_SECONDS = 5.0
 """How often curves are sent: a request for each epoch could take longer than the epoch."""

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Sequence
 
+from clnp.runs.trackers import Tracker, require
+
 from .mlflow import MLflow
 from .tensorboard import TensorBoard
-from .tracker import Tracker, require
 from .wandb import WeightsAndBiases
 
 NAMES = ("tensorboard", "mlflow", "wandb")

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..events import Event
+from clnp.runs.trackers import TrackedRun, require
+from clnp.training.events import Event
+
 from .curves import ALL, Curves, Point, settings
-from .tracker import TrackedRun, require
 
 DIRECTORY = "tensorboard"
 SUFFIX = ".clnp"

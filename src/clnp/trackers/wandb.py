@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from ..events import Event
+from clnp.runs.trackers import TrackedRun, note, recall, require
+from clnp.training.events import Event
+
 from .curves import Curves, Point, Table
-from .tracker import TrackedRun, note, recall, require
 
 
 class WeightsAndBiases:

@@ -1,0 +1,142 @@
+"""Checks of what a user gives: kinds of settings, their bounds, and lists."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from numpy import ndarray
+from torch import Tensor
+
+from clnp.errors import ArgumentError
+
+Kind = Callable[[str, object], Any]
+"""A setting of what was given for it, whose name comes first; an `ArgumentError` if it is none."""
+LARGEST = 3e38
+"""Beyond this, a number is no float32."""
+
+
+def number(argument: str, value: object) -> float:
+    """The value as a float of Python's own: seeds and JSON know 1 and 1.0 apart."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _refused(argument, value, "a number")
+    return float(value)
+
+
+def whole_number(argument: str, value: object) -> int:
+    """The value as a whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise _refused(argument, value, "a whole number")
+    return int(value)
+
+
+def strength(argument: str, value: object) -> float | dict[str, float]:
+    """An alpha in plain numbers: one for all layers, or one for each."""
+    if isinstance(value, Mapping):
+        return {name: number(f"{argument} of {name}", each) for name, each in value.items()}
+    return number(argument, value)
+
+
+def within(kind: Kind, holds: Callable[[Any], bool], expected: str) -> Kind:
+    """The kind within bounds; `expected` says all that it has to be."""
+
+    def bounded(argument: str, value: object) -> Any:
+        try:
+            settled = kind(argument, value)
+        except ArgumentError as error:
+            raise _refused(argument, value, expected) from error
+        if not holds(settled):
+            raise _refused(argument, value, expected)
+        return settled
+
+    return bounded
+
+
+def one_of(*names: str) -> Kind:
+    """One of these texts."""
+    expected = f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
+
+    def named(argument: str, value: object) -> object:
+        if not isinstance(value, str) or value not in names:
+            raise _refused(argument, value, expected)
+        return value
+
+    return named
+
+
+def optional(kind: Kind) -> Kind:
+    """The kind, or None, which says nothing."""
+    return lambda argument, value: None if value is None else kind(argument, value)
+
+
+def several(kind: Kind) -> Kind:
+    """Values of the kind in a tuple, whatever holds them; None, which says nothing, stays."""
+
+    def listed(argument: str, values: object) -> tuple[Any, ...] | None:
+        given = values.tolist() if isinstance(values, Tensor | ndarray) else values
+        if given is None:
+            return None
+        if isinstance(given, Real | Mapping):
+            message = f"{argument} is {given!r}; give a list, {argument}=[{given!r}]"
+            raise ArgumentError(message, argument=argument)
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            message = f"{argument} is {given!r}; give a list of numbers"
+            raise ArgumentError(message, argument=argument)
+        return tuple(kind(f"one of {argument}", value) for value in given)
+
+    return listed
+
+
+ABOVE_0 = within(number, lambda value: 0 < value < LARGEST, "a finite number above 0")
+FROM_0 = within(number, lambda value: 0 <= value < math.inf, "a finite number, 0 or more")
+FROM_1 = within(number, lambda value: 1 <= value < math.inf, "a finite number, 1 or more")
+BETWEEN_0_AND_1 = within(number, lambda value: 0 < value < 1, "a number between 0 and 1")
+COUNT = within(whole_number, lambda value: value >= 1, "a whole number, 1 or more")
+COUNT_FROM_0 = within(whole_number, lambda value: value >= 0, "a whole number, 0 or more")
+
+
+def settle(settings: object, kinds: Mapping[str, Kind], *, where: str = "") -> None:
+    """Put in place of what a frozen dataclass was given what its kind makes of it, by name.
+
+    An `ArgumentError` has `where` before its message.
+    """
+    for name, kind in kinds.items():
+        try:
+            object.__setattr__(settings, name, kind(name, getattr(settings, name)))
+        except ArgumentError as error:
+            message = f"{where}: {error}" if where else str(error)
+            raise ArgumentError(message, argument=name) from error
+
+
+def _refused(argument: str, value: object, expected: str) -> ArgumentError:
+    return ArgumentError(f"{argument} is {value!r}; it must be {expected}", argument=argument)
+
+
+def check_kind(argument: str, value: object, kind: type, what: str) -> None:
+    """Raise an `ArgumentError` unless the value is of that kind."""
+    if not isinstance(value, kind):
+        message = f"{argument} is a {type(value).__name__}; it must be {what}"
+        raise ArgumentError(message, argument=argument)
+
+
+def listed(
+    argument: str, values: object, fits: Callable[[object], bool], *, what: str
+) -> list[Any]:
+    """The values in a list; an `ArgumentError` if one of them does not fit, or is given alone."""
+    if fits(values) or isinstance(values, str) or not isinstance(values, Iterable):
+        message = f"{argument} is a {type(values).__name__}; give a list of {what}"
+        raise ArgumentError(message, argument=argument)
+    found = list(values)
+    for value in found:
+        if not fits(value):
+            message = f"{argument} holds a {type(value).__name__}; give a list of {what}"
+            raise ArgumentError(message, argument=argument)
+    return found
+
+
+def number_of_seconds(argument: str, value: object) -> float:
+    """The value as a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
+        message = f"{argument} is {value!r}; it must be a number of seconds, 0 or more"
+        raise ArgumentError(message, argument=argument)
+    return float(value)

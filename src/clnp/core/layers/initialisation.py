@@ -1,0 +1,87 @@
+"""Where the weights of a new layer begin."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from clnp.core.structure.surgery import plain_layer
+from clnp.errors import ArgumentError, unknown_name
+
+Initialise = Callable[[nn.Module], object]
+"""Called with a new layer, changes its weights in place; what it leaves is as its class made it."""
+Initial = nn.Module | Initialise | None
+"""A model whose weights are taken, a function of every new layer, or the layers' own way."""
+
+
+def glorot(layer: nn.Module) -> None:
+    """Weights uniform with variance 2 / (inputs + outputs), biases 0, as Keras has them."""
+    weight: Any = getattr(layer, "weight", None)
+    if weight is None or weight.ndim < 2:
+        return  # A norm, or a PReLU.
+    nn.init.xavier_uniform_(weight)
+    bias: Any = getattr(layer, "bias", None)
+    if bias is not None:
+        nn.init.zeros_(bias)
+
+
+INITIALISATIONS: Mapping[str, Initialise | None] = {"pytorch": None, "glorot": glorot}
+
+
+def initialisation(chosen: str | Initialise) -> Initialise | None:
+    """The initialisation of that name, or the one that is given; None is PyTorch's own."""
+    if not isinstance(chosen, str):
+        if callable(chosen) and not isinstance(chosen, nn.Module):
+            return chosen
+        raise ArgumentError(
+            f"initialisation is {chosen!r}; it must be a name, or a function of a layer",
+            argument="initialisation",
+        )
+    if chosen not in INITIALISATIONS:
+        message = unknown_name("initialisation", chosen, INITIALISATIONS)
+        raise ArgumentError(message, argument="initialisation")
+    return INITIALISATIONS[chosen]
+
+
+def initial_at(initial: Initial, path: str) -> Initial:
+    """What initialises the layer at that path: of a model, its layer there."""
+    return initial.get_submodule(path) if isinstance(initial, nn.Module) else initial
+
+
+def starting_layer(initial: Initial, like: nn.Module, *, num_outputs: int, num_inputs: int) -> Any:
+    """A layer with the weights to begin with: a given one, or a new one like `like`."""
+    if isinstance(initial, nn.Module):
+        return initial
+    made = plain_layer(like, num_outputs=num_outputs, num_inputs=num_inputs)
+    initialise(made, initial)
+    return made
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, how: Initialise | None) -> None:
+    """Initialise a module anew that knows how to, as its class does and then in that way."""
+    reset: Any = getattr(module, "reset_parameters", None)
+    if reset is None:
+        return
+    reset()
+    if how is None or not [*module.parameters(recurse=False)]:
+        return  # One without weights of its own only resets its layers.
+    before = _shapes(module)
+    how(module)
+    after = _shapes(module)
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            raise ArgumentError(
+                f"the initialisation made {name} of a {type(module).__name__} "
+                f"{after.get(name, 'nothing')}; it was {before.get(name, 'nothing')}, and only its "
+                "values may change"
+            )
+
+
+def _shapes(module: nn.Module) -> dict[str, str]:
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        name: f"{list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+        for name, tensor in tensors.items()
+    }

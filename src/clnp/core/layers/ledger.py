@@ -1,0 +1,199 @@
+"""Who owns which neuron: the width of every group after every task. Pure Python.
+
+Neurons are kept sorted by owner, so the neurons that task t reads are a prefix of each group and
+one number for each group and task says everything:
+
+    group   size    after "a"   after "b"
+    fc1     2000    120         180          a owns 0..119, b owns 120..179, 1820 are free
+    fc2     2000     60         125
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from clnp.errors import ArgumentError, TaskError, unknown_name
+
+
+@dataclass(frozen=True)
+class Row:
+    """One ended task: cumulative width and number of reused neurons of each group.
+
+    `reused[g]` is None where it was not measured.
+    """
+
+    task: str
+    widths: Mapping[str, int]
+    reused: Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """The task that is being learnt; `reused` is known once it has been pruned by a plan."""
+
+    name: str
+    num_outputs: int
+    reused: Mapping[str, int | None] | None = None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The size of each group and a row for each ended task; every change gives a new ledger."""
+
+    sizes: Mapping[str, int]
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The ended tasks, in order."""
+        return tuple(row.task for row in self.rows)
+
+    def row(self, task: str) -> Row:
+        """The row of an ended task."""
+        return self.rows[self.index(task)]
+
+    def index(self, task: str) -> int:
+        """The place of an ended task in the order in which they were learnt."""
+        if task not in self.tasks:
+            raise TaskError(unknown_name("task", task, self.tasks))
+        return self.tasks.index(task)
+
+    def claimed(self) -> dict[str, int]:
+        """How many neurons of each group are frozen."""
+        return dict(self.rows[-1].widths) if self.rows else dict.fromkeys(self.sizes, 0)
+
+    def free(self) -> dict[str, int]:
+        """How many neurons of each group nobody owns."""
+        claimed = self.claimed()
+        return {group: size - claimed[group] for group, size in self.sizes.items()}
+
+    def before(self, task: str) -> dict[str, int]:
+        """How many neurons of each group were frozen when the task began."""
+        return replace(self, rows=self.rows[: self.index(task)]).claimed()
+
+    def widths(self, task: str) -> tuple[dict[str, int], dict[str, int]]:
+        """The frozen neurons of each group before and after the task."""
+        return self.before(task), dict(self.row(task).widths)
+
+    def claim(
+        self, task: str, counts: Mapping[str, int], reused: Mapping[str, int | None] | None = None
+    ) -> "Ledger":
+        """The ledger after `task` has claimed `counts[g]` free neurons of each group."""
+        free = self.free()
+        for group, count in counts.items():
+            if not 0 <= count <= free[group]:
+                raise ArgumentError(
+                    f"{task} claims {count} neurons of {group}, {free[group]} are free"
+                )
+        widths = {g: width + counts.get(g, 0) for g, width in self.claimed().items()}
+        # Where nothing was frozen before, nothing can be reused.
+        owned = self.claimed()
+        known = {g: (reused or {}).get(g) if owned[g] else 0 for g in self.sizes}
+        return replace(self, rows=(*self.rows, Row(task, widths, known)))
+
+    def widen(self, extra: Mapping[str, int]) -> "Ledger":
+        """The ledger with `extra[g]` more free neurons in each group g."""
+        return replace(self, sizes={g: size + extra.get(g, 0) for g, size in self.sizes.items()})
+
+    def capacity(self) -> "Capacity":
+        """New, reused and free neurons for each group and task."""
+        usages = []
+        claimed = dict.fromkeys(self.sizes, 0)
+        for row in self.rows:
+            for group, size in self.sizes.items():
+                new = row.widths[group] - claimed[group]
+                free = size - row.widths[group]
+                usages.append(Usage(row.task, group, new, row.reused[group], free))
+            claimed = dict(row.widths)
+        return Capacity(MappingProxyType(dict(self.sizes)), tuple(usages))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists that `from_json` reads back."""
+        return {
+            "sizes": dict(self.sizes),
+            "rows": [
+                {"task": row.task, "widths": dict(row.widths), "reused": dict(row.reused)}
+                for row in self.rows
+            ],
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "Ledger":
+        """The ledger that `to_json` wrote."""
+        rows = tuple(Row(r["task"], r["widths"], r["reused"]) for r in record["rows"])
+        return Ledger(record["sizes"], rows)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one task took of one group, and what it left free of the group as it is now."""
+
+    task: str
+    group: str
+    new: int
+    reused: int | None
+    free: int
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How full each group is and who filled it; `print` shows a table."""
+
+    sizes: Mapping[str, int]
+    usages: tuple[Usage, ...] = field(default=())
+
+    def of(self, task: str, group: str) -> Usage:
+        """The entry for one task and group."""
+        for usage in self.usages:
+            if (usage.task, usage.group) == (task, group):
+                return usage
+        raise ArgumentError(f"nothing is known about task {task!r} in group {group!r}")
+
+    @property
+    def free(self) -> dict[str, int]:
+        """How many neurons of each group nobody owns."""
+        left = dict(self.sizes)
+        for usage in self.usages:
+            left[usage.group] -= usage.new
+        return left
+
+    @property
+    def free_fraction(self) -> float:
+        """The fraction of free neurons, averaged over the groups."""
+        return free_fraction(self.free, self.sizes)
+
+    def __str__(self) -> str:
+        tasks = list(dict.fromkeys(usage.task for usage in self.usages))
+        cell = {
+            (u.task, u.group): f"{u.new} + {'?' if u.reused is None else u.reused}"
+            for u in self.usages
+        }
+        rows = [["group", "neurons", *tasks, "free"]]
+        for group, size in self.sizes.items():
+            left = self.free[group]
+            share = f"{left} ({100 * left / size:.0f} %)"
+            rows.append([group, str(size), *(cell[task, group] for task in tasks), share])
+        legend = "each task: new + reused neurons" if tasks else "no task has ended yet"
+        return f"{aligned(rows)}\n({legend})"
+
+
+def free_fraction(free: Mapping[str, int], sizes: Mapping[str, int]) -> float:
+    """The fraction of free neurons, averaged over the groups.
+
+    A small group counts as much as a large one, because the narrow layers are those that fill up.
+    """
+    return sum(free[group] / size for group, size in sizes.items()) / len(sizes)
+
+
+def aligned(rows: Iterable[Iterable[str]]) -> str:
+    """Rows of cells as text, the first column to the left and the others to the right."""
+    table = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    )

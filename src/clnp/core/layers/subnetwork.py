@@ -1,0 +1,30 @@
+"""A task as a plain narrow module, with no trace of clnp in it."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from clnp.core.structure.surgery import is_mixing, original, plain_layer, with_layers
+
+from .stage import Tensors
+
+
+def subnetwork(model: nn.Module, layers: Mapping[str, Tensors]) -> nn.Module:
+    """A copy of `model` whose layers at the given paths are plain and hold copies of these tensors.
+
+    It is in evaluation mode, as the ended task is, and asks for no gradients: PyTorch may compute a
+    layer that does in another way, whose last bits differ.
+    """
+    plain = {path: _filled(model.get_submodule(path), tensors) for path, tensors in layers.items()}
+    made = with_layers(model, plain).requires_grad_(False)
+    made.eval()
+    return made
+
+
+def _filled(layer: nn.Module, tensors: Tensors) -> nn.Module:
+    any_tensor: Tensor = tensors.get("weight", tensors.get("running_mean"))  # type: ignore[assignment]
+    num_inputs = any_tensor.shape[1] if is_mixing(layer) else len(any_tensor)
+    made = plain_layer(layer, num_outputs=len(any_tensor), num_inputs=num_inputs)
+    state = made.state_dict()
+    made.load_state_dict({**state, **{name: tensor.detach() for name, tensor in tensors.items()}})
+    return original(layer, made)

@@ -1,0 +1,594 @@
+"""`ContinualNet`: one network of fixed size that learns task after task and forgets nothing."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import wraps
+from numbers import Integral
+from os import PathLike
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from clnp.core.layers.body import Body, eagerly, run_all
+from clnp.core.layers.initialisation import Initial, initialisation
+from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
+from clnp.core.layers.stage import CHANGES
+from clnp.core.layers.subnetwork import subnetwork
+from clnp.core.pruning.activity import Activity, measured
+from clnp.core.pruning.recalibrate import recalibrate as recalibrate_norms
+from clnp.core.pruning.subsets import Candidates, evaluation
+from clnp.core.pruning.thresholds import (
+    KEEP_ALL,
+    Neurons,
+    PruningPlan,
+    checked_score,
+    extra_by_group,
+    kept_by,
+    num_kept,
+    plan,
+    threshold_by_group,
+)
+from clnp.core.structure.axis import has_input
+from clnp.core.structure.discover import discover
+from clnp.core.structure.graph import Graph
+from clnp.errors import (
+    ArgumentError,
+    CapacityError,
+    CheckpointError,
+    DivergedError,
+    GraphError,
+    Problem,
+    PruningError,
+    TaskError,
+)
+from clnp.storage import checkpoint
+
+from .forecast import Forecast, forecast
+from .penalty import add_l1_gradient, l1_penalty
+from .record import Certificate, Description, OpenState, Record, certify, identity
+
+Net = TypeVar("Net", bound="GuardedNet")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def in_turn(
+    method: Callable[Concatenate[Net, Given], Result],
+) -> Callable[Concatenate[Net, Given], Result]:
+    """A method that waits for what other threads do to the network, and they for it."""
+
+    @wraps(method)
+    def run(net: Net, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with net._body.lock:
+            return method(net, *args, **kwargs)
+
+    return run
+
+
+class GuardedNet(nn.Module):
+    """A module whose ended tasks outlive what is done to modules: converted, emptied, loaded."""
+
+    graph: Graph
+    head: str
+    ledger: Ledger
+    _body: Body
+    _open: OpenTask | None
+    _certificates: tuple[Certificate, ...]
+    _description: Description
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The ended tasks, in order."""
+        return self.ledger.tasks
+
+    @property
+    def open_task(self) -> str | None:
+        """The task that is being learnt."""
+        return self._open.name if self._open else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self._body.head.like.device
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """What each ended task read when it ended, hashed."""
+        return {certificate.task: certificate for certificate in self._certificates}
+
+    @in_turn
+    def verify(self) -> None:
+        """Recompute every certificate; a `ForgettingError` names task and tensor that changed."""
+        for certificate in self._certificates:
+            certificate.check(self._certify(certificate.task))
+
+    def _certify(self, task: str) -> Certificate:
+        reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
+        return certify(self.ledger.row(task), reads)
+
+    def record(self) -> Record:
+        """Everything about the network but its tensors and its model's code."""
+        return Record(
+            graph=self.graph,
+            head=self.head,
+            description=self._description,
+            ledger=self.ledger,
+            certificates=self._certificates,
+            num_outputs=self._body.head.outputs(len(self.ledger.rows)),
+            open_task=self._open,
+            open_free=dict(self._body.stage.free),
+        )
+
+    def get_extra_state(self) -> Tensor:
+        """What a state dict must agree on to be loaded: ledger, open task, certificates."""
+        return identity(self.record())
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse the state dict of a network that has learnt something else."""
+        if not torch.equal(state.cpu(), self.get_extra_state()):
+            raise TaskError(
+                "this state dict is of a network with another ledger: other tasks, widths or "
+                "frozen weights. Use net.save(path) and ContinualNet.load(path, model)"
+            )
+
+    @in_turn
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        """As for any module; it can be loaded into the same network in the same state only."""
+        return super().state_dict(*args, **options)
+
+    @in_turn
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state dict of this network; one that cannot prove to be of it is refused."""
+        if self.ledger.rows and "_extra_state" not in state_dict:
+            raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
+        if "_extra_state" in state_dict:
+            self.set_extra_state(state_dict["_extra_state"])
+        for name in self._body.changed_by(state_dict, "model."):
+            raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
+        if assign:
+            for name, tensor in self.state_dict().items():
+                given = state_dict.get(name, tensor)
+                self._body.stage.check_dtype(tensor.dtype, given.dtype)
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the open task trains, by name; nothing between tasks."""
+        found = super().named_parameters(*args, **options)
+        return (each for each in found if each[1] is not self._body.head.like)
+
+    @in_turn
+    def train(self, mode: bool = True) -> Self:
+        """As for any module, but not in the middle of another thread's pass."""
+        return super().train(mode)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
+    ) -> None:
+        *_, errors = args
+        for name in self._body.changed_constants(state_dict, f"{prefix}model."):
+            errors.append(CHANGES.format(name))
+            state_dict[name] = self._body.constant(name.removeprefix(f"{prefix}model."))
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Refused once a task has ended: it would leave nothing of it."""
+        if self.ledger.rows:
+            raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
+        return super().to_empty(device=device, recurse=recurse)
+
+    def extra_repr(self) -> str:
+        """Head, tasks and free neurons in one line."""
+        free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
+        return (
+            f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._body.stage.check_conversion(self._body.head.like, fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+class ContinualNet(GuardedNet):
+    """A copy of `model` that learns one task after the other with exactly zero forgetting.
+
+    `example_input` is one batch that `model` accepts (a tensor, a tuple of positional inputs, or a
+    dictionary of keyword inputs); it is run to find out which layers share neurons. `head` is
+    "multi" (every task has outputs of its own) or "single" (all tasks share them). `classifier` is
+    the path of the layer that makes the outputs, where it is not the last one to run.
+
+        net.begin_task("a"); train net.parameters(); net.end_task(plan); net(x, task="a")
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_input: Any,
+        *,
+        head: Literal["multi", "single"] = "multi",
+        classifier: str | None = None,
+    ) -> None:
+        if head not in ("multi", "single"):
+            raise ArgumentError(f"head is {head!r}; it must be 'multi' or 'single'")
+        graph = discover(model, example_input, classifier=classifier)
+        self._assemble(model, graph, head)
+
+    def _assemble(self, model: nn.Module, graph: Graph, head: str) -> None:
+        if head == "single" and has_input(graph.sites[graph.classifier].columns):
+            found = "the classifier reads the network's input, which every task would have to share"
+            raise GraphError([Problem(graph.classifier, found, 'Use head="multi"')])
+        super().__init__()
+        self.graph = graph
+        self.head = head
+        self.ledger = Ledger(dict(graph.groups))
+        self._body = Body(model, graph, shared_head=head == "single")
+        self.model = self._body.model
+        self._description = Description.of(model)
+        self._open: OpenTask | None = None
+        self._certificates: tuple[Certificate, ...] = ()
+        self.train(model.training)
+
+    @in_turn
+    def open_state(self) -> OpenState:
+        """A copy of the open task as it is now, for `set_open_state`."""
+        task, stage = self._need_open("open_state"), self._body.stage
+        return OpenState(task, stage.free, stage.frozen, self._body.take())
+
+    @in_turn
+    def set_open_state(self, state: OpenState) -> None:
+        """Put the open task back to where the copy was taken; its Parameters are new."""
+        task = self._need_open("set_open_state")
+        if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
+            raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
+        if dict(state.frozen) != self._body.stage.frozen:
+            raise TaskError("the copy was taken before another task ended; begin the task anew")
+        self._body.put(state.free, state.tensors)
+        self._open = state.task
+
+    def forward(self, *args: Any, task: str | None = None, **kwargs: Any) -> Any:
+        """The outputs of an ended task, or of the open one when no task is named.
+
+        An ended task always runs in evaluation mode; the open one in the mode of the network.
+        """
+        if task is None or task == self.open_task:
+            if self._open is None:
+                raise TaskError(
+                    "no task is open: name one of the ended tasks, net(x, task=...), "
+                    f"or begin one. Ended: {', '.join(self.tasks) or 'none'}"
+                )
+            return self._body.run_open(args, kwargs)
+        place = self.ledger.index(task), *self.ledger.widths(task)
+        return eagerly(lambda: self._body.run_task(*place, args=args, kwargs=kwargs))
+
+    def predict_all(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The outputs of every ended task, by name; each neuron is computed once for all of them.
+
+        `{task: net(x, task=task) for task in net.tasks}` up to rounding, since products of other
+        shapes round otherwise: for those exact bits, run the tasks one by one. What it returns for
+        a task is bit-identical for ever too, and reads nothing of a later task.
+        """
+
+        def run() -> dict[str, Any]:
+            with self._body.lock:
+                return run_all(self._body, self.ledger, args=args, kwargs=kwargs)
+
+        return eagerly(run)
+
+    @in_turn
+    def begin_task(
+        self, name: str, num_outputs: int | None = None, *, initial: Initial | str = None
+    ) -> None:
+        """Open a task in all free neurons, whose weights are initialised anew.
+
+        `num_outputs` is the classifier's own unless given. `initial` is "glorot", or a function
+        that changes a new layer in place, each as wide as the task sees it, after its class has
+        initialised it; or, for the first task, a model like the one that the network was made
+        from, with weights to start from (pretrained ones, say).
+        """
+        self._need_closed("begin_task")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise ArgumentError(f"the name of a task is {name!r}; it must be a line of text")
+        if name in self.tasks:
+            raise TaskError(f"task {name!r} has ended already; give the new task another name")
+        own = self._body.head.most_outputs
+        num_outputs = checked_outputs(num_outputs, own=own, single=self.head == "single")
+        if isinstance(initial, str):
+            initial = initialisation(initial)
+        free = self.ledger.free()
+        if self.head == "single":
+            check_room(name, {group: free[group] for group in self._body.head_groups})
+        check_initial(
+            initial,
+            self._description,
+            is_first=not self.tasks,
+            widened=dict(self.ledger.sizes) != dict(self.graph.groups),
+            fits=num_outputs <= own,
+        )
+        with self._body.undone_on_error():
+            self._body.open(free, num_outputs, initial=initial)
+        self._open = OpenTask(name, num_outputs)
+
+    @in_turn
+    def abandon_task(self) -> None:
+        """Give the open task up; the network is as it was before `begin_task`."""
+        self._need_open("abandon_task")
+        self._body.close(claim=False, index=len(self.tasks))
+        self._open = None
+
+    def l1_penalty(self, alpha: float | Mapping[str, float]) -> Tensor:
+        """alpha times the sum of |w| over the weights that the open task trains (Alg. 1, line 3).
+
+        With a mapping, alpha of each layer by its path, or by that of a module that contains it;
+        layers that it does not name have none. Biases and BatchNorm are not penalised.
+        """
+        self._need_open("l1_penalty")
+        return l1_penalty(self._body, alpha)
+
+    def add_l1_gradient(self, alpha: float | Mapping[str, float]) -> None:
+        """Add the gradient of `l1_penalty(alpha)`, alpha sign(w), to what `backward` has left.
+
+        The same step as with the penalty in the loss, in fewer operations.
+        """
+        self._need_open("add_l1_gradient")
+        add_l1_gradient(self._body, alpha)
+
+    def measure_activity(self, batches: Iterable[Any]) -> Activity:
+        """Mean |activation| of every neuron over `batches`, in evaluation mode.
+
+        A batch is a tensor, or a tuple or list whose first element is the input.
+        """
+        self._need_open("measure_activity")
+        return measured(self._body, batches)
+
+    def measure_contribution(self, batches: Iterable[Any]) -> Activity:
+        """How much every neuron gives to those that read it, from 0 to 1, in evaluation mode.
+
+        Pruned as activity is; a threshold of 0.05 cuts the neurons of each group that together
+        give 5 % of what is received from the group. It tells which neurons nobody listens to,
+        which activity cannot behind BatchNorm.
+        """
+        self._need_open("measure_contribution")
+        return measured(self._body, batches, contribution=True)
+
+    def plan_pruning(
+        self,
+        activity: Activity,
+        score: Callable[..., float] | None = None,
+        *,
+        margin: float | None = None,
+        best: float | None = None,
+        thresholds: float | Mapping[str, float] | None = None,
+        per_layer: bool = False,
+        resolution: int | None = 10,
+        recalibrate: Iterable[Any] | None = None,
+    ) -> PruningPlan:
+        """The fewest neurons, by a threshold on activity, that keep the score within the margin.
+
+        `score` is handed the pruned network as `predict(x) -> outputs` and gives a number, higher
+        is better. If it takes `at_least` too, it is told what is needed, and may give any number
+        below that as soon as it is out of reach. The plan has the highest threshold at which the
+        score is at least `best` - `margin`; `best` is the score of the unpruned network unless
+        given. `per_layer=True` goes on to raise the threshold of each group as far as the margin
+        allows. The search tries `resolution` thresholds from the top, and halves the gap above the
+        first that holds; None tries all. The weights must stay as they are meanwhile.
+
+        BatchNorm fits the network as it was trained; with batches to `recalibrate` on, a few
+        hundred samples, it is recalibrated for every set of neurons before that is scored. Fewer
+        are enough then, and what is planned is what `end_task(recalibrate=...)` comes to.
+
+        `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
+        that fire, and a group that is not named keeps all.
+        """
+        task = self._need_open("plan_pruning")
+        if not isinstance(activity, Activity) or activity.num_free() != self._body.stage.free:
+            raise PruningError(
+                "this activity does not belong to the open task as it is now; measure it again"
+            )
+        if score is not None and not callable(score):
+            raise ArgumentError(f"score is {score!r}; it must be a function of predict")
+        explicit = None
+        if thresholds is not None:
+            explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
+        return plan(
+            activity,
+            None if score is None else evaluation(self._body, score, recalibrate),
+            task=task.name,
+            thresholds=explicit,
+            margin=margin,
+            best=best,
+            per_layer=per_layer,
+            resolution=resolution,
+        )
+
+    def unpruned_score(
+        self, score: Callable[..., float], *, recalibrate: Iterable[Any] | None = None
+    ) -> float:
+        """What `score` says of the open task with all neurons that it has.
+
+        Computed the way that `plan_pruning` computes pruned ones, which may differ from `net(x)`
+        in the last bits, and with batches to `recalibrate` on in the statistics of BatchNorm.
+        """
+        self._need_open("unpruned_score")
+        everything = {g: range(n) for g, n in self._body.stage.free.items()}
+        candidates = Candidates(self._body, recalibrate=recalibrate)
+        return checked_score(candidates.score(score, everything))
+
+    @in_turn
+    def prune(self, plan: PruningPlan | Neurons) -> None:
+        """Drop all but the planned neurons of the open task, which stays open.
+
+        Its Parameters are new and smaller: make a new optimizer to fine-tune them.
+        """
+        task = self._need_open("prune")
+        keep, reused = kept_by(plan, self.graph, task=task.name, free=self._body.stage.free)
+        with self._body.undone_on_error():
+            self._body.restrict(keep)
+        self._open = replace(task, reused=reused or task.reused)
+
+    def recalibrate(self, batches: Iterable[Any]) -> None:
+        """Set the statistics of the task's BatchNorm channels to their means over `batches`.
+
+        A batch counts as many times as it has samples.
+        """
+        self._need_open("recalibrate")
+        recalibrate_norms(self._body, batches)
+
+    @in_turn
+    def end_task(
+        self, plan: PruningPlan | Neurons | None = None, *, recalibrate: Iterable[Any] | None = None
+    ) -> Certificate:
+        """Claim the planned neurons of the open task, freeze them for ever, free the rest.
+
+        Without a plan, every neuron that the task still has is claimed. `plan` may also name
+        neurons: `{"fc1": [0, 5, 7]}` are places among the free ones, and a group that is not named
+        keeps all. With batches to `recalibrate` on, BatchNorm is recalibrated after pruning. If
+        anything fails, the task is open as before.
+        """
+        task = self._need_open("end_task")
+        body, ledger = self._body, self.ledger
+        wanted = {} if plan is None else plan
+        keep, reused = kept_by(wanted, self.graph, task=task.name, free=body.stage.free)
+        try:
+            with body.undone_on_error():
+                body.restrict(keep)
+                if recalibrate is not None:
+                    self.recalibrate(recalibrate)
+                for name, tensor in body.free_part().items():
+                    if not bool(torch.isfinite(tensor).all()):
+                        raise DivergedError(
+                            f"{name} is NaN or infinite: task {task.name!r} has diverged and "
+                            "cannot be frozen. Abandon it, and train again with a lower rate"
+                        )
+                self.ledger = ledger.claim(task.name, num_kept(keep), reused or task.reused)
+                body.close(claim=True, index=len(ledger.rows))
+                certificate = self._certify(task.name)
+        except BaseException:
+            self.ledger = ledger
+            raise
+        self._certificates += (certificate,)
+        self._open = None
+        return certificate
+
+    def capacity(self) -> Capacity:
+        """New, reused and free neurons for each group and task; print it for a table."""
+        return self.ledger.capacity()
+
+    def forecast(self) -> Forecast:
+        """How many more tasks like the last fit, what fills up first, what widening would buy."""
+        needed = self._body.head_groups if self.head == "single" else []
+        return forecast(self.capacity(), head=self.head, head_groups=needed)
+
+    @in_turn
+    def widen(self, extra: Mapping[str, int]) -> None:
+        """Append `extra[g]` free neurons to group g, by name or by the path of a layer in it."""
+        self._need_closed("widen")
+        self.ledger = self.ledger.widen(extra_by_group(self.graph, extra))
+
+    @in_turn
+    def subnetwork(self, task: str) -> nn.Module:
+        """An ended task as a plain narrow module: same outputs, no trace of clnp, no gradients."""
+        narrow = self._body.narrow(self.ledger.index(task), *self.ledger.widths(task))
+        return subnetwork(self.model, narrow)
+
+    def save(self, path: str | PathLike[str], *, attached: Any = None) -> None:
+        """Write the network, an open task included, to one safetensors file, atomically.
+
+        `attached` goes with it, an optimizer's state dict for example: nested dictionaries, lists,
+        numbers, text and tensors, which `clnp.attached(path)` reads back.
+        """
+        with self._body.lock:
+            record, tensors = self.record(), self.state_dict()
+        checkpoint.write(path, replace(record, attached=attached), tensors)
+
+    @classmethod
+    @torch.inference_mode(False)
+    def load(
+        cls, path: str | PathLike[str], model: nn.Module, *, check: bool = True
+    ) -> "ContinualNet":
+        """The network that was saved at `path`; `model` is like the one that it was made from.
+
+        It is on the device of `model`, which is copied and stays as it is. `check=False` loads a
+        damaged file, so that `verify` can tell which task is concerned.
+        """
+        record, tensors = checkpoint.read(path, check=check)
+        difference = record.description.difference(model)
+        if difference is not None:
+            raise CheckpointError(f"{path} was made from another model: {difference}")
+        record.description.warn(model, str(path))
+        net = cls.__new__(cls)
+        net._assemble(model, record.graph, record.head)
+        net.ledger, net._certificates = record.ledger, record.certificates
+        net._open = task = record.open_task
+        net._body.allocate(record.ledger, record.num_outputs)
+        if task is not None:
+            device = net._body.head.like.device
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                net._body.open(record.open_free, task.num_outputs)
+        checkpoint.fill(net, tensors, path=path)
+        net._body.stage.sealed = bool(record.ledger.rows)
+        if check:
+            net.verify()
+        return net
+
+    def _need_open(self, call: str) -> OpenTask:
+        if self._open is None:
+            raise TaskError(f"{call} needs an open task; begin one with net.begin_task(name)")
+        return self._open
+
+    def _need_closed(self, call: str) -> None:
+        if self._open is not None:
+            raise TaskError(
+                f"{call} is not possible while task {self._open.name!r} is open; end or abandon it"
+            )
+
+
+def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
+    """The number of outputs of a task; `own`, the classifier's, unless it is given."""
+    if num_outputs is None:
+        return own
+    if (
+        isinstance(num_outputs, bool)
+        or not isinstance(num_outputs, Integral)
+        or int(num_outputs) < 1
+    ):
+        raise ArgumentError(f"num_outputs is {num_outputs!r}; it must be a whole number, 1 or more")
+    if single and int(num_outputs) > own:
+        raise ArgumentError(
+            f"num_outputs is {num_outputs}, and the single head has {own} for all tasks; "
+            'give the model a larger classifier, or use head="multi"'
+        )
+    return int(num_outputs)
+
+
+def check_room(task: str, free: Mapping[str, int]) -> None:
+    """Raise a `CapacityError` unless one of the groups, all that a single head reads, has room."""
+    if not any(free.values()):
+        raise CapacityError(
+            f"no neuron of {' and '.join(free)} is free, and a single head reads only the neurons "
+            f"that a task adds there: task {task!r} does not fit. Widen it, "
+            f"net.widen({{{next(iter(free))!r}: ...}}), or learn the earlier tasks with a larger "
+            "margin, which leaves more of it free"
+        )
+
+
+def check_initial(
+    initial: object, expected: Description, *, is_first: bool, widened: bool, fits: bool
+) -> None:
+    """Raise an error unless `initial` is a function, or can give a first task all its weights."""
+    if not isinstance(initial, nn.Module):
+        if initial is None or callable(initial):
+            return
+        what = "a model, a function of a layer, or the name of an initialisation"
+        raise ArgumentError(f"initial is {initial!r}; it must be {what}")
+    if not is_first:
+        raise TaskError("initial weights are for the first task; later ones start in what is free")
+    difference = expected.difference(initial)
+    if difference is None and widened:
+        difference = "the network has been widened"
+    if difference is None and not fits:
+        difference = "too few outputs"
+    if difference is not None:
+        raise ArgumentError(f"initial is not like the model: {difference}")

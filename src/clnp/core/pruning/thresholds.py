@@ -1,0 +1,383 @@
+"""Thresholds within a margin: which of a task's neurons to keep.
+
+A neuron is kept when its mean activity is above the threshold of its group. *Graceful forgetting*
+takes the highest threshold at which the score stays within a margin of the best. The score is not
+monotone in the threshold, so the search goes from the highest threshold down, in strides, stops at
+the first one that holds, and halves the stride above it until nothing is left of it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+from numpy import ndarray
+from torch import Tensor
+
+from clnp.core.structure.graph import Graph
+from clnp.errors import ArgumentError, PruningError
+
+from .activity import Activity
+
+KEEP_ALL = -1.0
+"""A threshold below every activity: neurons that never fire are kept too."""
+
+Keep = Mapping[str, Sequence[int]]
+Evaluate = Callable[[Keep, float | None], float]
+"""The score of a set of neurons; where one is needed, any below it will do that shows it is."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One evaluation: the threshold and the number of neurons kept of each group, and the score.
+
+    The score of a set that does not hold may be that of a part of the data, which told so.
+    """
+
+    thresholds: Mapping[str, float]
+    kept: Mapping[str, int]
+    score: float
+
+    @property
+    def theta(self) -> float | None:
+        """The threshold, where all groups have the same."""
+        values = set(self.thresholds.values())
+        return values.pop() if len(values) == 1 else None
+
+    @property
+    def num_kept(self) -> int:
+        """Neurons kept over all groups."""
+        return sum(self.kept.values())
+
+
+@dataclass(frozen=True)
+class PruningPlan:
+    """Which of the open task's neurons to keep, and how that was found.
+
+    `keep[g]` are places among the group's free neurons. `reused[g]` counts the neurons of earlier
+    tasks that are active above the same threshold. `curve` holds every evaluation in the order in
+    which it was made.
+    """
+
+    task: str
+    available: Mapping[str, int]
+    keep: Keep
+    thresholds: Mapping[str, float]
+    reused: Mapping[str, int]
+    score: float | None = None
+    best: float | None = None
+    margin: float | None = None
+    curve: tuple[CurvePoint, ...] = field(default=(), repr=False)
+
+    @property
+    def num_evaluations(self) -> int:
+        """How often the score was evaluated."""
+        return len(self.curve)
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Neurons kept of each group."""
+        return num_kept(self.keep)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists that `from_json` reads back."""
+        return {
+            "task": self.task,
+            "available": dict(self.available),
+            "keep": {group: list(neurons) for group, neurons in self.keep.items()},
+            "thresholds": dict(self.thresholds),
+            "reused": dict(self.reused),
+            "score": self.score,
+            "best": self.best,
+            "margin": self.margin,
+            "curve": [
+                {"thresholds": dict(p.thresholds), "kept": dict(p.kept), "score": p.score}
+                for p in self.curve
+            ],
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "PruningPlan":
+        """The plan that `to_json` wrote."""
+        keep = {group: tuple(neurons) for group, neurons in record["keep"].items()}
+        curve = tuple(CurvePoint(**point) for point in record["curve"])
+        return PruningPlan(**{**record, "keep": keep, "curve": curve})
+
+    def __str__(self) -> str:
+        parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
+        score = "" if self.score is None else f", score {self.score:g}"
+        best = "" if self.margin is None else f" (best {self.best:g}, margin {self.margin:g})"
+        plural = "" if self.num_evaluations == 1 else "s"
+        evaluations = f"{self.num_evaluations} evaluation{plural}"
+        return f"keep {', '.join(parts)}{score}{best}, {evaluations}"
+
+
+def num_kept(keep: Keep) -> dict[str, int]:
+    """How many neurons are kept of each group."""
+    return {group: len(neurons) for group, neurons in keep.items()}
+
+
+def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
+    """The free neurons of each group whose activity is above its threshold."""
+    return {
+        group: tuple((values > thresholds[group]).nonzero().flatten().tolist())
+        for group, values in activity.items()
+    }
+
+
+def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, int]:
+    """How many neurons of earlier tasks are active above the threshold, for each group."""
+    return {g: int((values > max(thresholds[g], 0)).sum()) for g, values in activity.owned.items()}
+
+
+def plan(
+    activity: Activity,
+    evaluate: Evaluate | None,
+    *,
+    task: str,
+    thresholds: Mapping[str, float] | None,
+    margin: float | None,
+    best: float | None,
+    per_layer: bool,
+    resolution: int | None,
+) -> PruningPlan:
+    """The plan that keeps the fewest neurons within the margin, or that given thresholds make."""
+    curve: tuple[CurvePoint, ...] = ()
+    score = None
+    if thresholds is not None:
+        if margin is not None or best is not None or per_layer:
+            raise ArgumentError(
+                "thresholds are used as they are; leave margin, best and per_layer out"
+            )
+        if evaluate is not None:
+            keep = survivors(activity, thresholds)
+            score = checked_score(evaluate(keep, None))
+            curve = (CurvePoint(dict(thresholds), num_kept(keep), score),)
+    else:
+        if evaluate is None or margin is None:
+            raise ArgumentError("plan_pruning needs score and margin, or thresholds")
+        if not isinstance(margin, Real) or not margin >= 0:
+            raise ArgumentError(f"margin is {margin!r}; it must be a number, 0 or more")
+        if resolution is not None and not (isinstance(resolution, Integral) and resolution >= 1):
+            raise ArgumentError(f"resolution is {resolution!r}; it must be 1 or more, or None")
+        search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
+        thresholds = search.per_layer() if per_layer else search.common()
+        score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
+    return PruningPlan(
+        task=task,
+        available={group: len(values) for group, values in activity.items()},
+        keep=survivors(activity, thresholds),
+        thresholds=thresholds,
+        reused=num_reused(activity, thresholds),
+        score=score,
+        best=best,
+        margin=margin,
+        curve=curve,
+    )
+
+
+class Search:
+    """The search for the highest thresholds that keep the score within the margin.
+
+    `evaluate` scores a set of neurons; the same set is never evaluated twice. Where there are more
+    than twice as many thresholds as `resolution`, that many, evenly spread over them, are tried
+    from the top; between the first that holds and the one above it, which does not, the search goes
+    on by halves. `resolution=None` tries all of them from the top.
+    """
+
+    def __init__(
+        self,
+        activity: Activity,
+        evaluate: Evaluate,
+        *,
+        margin: float,
+        best: float | None,
+        resolution: int | None,
+    ) -> None:
+        self.activity, self._evaluate = activity, evaluate
+        self.margin, self.resolution = margin, resolution
+        self.curve: list[CurvePoint] = []
+        self._scores: dict[tuple[tuple[int, ...], ...], float] = {}
+        self.everything = dict.fromkeys(activity, KEEP_ALL)
+        self.best = self.score(self.everything) if best is None else checked_score(best, "best is")
+
+    def score(self, thresholds: Mapping[str, float], at_least: float | None = None) -> float:
+        """The score of the network pruned with these thresholds, or one that is too low as well."""
+        keep = survivors(self.activity, thresholds)
+        key = tuple(keep.values())
+        if key not in self._scores:
+            # What all neurons score is told to the user if it is not enough.
+            is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
+            found = self._evaluate(keep, at_least if is_pruned else None)
+            if is_pruned and _is_nan(found):
+                # A correlation, say, of outputs that are all the same. That is too low.
+                self._scores[key] = -math.inf
+                return -math.inf
+            score = self._scores[key] = checked_score(found)
+            self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
+        return self._scores[key]
+
+    def holds(self, thresholds: Mapping[str, float]) -> bool:
+        """Whether the score stays within the margin of the best."""
+        needed = self.best - self.margin
+        return self.score(thresholds, needed) >= needed
+
+    def common(self) -> dict[str, float]:
+        """The highest threshold, one for all groups, that holds."""
+        found = self._highest(self._candidates(*self.activity), {}, self.activity)
+        if found is None:
+            raise PruningError(
+                f"no threshold stays within {self.margin:g} of {self.best:g}: the unpruned "
+                f"network itself scores {self.score(self.everything):g}. Train longer, or allow a "
+                "larger margin"
+            )
+        return dict.fromkeys(self.activity, found)
+
+    def per_layer(self) -> dict[str, float]:
+        """As `common`, and then the threshold of one group after the other as high as it holds."""
+        thresholds = self.common()
+        for group in self.activity:
+            higher = [t for t in self._candidates(group) if t > thresholds[group]]
+            found = self._highest(higher, thresholds, [group])
+            if found is not None:
+                thresholds[group] = found
+        return thresholds
+
+    def _candidates(self, *groups: str) -> list[float]:
+        """Every threshold that keeps another set of neurons, from the highest down."""
+        values = {value for group in groups for value in self.activity[group].tolist()}
+        return [*sorted(values | {0.0}, reverse=True), KEEP_ALL]
+
+    def _highest(
+        self, candidates: list[float], others: Mapping[str, float], groups: Iterable[str]
+    ) -> float | None:
+        """The first of `candidates` that holds as the threshold of `groups` beside the others'."""
+
+        def holds(theta: float) -> bool:
+            return self.holds({**others, **dict.fromkeys(groups, theta)})
+
+        last: int = len(candidates) - 1
+        most = max(self.resolution or len(candidates), 2)
+        stride = math.ceil(len(candidates) / most) if len(candidates) > 2 * most else 1
+        tried = [*range(0, last, stride), last] if candidates else []
+        number = next((n for n, place in enumerate(tried) if holds(candidates[place])), None)
+        if number is None:
+            return None
+        above: int = tried[number - 1] if number else -1
+        found: int = tried[number]
+        while found - above > 1:
+            middle = (above + found) // 2
+            if holds(candidates[middle]):
+                found = middle
+            else:
+                above = middle
+        return candidates[found]
+
+
+def _is_nan(score: object) -> bool:
+    try:
+        return math.isnan(score)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def checked_score(score: object, what: str = "score returned") -> float:
+    """The score as a finite number; `what` begins the message where it is not one."""
+    try:
+        number = float(score)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise PruningError(
+            f"{what} {score!r} ({type(score).__name__}), not a number; it must be one number, "
+            "higher is better"
+        ) from None
+    if not math.isfinite(number):
+        raise PruningError(f"{what} {number}; it must be a finite number")
+    return number
+
+
+Neurons = Mapping[str, Iterable[int] | Tensor]
+Value = TypeVar("Value")
+
+
+def threshold_by_group(
+    graph: Graph, thresholds: float | Mapping[str, float], *, otherwise: float
+) -> dict[str, float]:
+    """The threshold of each group, `otherwise` where it is not named."""
+    if not isinstance(thresholds, Mapping):
+        return dict.fromkeys(graph.groups, _threshold("threshold", thresholds))
+    found = dict.fromkeys(graph.groups, otherwise)
+    for group, (name, value) in _named_once(graph, thresholds).items():
+        found[group] = _threshold(f"threshold of {name}", value)
+    return found
+
+
+def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[str, Value]]:
+    """The name that was given and its value, by group; a group may go by one name only."""
+    found: dict[str, tuple[str, Value]] = {}
+    for name, value in values.items():
+        group = graph.group_named(name)
+        if group in found:
+            raise ArgumentError(f"{name} and {found[group][0]} are the same group; name it once")
+        found[group] = (name, value)
+    return found
+
+
+def _threshold(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise ArgumentError(f"{what} is {value!r}; it must be a number")
+    return float(value)
+
+
+def neurons_by_group(
+    graph: Graph, neurons: Neurons, available: Mapping[str, int]
+) -> dict[str, Sequence[int]]:
+    """The neurons to keep of each group, in order; all of them where it is not named."""
+    if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
+        raise PruningError(
+            f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
+            'keep of each group, such as {"fc1": [0, 5]}'
+        )
+    found: dict[str, Sequence[int]] = {group: range(count) for group, count in available.items()}
+    for group, (name, values) in _named_once(graph, neurons).items():
+        if not isinstance(values, Iterable):
+            raise PruningError(f"{name}: give the neurons to keep as a list, not {values!r}")
+        listed = values.tolist() if isinstance(values, Tensor | ndarray) else list(values)
+        for value in listed:
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise PruningError(f"{name}: {value!r} is not the number of a neuron")
+            if not 0 <= int(value) < available[group]:
+                raise PruningError(
+                    f"{name}: there is no free neuron {value}; the open task has "
+                    f"{available[group]}, numbered from 0"
+                )
+        if len(set(listed)) != len(listed):
+            raise PruningError(f"{name}: a neuron is named twice")
+        found[group] = sorted(map(int, listed))
+    return found
+
+
+def kept_by(
+    plan: PruningPlan | Neurons, graph: Graph, *, task: str, free: Mapping[str, int]
+) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
+    """The neurons to keep of each group and how many are reused, where that is known."""
+    if not isinstance(plan, PruningPlan):
+        return neurons_by_group(graph, plan, free), None
+    if plan.task != task or dict(plan.available) != dict(free):
+        raise PruningError(
+            f"this plan was made for task {plan.task!r} when it had other neurons; "
+            f"make one for {task!r} as it is now"
+        )
+    return {group: list(neurons) for group, neurons in plan.keep.items()}, plan.reused
+
+
+def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
+    """How many neurons to append to each group that is named."""
+    if not isinstance(extra, Mapping):
+        raise ArgumentError(f'widen by {extra!r}: name the groups, such as {{"fc1": 10}}')
+    wanted: dict[str, int] = {}
+    for group, (name, count) in _named_once(graph, extra).items():
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
+            raise ArgumentError(f"widen {name} by {count!r}: it must be a whole number, 0 or more")
+        wanted[group] = int(count)
+    return wanted

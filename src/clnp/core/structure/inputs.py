@@ -1,0 +1,115 @@
+"""Read an example input, imitate it, and run it with random numbers of its own."""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from clnp.errors import ArgumentError
+
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def inputs_of(example: Any) -> Inputs:
+    """Positional and keyword inputs from a tensor, a tuple or a dict."""
+    if isinstance(example, torch.Tensor):
+        return (example,), {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, (tuple, list)):
+        return tuple(example), {}
+    raise ArgumentError(
+        f"example_input is a {type(example).__name__}; give a tensor, a tuple of positional inputs "
+        "or a dict of keyword inputs"
+    )
+
+
+def batch_size(inputs: Inputs) -> int:
+    """First dimension of the first tensor."""
+    tensors = tensors_in(inputs)
+    return tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+
+
+def two_of(inputs: Inputs) -> Inputs:
+    """The inputs with a batch of one repeated: BatchNorm cannot train on a single example."""
+    if batch_size(inputs) != 1:
+        return inputs
+
+    def twice(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor, tensor]) if tensor.ndim and len(tensor) == 1 else tensor
+
+    args, kwargs = imitate(inputs, twice)
+    return args, kwargs
+
+
+@contextlib.contextmanager
+def own_random_numbers(model: nn.Module) -> Iterator[None]:
+    """Random numbers drawn inside are the same every time, and leave no trace outside."""
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=_cuda_devices(model)):
+            seed_all(model, 0)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
+
+
+def seed(model: nn.Module, number: int) -> None:
+    """Seed the generators of the CPU and of the model's devices, and no others."""
+    for generator in _generators(model):
+        generator.manual_seed(number)
+
+
+def seed_all(model: nn.Module, number: int) -> None:
+    """Seed those, and the generators of Python and NumPy."""
+    random.seed(number)
+    np.random.seed(number)
+    seed(model, number)
+
+
+def random_state(model: nn.Module) -> tuple[Any, ...]:
+    """Where the generators of Python, NumPy, the CPU and the model's devices are, to compare."""
+    arrays: Any = np.random.get_state()
+    states = [generator.get_state().numpy().tobytes() for generator in _generators(model)]
+    return random.getstate(), arrays[1].tobytes(), arrays[2:], *states
+
+
+def _generators(model: nn.Module) -> list[torch.Generator]:
+    devices = _cuda_devices(model)
+    return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
+
+
+def _cuda_devices(model: nn.Module) -> list[int]:
+    tensors = (*model.parameters(), *model.buffers())
+    return sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in nested lists, tuples, dicts and dataclasses."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in tensors_in(item)]
+    if isinstance(value, (list, tuple, set)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        return [t for name in value.__dataclass_fields__ for t in tensors_in(getattr(value, name))]
+    return []
+
+
+def imitate(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure with `make(tensor)` for every tensor."""
+    if isinstance(value, torch.Tensor):
+        return make(value)
+    if isinstance(value, (list, tuple)):
+        items = [imitate(item, make) for item in value]
+        named = hasattr(value, "_fields")
+        return type(value)(*items) if named else type(value)(items)
+    if isinstance(value, dict):
+        return {key: imitate(item, make) for key, item in value.items()}
+    return value

@@ -1,0 +1,449 @@
+"""One PyTorch operation that ran: its name however it was spelled, its tensors, its result."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .inputs import imitate, tensors_in
+from .layouts import (
+    Groups,
+    Mark,
+    Neurons,
+    Refusal,
+    State,
+    concatenate,
+    meet,
+    merge_axes,
+    refuse_fixed,
+    reshape,
+    spell,
+)
+
+_OPERATORS = "add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift"
+_METADATA = (
+    "shape size dim ndim ndimension numel nelement stride storage_offset dtype device layout "
+    "is_cuda is_cpu is_meta is_mps is_xla is_sparse is_quantized is_leaf is_contiguous is_pinned "
+    "is_floating_point is_complex is_signed is_inference is_nested is_tensor is_shared is_conj "
+    "is_neg requires_grad grad grad_fn retains_grad version output_nr names name element_size "
+    "itemsize nbytes get_device has_names is_same_size is_set_to data_ptr repr str format hash "
+    "len dir broadcast_shapes result_type can_cast promote_types "
+    "set_grad_enabled register_hook retain_grad"
+)
+METADATA = frozenset(_METADATA.split())
+"""Operations that look at a tensor's form only: allowed, but for the `SIZES` of weights."""
+SIZES = frozenset(["shape", "size", "numel", "nelement", "len"])
+"""What tells the number of neurons when a weight is asked."""
+
+
+def operation_name(func: Callable[..., Any]) -> str:
+    """One name for all spellings: torch.add, Tensor.add_, __iadd__ and __radd__ are "add"."""
+    name = str(getattr(func, "__name__", func))
+    if name in ("__get__", "__set__", "__delete__"):
+        attribute = str(getattr(getattr(func, "__self__", None), "__name__", "attribute"))
+        return attribute.strip("_") if name == "__get__" else f"set {attribute}"
+    bare = name.strip("_").removeprefix("special_")
+    operators = _OPERATORS.split()
+    is_operator = name.startswith("__") and bare not in operators  # torch.rand is no operator
+    if is_operator and bare[:1] in ("r", "i") and bare[1:] in operators:
+        return bare[1:]
+    return bare
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation that ran: its tensors with the shapes and states from before it ran."""
+
+    name: str
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Any
+    tensors: tuple[tuple[torch.Tensor, tuple[int, ...], State], ...]
+    groups: Groups
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first tensor that comes out."""
+        for tensor in tensors_in(self.result):
+            return tuple(tensor.shape)
+        raise Refusal(
+            f"'{self.name}' reads the values of hidden neurons",
+            "Neurons of later tasks are not there for earlier ones: let the path of the forward "
+            "pass depend on the network's input alone",
+        )
+
+    def placed(self) -> list[tuple[tuple[int, ...], State]]:
+        """Shape and state of every tensor that goes in."""
+        return [(shape, state) for _, shape, state in self.tensors]
+
+    def subject(self) -> tuple[tuple[int, ...], Neurons]:
+        """Shape and neurons of the tensor that the operation is about, the only one with any."""
+        first = self.args[0] if self.args else self.kwargs.get("input")
+        hidden = [item for item in self.tensors if isinstance(item[2], Neurons)]
+        for tensor, shape, state in hidden:
+            if tensor is first and isinstance(state, Neurons) and len(hidden) == 1:
+                return shape, state
+        raise Refusal(
+            f"'{self.name}' takes hidden neurons where they cannot be followed",
+            "Compute what it needs from the network's input or from constants",
+        )
+
+    def argument(self, position: int, *names: str) -> Any:
+        """The argument at a position or under one of its names; None when it is not given."""
+        for name in names:
+            if name in self.kwargs:
+                return self.kwargs[name]
+        return self.args[position] if position < len(self.args) else None
+
+
+MARKER = 1_000_003
+"""A size that no real dimension has: a probe's neuron axis is recognised by it."""
+
+
+def probe(shape: tuple[int, ...], neurons: Neurons, *, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without storage whose neuron axis has an unmistakable size."""
+    sizes = [MARKER if dim == neurons.dim else size for dim, size in enumerate(shape)]
+    return torch.empty(sizes, dtype=dtype, device="meta")
+
+
+def follow(call: Call) -> Neurons | None:
+    """The neurons of the result, found by running the operation on a probe.
+
+    None when the neuron axis comes out with another size, or not at all.
+    """
+    shape, neurons = call.subject()
+    stand_in = probe(shape, neurons, dtype=call.tensors[0][0].dtype)
+    # Indices may lie on any device; only those of the CPU go with a probe.
+    args, kwargs = imitate((call.args[1:], dict(call.kwargs)), torch.Tensor.cpu)
+    if call.args:
+        args = (stand_in, *args)
+    else:
+        kwargs["input"] = stand_in
+    try:
+        outcome = tensors_in(call.func(*args, **kwargs))
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return None
+    dims = set()
+    real = tensors_in(call.result)
+    for tensor, probed in zip(real, outcome, strict=False):
+        found = [dim for dim, size in enumerate(probed.shape) if size == MARKER]
+        if tensor.ndim != probed.ndim or len(found) != 1:
+            return None
+        dims.add(found[0])
+    if len(dims) != 1 or len(real) != len(outcome):
+        return None
+    return Neurons(dims.pop(), neurons.axis)
+
+
+Rule = Callable[[Call], State]
+
+FORM_ONLY = ("to", "type_as")
+"""Operations that take only type and device from their second tensor."""
+
+_NO_WEIGHTS = "Neurons may meet only through the weights of a Linear layer or a convolution"
+
+
+def interpret(call: Call) -> State:
+    """State of the results of an operation, by the states of its tensors."""
+    states = [state for _, _, state in call.tensors]
+    if call.name in FORM_ONLY:
+        states = states[:1]
+    if Mark.UNKNOWN in states:
+        return Mark.UNKNOWN
+    hidden = any(isinstance(state, Neurons) for state in states)
+    if Mark.UNSEEN in states and (hidden or Mark.OUTPUTS in states):
+        raise Refusal(
+            f"'{call.name}' takes a tensor that is neither an input, nor made in forward, nor a "
+            "parameter or buffer of the model: it would be neither moved, saved nor certified",
+            "Compute it in forward, or register it as a buffer where it is held",
+        )
+    if Mark.OUTPUTS in states:
+        if hidden:
+            raise Refusal(
+                f"'{call.name}' lets hidden neurons meet the outputs of the classifier",
+                "Let neurons reach the outputs through the classifier alone",
+            )
+        return Mark.OUTPUTS
+    if hidden:
+        if call.kwargs.get("out") is not None:
+            raise Refusal(f"'{call.name}' writes into out=", "Use what it returns instead")
+        return RULES.get(call.name, _unrecognised)(call)
+    for mark in (Mark.INPUT, Mark.UNSEEN):
+        if mark in states:
+            return mark
+    return Mark.CONSTANT
+
+
+def _unrecognised(call: Call) -> State:
+    _ = call.shape  # refuses what reads values, with a message of its own
+    raise Refusal(
+        f"'{call.name}' on hidden neurons is not known to leave each neuron to itself",
+        "Replace it by an operation that acts on every neuron alone, or move it behind the "
+        "classifier",
+    )
+
+
+def _pointwise(call: Call) -> State:
+    if call.name == "type" and isinstance(call.result, str):
+        return Mark.CONSTANT
+    if call.name == "where" and len(call.args) + len(call.kwargs) == 1:
+        return _unrecognised(call)
+    return meet(call.groups, call.placed(), num_dims=len(call.shape))
+
+
+def _first(call: Call) -> State:
+    return call.tensors[0][2]
+
+
+def _constant(call: Call) -> State:
+    return Mark.CONSTANT
+
+
+def _reshape(call: Call) -> State:
+    for tensor, shape, state in call.tensors[:1]:
+        first = call.args[0] if call.args else call.kwargs.get("input")
+        if tensor is first and isinstance(state, Neurons):
+            return reshape(state, shape, call.shape)
+    return _unrecognised(call)
+
+
+def _expand(call: Call) -> State:
+    shape, neurons = call.subject()
+    dim = neurons.dim + len(call.shape) - len(shape)
+    if call.shape[dim] != shape[neurons.dim]:
+        raise Refusal(
+            f"one neuron is broadcast over many ({shape} to {call.shape})",
+            "Expand along other dimensions only",
+        )
+    return Neurons(dim, neurons.axis)
+
+
+def _move(call: Call) -> State:
+    shape, neurons = call.subject()
+    if call.name == "squeeze" and len(call.args) + len(call.kwargs) == 1:
+        raise Refusal(
+            "'squeeze' without a dimension drops whatever has size 1, a neuron axis too",
+            "Name the dimension: squeeze(dim)",
+        )
+    found = follow(call)
+    if found is None:
+        raise Refusal(
+            f"'{call.name}' takes apart, repeats or indexes the neuron axis (dimension "
+            f"{neurons.dim} of {shape}: {spell(neurons.axis)})",
+            "Make the parts with layers of their own, and index other dimensions only",
+        )
+    return found
+
+
+def _reduce(call: Call) -> State:
+    if call.name in ("max", "min") and len(call.tensors) > 1:  # of two tensors: no reduction
+        return _pointwise(call)
+    shape, neurons = call.subject()
+    found = follow(call)
+    if found is None:
+        raise Refusal(
+            f"'{call.name}' over the neuron axis (dimension {neurons.dim} of {shape}: "
+            f"{spell(neurons.axis)}) mixes neurons without weights",
+            f"{_NO_WEIGHTS}; reduce over other dimensions only",
+        )
+    return found
+
+
+_ALONG: dict[str, tuple[int, Any]] = {
+    "softmax": (1, None), "log_softmax": (1, None), "softmin": (1, None), "cumsum": (1, None),
+    "cumprod": (1, None), "logcumsumexp": (1, None), "cummax": (1, None), "cummin": (1, None),
+    "flip": (1, None), "sort": (1, -1), "argsort": (1, -1), "topk": (2, -1), "roll": (2, None),
+    "normalize": (2, 1), "gumbel_softmax": (4, -1), "index_select": (1, None),
+}  # fmt: skip
+
+
+def _along(call: Call) -> State:
+    shape, neurons = call.subject()
+    position, default = _ALONG[call.name]
+    dims = call.argument(position, "dim", "dims", "axis")
+    if call.name == "flip" and isinstance(dims, int):
+        dims = call.args[1:]
+    if dims is None:
+        dims = default
+    if dims is None and "softm" in call.name:
+        dims = 0 if len(shape) in (0, 1, 3) else 1  # what PyTorch assumes
+    touched = [dims] if isinstance(dims, int) else list(dims or range(len(shape)))
+    if neurons.dim in [dim % len(shape) for dim in touched]:
+        raise Refusal(
+            f"'{call.name}' along the neuron axis (dimension {neurons.dim} of {shape}: "
+            f"{spell(neurons.axis)}) mixes neurons without weights",
+            f"{_NO_WEIGHTS}; behind the classifier it is allowed",
+        )
+    return neurons
+
+
+def _spatial(call: Call) -> State:
+    """Pooling: the last dimensions are space, and the neurons must not be among them."""
+    shape, neurons = call.subject()
+    digits = re.search(r"([123])d", call.name)
+    first_spatial = len(shape) - int(digits[1]) if digits else 2
+    if neurons.dim >= first_spatial:
+        raise Refusal(
+            f"'{call.name}' runs over the neuron axis (dimension {neurons.dim} of {shape}: "
+            f"{spell(neurons.axis)}) and mixes neurons without weights",
+            f"{_NO_WEIGHTS}; keep them in dimension 1",
+        )
+    return neurons
+
+
+def _normalise_each(call: Call) -> State:
+    """Instance norm: every channel by itself, unless it brings values for each of them."""
+    if len(call.tensors) > 1:
+        return _normalise(call)
+    return _spatial(call)
+
+
+def _normalise(call: Call) -> State:
+    raise Refusal(
+        f"'{call.name}' normalises over several neurons at once, or with values for each of them "
+        "that belong to no layer",
+        "Use a BatchNorm module, or no normalisation",
+    )
+
+
+def _pad(call: Call) -> State:
+    shape, neurons = call.subject()
+    amounts = list(call.argument(1, "pad"))
+    place = 2 * (len(shape) - 1 - neurons.dim)
+    if any(amounts[place : place + 2]):
+        raise Refusal(
+            f"'pad' adds to the neuron axis (dimension {neurons.dim} of {shape})",
+            "Widen with a 1x1 convolution or a Linear layer instead of padding",
+        )
+    return neurons
+
+
+def _concatenate(call: Call) -> State:
+    neuron_dim = next(s.dim for _, _, s in call.tensors if isinstance(s, Neurons))
+    num_dims = len(call.shape)
+    given = call.argument(1, "dim", "axis")
+    dim = (0 if given is None else given) % num_dims
+    if call.name != "stack" and dim == neuron_dim:
+        return concatenate(call.placed(), dim=dim, neuron_dim=neuron_dim)
+    axis = None
+    for _, shape, state in call.tensors:
+        if not isinstance(state, Neurons):
+            refuse_fixed(Neurons(neuron_dim, axis or ()), state, shape)
+        elif state.dim != neuron_dim:
+            return _unrecognised(call)
+        else:
+            axis = state.axis if axis is None else merge_axes(call.groups, axis, state.axis)
+    shifted = neuron_dim + (call.name == "stack" and dim <= neuron_dim)
+    return Neurons(shifted, axis or ())
+
+
+def _setitem(call: Call) -> State:
+    target, index, value = call.args
+    single = not isinstance(value, torch.Tensor) or value.numel() == 1
+    if isinstance(index, torch.Tensor) and index.shape == target.shape and single:
+        return meet(call.groups, call.placed(), num_dims=target.ndim)  # h[h < 0] = 0
+    shape, neurons = call.subject()
+    try:
+        part = probe(shape, neurons, dtype=torch.float32)[imitate(index, torch.Tensor.cpu)].shape
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        part = torch.Size()
+    if MARKER not in part or not single:
+        raise Refusal(
+            "an assignment writes single neurons, or values for each of them, into a tensor",
+            "Build the tensor with operations that treat all neurons alike, such as torch.where",
+        )
+    return neurons
+
+
+def _multiply(call: Call) -> State:
+    raise Refusal(
+        f"'{call.name}' multiplies hidden neurons outside a layer",
+        f"{_NO_WEIGHTS}: use the nn.Linear or nn.Conv module, called once; attention between "
+        "neurons cannot be pruned yet",
+    )
+
+
+def _rearrange(call: Call) -> State:
+    raise Refusal(
+        f"'{call.name}' moves neurons between channels and space, or regroups them",
+        "Use interpolation or a strided convolution instead",
+    )
+
+
+def _table(**rules: tuple[Rule, str]) -> dict[str, Rule]:
+    return {name: rule for rule, names in rules.values() for name in names.split()}
+
+
+RULES: dict[str, Rule] = _table(
+    pointwise=(
+        _pointwise,
+        "abs absolute neg negative pos positive exp exp2 expm1 log log10 log1p log2 sqrt rsqrt "
+        "square reciprocal sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh "
+        "acosh atanh arcsinh arccosh arctanh sigmoid relu relu6 leaky_relu elu celu selu gelu silu "
+        "mish softplus softsign hardtanh hardswish hardsigmoid hardshrink softshrink tanhshrink "
+        "logsigmoid log_sigmoid threshold rrelu rrelu_with_noise erf erfc erfinv floor ceil round "
+        "trunc fix frac sign sgn signbit nan_to_num logit expit isnan isinf isfinite isposinf "
+        "isneginf isreal logical_not bitwise_not invert clamp_min clamp_max sinc lgamma digamma i0 "
+        "deg2rad rad2deg bernoulli dropout dropout1d dropout2d dropout3d feature_dropout "
+        "alpha_dropout feature_alpha_dropout native_dropout clone contiguous detach float double "
+        "half bfloat16 int long short bool type cuda cpu cast zeros_like ones_like empty_like "
+        "full_like rand_like randn_like randint_like fill zero normal uniform exponential "
+        "log_normal cauchy geometric random data alias identity real conj resolve_conj "
+        "resolve_neg add sub subtract mul multiply div divide truediv true_divide floordiv "
+        "floor_divide mod remainder fmod pow float_power maximum minimum fmax fmin where lerp "
+        "addcmul addcdiv atan2 arctan2 hypot copysign eq ne lt le gt ge greater greater_equal "
+        "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or "
+        "bitwise_xor and or xor lshift rshift bitwise_left_shift bitwise_right_shift xlogy "
+        "masked_fill clamp clip logaddexp logaddexp2 heaviside nextafter ldexp isclose rsub "
+        "expand_as copy",
+    ),
+    first=(_first, " ".join(FORM_ONLY)),
+    constant=(_constant, "new_zeros new_ones new_empty new_full new_tensor"),
+    reshape=(_reshape, "view reshape flatten unflatten view_as reshape_as ravel"),
+    expand=(_expand, "expand broadcast_to"),
+    move=(
+        _move,
+        "permute transpose t T mT H mH adjoint swapaxes swapdims movedim moveaxis unsqueeze "
+        "squeeze getitem narrow select split split_with_sizes chunk tensor_split unbind repeat "
+        "tile repeat_interleave unsafe_chunk unsafe_split",
+    ),
+    reduce=(
+        _reduce,
+        "sum mean prod amax amin max min argmax argmin norm vector_norm linalg_vector_norm "
+        "linalg_norm var std var_mean std_mean logsumexp median nanmedian nanmean nansum all any "
+        "count_nonzero aminmax mode kthvalue",
+    ),
+    along=(_along, " ".join(_ALONG)),
+    spatial=(
+        _spatial,
+        " ".join(
+            f"{kind}_pool{d}d{end}"
+            for kind in ("max", "avg", "lp", "adaptive_max", "adaptive_avg", "fractional_max")
+            for d in (1, 2, 3)
+            for end in ("", "_with_indices")
+        )
+        + " interpolate upsample upsample_nearest upsample_bilinear",
+    ),
+    normalise_each=(_normalise_each, "instance_norm"),
+    normalise=(
+        _normalise,
+        "layer_norm native_layer_norm group_norm rms_norm local_response_norm batch_norm",
+    ),
+    pad=(_pad, "pad"),
+    concatenate=(_concatenate, "cat concat concatenate stack"),
+    setitem=(_setitem, "setitem"),
+    multiply=(
+        _multiply,
+        "matmul mm bmm mv dot inner outer einsum tensordot bilinear linear addmm addbmm baddbmm "
+        "addmv conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cdist "
+        "scaled_dot_product_attention multi_head_attention_forward chain_matmul multi_dot kron",
+    ),
+    rearrange=(
+        _rearrange,
+        "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle unfold fold",
+    ),
+)
+"""How every operation that may touch neurons moves them."""

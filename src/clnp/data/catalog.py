@@ -1,0 +1,437 @@
+"""The data sets that are known by name: their files, where to download them, their checksums.
+
+A data directory may be a root of torchvision's, which has the same folders. A data set is one entry
+in `CATALOG`. Files are downloaded whole and with the published checksum, or not at all.
+"""
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+import zlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+from clnp.errors import DataError
+
+from .labelled import LabelledData
+from .readers import Published, read_binary, read_idx, read_python
+
+OnProgress = Callable[[str, int, int | None], None]
+"""Is told the name of a file, how many bytes are here, and of how many, if that is known."""
+
+CHUNK = 1 << 18
+
+
+def fetch(
+    url: str,
+    path: Path,
+    *,
+    checksum: str,
+    on_progress: OnProgress | None = None,
+    timeout: float = 30.0,
+) -> None:
+    """Write what is at `url` to `path` if its checksum, `"md5:..."` for example, is that one.
+
+    Whatever goes wrong, `path` is as it was. `timeout` is how many seconds of silence are borne.
+    """
+    algorithm, _, expected = checksum.partition(":")
+    hashed = hashlib.new(algorithm, usedforsecurity=False)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file, closing(_chunks(url, timeout)) as chunks:
+            for chunk, done, total in chunks:
+                hashed.update(chunk)
+                file.write(chunk)
+                if on_progress is not None:
+                    on_progress(path.name, done, total)
+        if hashed.hexdigest() != expected:
+            raise DataError(
+                f"{url} is not the published file, and was not kept: its {algorithm} is "
+                f"{hashed.hexdigest()}, and {expected} was expected"
+            )
+        os.replace(part, path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _chunks(url: str, timeout: float) -> Generator[tuple[bytes, int, int | None]]:
+    """The bytes at `url` in pieces, each with the bytes so far and their total; empty at first."""
+    done = 0
+    try:
+        request = urllib.request.Request(url, headers={"User-Agent": "clnp"})
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            length = response.headers.get("Content-Length")
+            total = int(length) if length is not None and length.isdecimal() else None
+            yield b"", 0, total
+            while chunk := response.read(CHUNK):
+                done += len(chunk)
+                yield chunk, done, total
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise DataError(
+            f"{url} cannot be downloaded: the server says {error.code} {error.reason}"
+        ) from error
+    except urllib.error.URLError as error:
+        raise DataError(f"{url} cannot be reached: {error.reason}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise DataError(f"{url} broke off after {done} bytes: {error}") from error
+    if total is not None and done != total:
+        raise DataError(f"{url} broke off after {done} of {total} bytes")
+
+
+def extract(archive: Path, members: Mapping[str, Path]) -> None:
+    """Write members of a gzipped tar archive to the paths that are given for them.
+
+    Nothing but these is read, and no path comes from the archive.
+    """
+    wanted = dict(members)
+    try:
+        with tarfile.open(archive, "r:gz") as file:
+            for member in file:
+                path = wanted.get(str(PurePosixPath(member.name)))
+                source = file.extractfile(member) if path is not None and member.isreg() else None
+                if path is None or source is None:
+                    continue
+                with source, path.open("wb") as target:
+                    shutil.copyfileobj(source, target, CHUNK)
+                del wanted[str(PurePosixPath(member.name))]
+                if not wanted:
+                    break
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{archive} cannot be unpacked: {error}") from error
+    if wanted:
+        raise DataError(f"{archive} does not hold {', '.join(wanted)}")
+
+
+Labelled = tuple[Tensor, Tensor]
+Files = Sequence[tuple[Path, Published]]
+Read = Callable[[Files, int], Labelled]
+"""Makes images and labels, of so many classes, of the files of one part of a data set."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Files in a folder of the data directory, and what reads them. Each may be gzipped."""
+
+    folder: str
+    train: tuple[Published, ...]
+    test: tuple[Published, ...]
+    read: Read
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all files."""
+        return [each.name for each in (*self.train, *self.test)]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file of the network: a data file, gzipped, or a tar archive that holds a whole folder."""
+
+    url: str
+    checksum: str
+
+    @property
+    def name(self) -> str:
+        """The last part of the address."""
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set: bytes of 0 to 255, with mean and deviation of each channel over 255.
+
+    What is downloaded becomes the first of its layouts.
+    """
+
+    num_classes: int
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    layouts: tuple[Layout, ...]
+    remotes: tuple[Remote, ...]
+
+
+def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -> LabelledData:
+    """The data set of that name in `CATALOG`, downloaded to the directory if it is not there."""
+    entry = CATALOG[name]
+    layout = _present(name, entry, directory)
+    if layout is None:
+        _download(name, entry, directory, on_progress)
+        layout = entry.layouts[0]
+    folder = directory / layout.folder
+    train, test = (
+        layout.read([(_path(folder, each.name), each) for each in part], entry.num_classes)
+        for part in (layout.train, layout.test)
+    )
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise DataError(
+            f"{folder}: training samples have shape {tuple(train[0].shape[1:])}, and those for "
+            f"testing {tuple(test[0].shape[1:])}; get the files again"
+        )
+    return LabelledData(
+        name,
+        train,
+        test,
+        entry.num_classes,
+        largest=255.0,
+        mean=entry.mean,
+        deviation=entry.deviation,
+    )
+
+
+def is_there(name: str, directory: Path) -> bool:
+    """Whether the files of the data set of that name are in the directory."""
+    return _present(name, CATALOG[name], directory) is not None
+
+
+def _present(name: str, entry: Entry, directory: Path) -> Layout | None:
+    """The first layout of which all files are there; None where there is no file of any."""
+    incomplete = None
+    for layout in entry.layouts:
+        folder = directory / layout.folder
+        missing = [each for each in layout.names if not os.path.isfile(_path(folder, each))]
+        if not missing:
+            return layout
+        if len(missing) < len(layout.names) and incomplete is None:
+            incomplete = folder, missing
+    if incomplete is not None:
+        folder, missing = incomplete
+        raise DataError(
+            f"{name} is not complete: {folder} has no {', '.join(missing)}; add what is missing, "
+            "or remove the other files to have all of them downloaded"
+        )
+    return None
+
+
+def _path(folder: Path, name: str) -> Path:
+    """Where the file is, plain if it is there like that, or else gzipped."""
+    plain, gzipped = folder / name, folder / f"{name}.gz"
+    return plain if os.path.isfile(plain) or not os.path.isfile(gzipped) else gzipped
+
+
+def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress | None) -> None:
+    """Bring all files of the first layout, or none: a part would not be completed later."""
+    layout = entry.layouts[0]
+    folder = directory / layout.folder
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=directory) as temporary:
+            arrived: list[Path] = []
+            for remote in entry.remotes:
+                path = Path(temporary, remote.name)
+                fetch(remote.url, path, checksum=remote.checksum, on_progress=on_progress)
+                if remote.name.endswith(".tar.gz"):
+                    members = {f"{layout.folder}/{each}": each for each in layout.names}
+                    paths = {member: Path(temporary, each) for member, each in members.items()}
+                    extract(path, paths)
+                    arrived += paths.values()
+                else:
+                    arrived.append(path)
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in arrived:
+                os.replace(path, folder / path.name)
+    except (DataError, OSError) as error:
+        places = {tuple(each.names): directory / each.folder for each in reversed(entry.layouts)}
+        wanted = " or ".join(
+            f"{', '.join(names)} into {place}" for names, place in reversed(places.items())
+        )
+        raise DataError(
+            f"{name} is not in {directory} and cannot be downloaded: {error}; to do without, put "
+            f"{wanted} yourself, gzipped or not"
+        ) from error
+
+
+def _of_idx(files: Files, num_classes: int) -> Labelled:
+    """Images, uint8 [N, 1, height, width], of the first file, labels, int64 [N], of the second."""
+    (images_path, images_published), (labels_path, labels_published) = files
+    images, labels = (
+        read_idx(images_path, images_published),
+        read_idx(labels_path, labels_published),
+    )
+    if images.ndim != 3 or labels.ndim != 1:
+        path, found = (labels_path, labels) if images.ndim == 3 else (images_path, images)
+        raise DataError(
+            f"{path} has shape {tuple(found.shape)}; images have three axes and labels one"
+        )
+    if len(images) != len(labels):
+        raise DataError(
+            f"{images_path} has {len(images)} images and {labels_path.name} {len(labels)} labels; "
+            "get them again"
+        )
+    labels = labels.to(torch.int64)
+    _check_labels(labels_path, labels, num_classes)
+    return images.unsqueeze(1), labels
+
+
+def _of_binary(files: Files, num_classes: int, *, num_labels: int) -> Labelled:
+    parts = [read_binary(path, published, num_labels=num_labels) for path, published in files]
+    return _joined(files, parts, num_classes)
+
+
+def _of_python(files: Files, num_classes: int, *, labels: str) -> Labelled:
+    parts = [read_python(path, published, labels=labels) for path, published in files]
+    return _joined(files, parts, num_classes)
+
+
+def _joined(files: Files, parts: Sequence[Labelled], num_classes: int) -> Labelled:
+    for (path, _), (_, labels) in zip(files, parts, strict=True):
+        _check_labels(path, labels, num_classes)
+    return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
+
+
+def _check_labels(path: Path, labels: Tensor, num_classes: int) -> None:
+    if len(labels) == 0:
+        raise DataError(f"{path} holds no sample; get it again")
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
+    if len(wrong):
+        raise DataError(
+            f"{path} is damaged or of another data set, get it again: it has the label "
+            f"{int(wrong[0])}, and there are only {num_classes} classes"
+        )
+
+
+def _idx(folder: str, *md5s: str) -> Layout:
+    """The four files of MNIST, which Fashion-MNIST has too."""
+    images, labels = 16, 8  # bytes before the data begin
+    train = (
+        Published("train-images-idx3-ubyte", images + 60_000 * 28 * 28, md5s[0]),
+        Published("train-labels-idx1-ubyte", labels + 60_000, md5s[1]),
+    )
+    test = (
+        Published("t10k-images-idx3-ubyte", images + 10_000 * 28 * 28, md5s[2]),
+        Published("t10k-labels-idx1-ubyte", labels + 10_000, md5s[3]),
+    )
+    return Layout(folder, train, test, _of_idx)
+
+
+def _remotes(site: str, *md5s: str) -> tuple[Remote, ...]:
+    parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return tuple(
+        Remote(f"{site}{part}-ubyte.gz", f"md5:{md5}")
+        for part, md5 in zip(parts, md5s, strict=True)
+    )
+
+
+MNIST = (
+    "6bbc9ace898e44ae57da46a324031adb",
+    "a25bea736e30d166cdddb491f175f624",
+    "2646ac647ad5339dbf082846283269ea",
+    "27ae3e4e09519cfbb04c329615203637",
+)
+FASHION_MNIST = (
+    "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+    "9018921c3c673c538a1fc5bad174d6f9",
+    "8181f5470baa50b63fa0f6fddb340f0a",
+    "15d484375f8d13e6eb1aabb0c3f46965",
+)
+
+CATALOG = {
+    "mnist": Entry(
+        num_classes=10,
+        shape=(1, 28, 28),
+        mean=(0.1307,),
+        deviation=(0.3081,),
+        layouts=tuple(_idx(folder, *MNIST) for folder in ("MNIST/raw", "MNIST", "mnist", ".")),
+        remotes=_remotes(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+    ),
+    "fashion-mnist": Entry(
+        num_classes=10,
+        shape=(1, 28, 28),
+        mean=(0.2860,),
+        deviation=(0.3530,),
+        layouts=tuple(
+            _idx(folder, *FASHION_MNIST)
+            for folder in ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", ".")
+        ),
+        remotes=_remotes(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+    ),
+    "cifar10": Entry(
+        num_classes=10,
+        shape=(3, 32, 32),
+        mean=(0.4914, 0.4822, 0.4465),
+        deviation=(0.2470, 0.2435, 0.2616),
+        layouts=(
+            Layout(
+                "cifar-10-batches-bin",
+                (
+                    Published("data_batch_1.bin", 30_730_000, "5dd7e06a14cb22eb9f671a540d1b7c25"),
+                    Published("data_batch_2.bin", 30_730_000, "5ea93a67294ea407fff1d09f752e9692"),
+                    Published("data_batch_3.bin", 30_730_000, "942cd6a4bcdd0dd3c604fbe906cb4421"),
+                    Published("data_batch_4.bin", 30_730_000, "ae636b3ba5c66a11e91e8cb52e771fcb"),
+                    Published("data_batch_5.bin", 30_730_000, "53f37980c15c3d472c316c40844f3f0d"),
+                ),
+                (Published("test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),),
+                partial(_of_binary, num_labels=1),
+            ),
+            Layout(
+                "cifar-10-batches-py",
+                (
+                    Published("data_batch_1", 31_035_704, "c99cafc152244af753f735de768cd75f"),
+                    Published("data_batch_2", 31_035_320, "d4bba439e000b95fd0a9bffe97cbabec"),
+                    Published("data_batch_3", 31_035_999, "54ebc095f3ab1f0389bbae665268c751"),
+                    Published("data_batch_4", 31_035_696, "634d18415352ddfa80567beed471001a"),
+                    Published("data_batch_5", 31_035_623, "482c414d41f54cd18b22e5b47cb7c3cb"),
+                ),
+                (Published("test_batch", 31_035_526, "40351d587109b95175f43aff81a1287e"),),
+                partial(_of_python, labels="labels"),
+            ),
+        ),
+        remotes=(
+            Remote(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "md5:c32a1d4ab5d03f1284b67883e8d87530",
+            ),
+        ),
+    ),
+    "cifar100": Entry(
+        num_classes=100,
+        shape=(3, 32, 32),
+        mean=(0.5071, 0.4865, 0.4409),
+        deviation=(0.2673, 0.2564, 0.2762),
+        layouts=(
+            Layout(
+                "cifar-100-binary",
+                (Published("train.bin", 153_700_000, "6172c7755cfe09b2fe270c85cebc1b15"),),
+                (Published("test.bin", 30_740_000, "4499cfba6c016c1be1438163640a0898"),),
+                partial(_of_binary, num_labels=2),
+            ),
+            Layout(
+                "cifar-100-python",
+                (Published("train", 155_249_918, "16019d7e3df5f24257cddd939b257f8d"),),
+                (Published("test", 31_049_661, "f0ef6b0ae62326f3e7ffdfab6717acfc"),),
+                partial(_of_python, labels="fine_labels"),
+            ),
+        ),
+        remotes=(
+            Remote(
+                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                "md5:03b5dce01913d631647c71ecec9e9cb8",
+            ),
+        ),
+    ),
+}

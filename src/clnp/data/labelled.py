@@ -1,0 +1,90 @@
+"""Labelled samples as they are stored, and what turns them into inputs."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from clnp.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """Samples of several classes, as they are stored, with what makes numbers near 1 of them."""
+
+    name: str
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    num_classes: int
+    largest: float = 1.0
+    """What the stored numbers are divided by."""
+    mean: tuple[float, ...] = ()
+    """Of each channel of the training data, after the division; empty where it is not known."""
+    deviation: tuple[float, ...] = ()
+    """Standard deviation, likewise."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.train[0].shape[1:])
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Turns stored samples into inputs, on their device: divides, standardizes and reorders them.
+
+    Prepare(16.0, order)(x) == (x / 16).flatten(1)[:, order].reshape(x.shape)
+    Prepare(255.0, mean=m, deviation=d)(x)[:, c] == (x[:, c] / 255 - m[c]) / d[c]
+    """
+
+    largest: float = 1.0
+    order: Tensor | None = None
+    mean: tuple[float, ...] = field(default=(), kw_only=True)
+    deviation: tuple[float, ...] = field(default=(), kw_only=True)
+    _orders: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _scales: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.deviation):
+            raise ArgumentError(
+                f"mean has {len(self.mean)} numbers and deviation {len(self.deviation)}; give one "
+                "of each for every channel",
+                argument="deviation",
+            )
+        if any(not each > 0 for each in self.deviation):
+            raise ArgumentError(
+                f"deviation is {self.deviation}; every number must be more than 0",
+                argument="deviation",
+            )
+
+    def __call__(self, stored: Tensor) -> Tensor:
+        if self.mean and len(self.mean) not in (1, stored.shape[1]):
+            raise ArgumentError(
+                f"mean has {len(self.mean)} numbers and samples of shape "
+                f"{tuple(stored.shape[1:])} have {stored.shape[1]} channels; give one for each",
+                argument="mean",
+            )
+        device = stored.device
+        if self.order is not None and device not in self._orders:
+            self._orders[device] = self.order.to(device)
+        if self.mean and device not in self._scales:
+            self._scales[device] = self.scale.to(device)
+        order, scale = self._orders.get(device), self._scales.get(device)
+        return prepared(stored, self.largest, order=order, scale=scale)
+
+    @property
+    def scale(self) -> Tensor:
+        """Mean and deviation of each channel, [2, channels]."""
+        return torch.tensor([self.mean, self.deviation], dtype=torch.float32, device="cpu")
+
+
+def prepared(
+    stored: Tensor, largest: float, *, order: Tensor | None, scale: Tensor | None
+) -> Tensor:
+    """The samples divided, standardized by means and deviations, [2, channels], and reordered."""
+    inputs = stored.to(torch.float32) / largest if largest != 1.0 else stored
+    if scale is not None:
+        along_channels = (-1, *[1] * (inputs.ndim - 2))
+        mean, deviation = (each.view(along_channels) for each in scale.unbind())
+        inputs = (inputs - mean).div(deviation)
+    return inputs if order is None else inputs.flatten(1)[:, order].reshape(stored.shape)

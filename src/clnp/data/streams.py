@@ -1,0 +1,217 @@
+"""Streams: sequences of tasks that are made from data sets."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clnp.errors import ArgumentError
+from clnp.training.rng import derive
+from clnp.training.task import Task
+
+from .labelled import LabelledData, Prepare
+
+Find = Callable[[str], LabelledData]
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """Every task is the whole data set, its inputs in an order of their own."""
+
+    kind: Literal["permuted"]
+    """Tasks that are one data set with its inputs in different orders."""
+    dataset: str
+    """Name of the data set; `clnp recipes --keys` lists them."""
+    num_tasks: int = 10
+    """How many tasks."""
+    normalise: bool = False
+    """Bring the inputs to mean 0 and deviation 1, by the known figures of the data set."""
+    num_train: int | None = None
+    """Use so many samples for training, drawn by the seed; unless given, all."""
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "num_tasks", "num_train")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Every task is some classes of the data set, with labels that count from 0."""
+
+    kind: Literal["split"]
+    """Tasks that are some classes of one data set each."""
+    dataset: str
+    """Name of the data set; `clnp recipes --keys` lists them."""
+    classes_per_task: int
+    """How many classes each task has."""
+    num_tasks: int | None = None
+    """How many tasks; unless given, those that all classes divide into."""
+    order: Literal["given", "shuffled"] | tuple[int, ...] = "given"
+    """Take the classes by number, in an order drawn from the seed, or in this one."""
+    normalise: bool = False
+    """Bring the inputs to mean 0 and deviation 1, by the known figures of the data set."""
+    num_train: int | None = None
+    """Use so many samples of each task for training, drawn by the seed; unless given, all."""
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "classes_per_task", "num_tasks", "num_train")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The tasks of several streams, one after the other."""
+
+    kind: Literal["chain"]
+    """The tasks of several streams, one stream after the other."""
+    parts: "tuple[Permuted | Split | Chain, ...]"
+    """The streams."""
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ArgumentError("parts is empty; give at least one stream", argument="parts")
+
+
+Stream = Permuted | Split | Chain
+
+
+def _check_counts(stream: Permuted | Split, *names: str) -> None:
+    for name in names:
+        value = getattr(stream, name)
+        if value is not None and value < 1:
+            raise ArgumentError(f"{name} is {value}; it must be 1 or more", argument=name)
+
+
+def tasks_of(stream: Stream, find: Find, *, seed: int = 0) -> list[Task]:
+    """The tasks of the stream; `find` gives a data set by its name."""
+    tasks = _tasks(stream, find, seed)
+    name, times = Counter(task.name for task in tasks).most_common(1)[0]
+    if times > 1:
+        raise ArgumentError(f"two tasks of the stream are {name!r}; each must be another one")
+    return tasks
+
+
+def _tasks(stream: Stream, find: Find, seed: int) -> list[Task]:
+    if isinstance(stream, Chain):
+        return [task for part in stream.parts for task in _tasks(part, find, seed)]
+    data = find(stream.dataset)
+    return (
+        permuted(data, stream, seed) if isinstance(stream, Permuted) else split(data, stream, seed)
+    )
+
+
+def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
+    """The whole data set again and again; what its tasks share is stored once."""
+    size = data.train[0][0].numel()
+    mean, deviation = _figures(data, stream)
+    train = _some(data.train, stream.num_train, derive(seed, "samples", data.name))
+    tasks = []
+    for number in range(1, stream.num_tasks + 1):
+        generator = torch.Generator().manual_seed(derive(seed, "permutation", data.name, number))
+        order = torch.randperm(size, generator=generator, device="cpu")
+        tasks.append(
+            Task(
+                f"{data.name} permuted {number}",
+                train,
+                test=data.test,
+                num_outputs=data.num_classes,
+                prepare=Prepare(data.largest, order, mean=mean, deviation=deviation),
+                classes=tuple(range(data.num_classes)),
+            )
+        )
+    return tasks
+
+
+def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
+    """The classes of the data set, some for each task."""
+    size = stream.classes_per_task
+    most, left = divmod(data.num_classes, size)
+    num_tasks = most if stream.num_tasks is None else stream.num_tasks
+    if not 1 <= num_tasks <= most:
+        many = "1 task" if max(num_tasks, 1) == 1 else f"{num_tasks} tasks"
+        raise ArgumentError(
+            f"{many} of {size} classes: {data.name} has only {data.num_classes}",
+            argument="classes_per_task" if stream.num_tasks is None else "num_tasks",
+        )
+    if left and stream.num_tasks is None:
+        raise ArgumentError(
+            f"the {data.num_classes} classes of {data.name} do not divide into tasks of {size}; "
+            f"num_tasks = {most} leaves {left} of them out",
+            argument="classes_per_task",
+        )
+    classes = list(range(data.num_classes))
+    if stream.order == "shuffled":
+        generator = torch.Generator().manual_seed(derive(seed, "classes", data.name))
+        drawn = torch.randperm(data.num_classes, generator=generator, device="cpu")
+        classes = drawn.tolist()
+    elif not isinstance(stream.order, str):
+        classes = list(stream.order)
+        if sorted(classes) != list(range(data.num_classes)):
+            raise ArgumentError(
+                f"order must hold each of the {data.num_classes} classes of {data.name} once",
+                argument="order",
+            )
+    mean, deviation = _figures(data, stream)
+    tasks = []
+    for number in range(num_tasks):
+        chosen = classes[number * size : (number + 1) * size]
+        name = _name(data, chosen, number + 1)
+        train = _of_classes(data, "train", chosen)
+        tasks.append(
+            Task(
+                name,
+                _some(train, stream.num_train, derive(seed, "samples", name)),
+                test=_of_classes(data, "test", chosen),
+                num_outputs=size,
+                prepare=Prepare(data.largest, mean=mean, deviation=deviation),
+                classes=tuple(chosen),
+            )
+        )
+    return tasks
+
+
+def _figures(
+    data: LabelledData, stream: Permuted | Split
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation to normalise by; none if that is not asked for."""
+    if not stream.normalise:
+        return (), ()
+    if not data.mean:
+        raise ArgumentError(
+            f"the mean and deviation of {data.name} are not known; leave normalise out",
+            argument="normalise",
+        )
+    return data.mean, data.deviation
+
+
+def _some(samples: tuple[Tensor, Tensor], count: int | None, seed: int) -> tuple[Tensor, Tensor]:
+    """That many of the samples, drawn by the seed, in the order that they have."""
+    if count is None or count >= len(samples[0]):
+        return samples
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(samples[0]), generator=generator, device="cpu")
+    chosen = order[:count].sort().values
+    return samples[0][chosen], samples[1][chosen]
+
+
+def _name(data: LabelledData, classes: Sequence[int], number: int) -> str:
+    if len(classes) == data.num_classes:
+        return data.name
+    if len(classes) > 1 and list(classes) == list(range(classes[0], classes[-1] + 1)):
+        return f"{data.name} {classes[0]}-{classes[-1]}"
+    if len(classes) <= 4:
+        return f"{data.name} {','.join(map(str, classes))}"
+    return f"{data.name} part {number}"
+
+
+def _of_classes(data: LabelledData, part: str, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    inputs, labels = data.train if part == "train" else data.test
+    place = torch.full((data.num_classes,), -1, device=labels.device)
+    place[list(classes)] = torch.arange(len(classes), device=labels.device)
+    new = place[labels]
+    if not bool((new >= 0).any()):
+        raise ArgumentError(
+            f"{data.name}: no sample of class {', '.join(map(str, classes))} in the {part} data"
+        )
+    return inputs[new >= 0], new[new >= 0]

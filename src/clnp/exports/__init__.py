@@ -1,0 +1,1 @@
+"""A task as a program without clnp: `torch.export` or ONNX."""

@@ -1,0 +1,163 @@
+"""The whole network, trained plainly, with a head for each task or one that all share."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clnp.core.layers.initialisation import Initialise, initialise
+from clnp.core.layers.ledger import OpenTask
+from clnp.core.record import OpenState
+from clnp.core.structure.graph import Graph
+from clnp.core.structure.surgery import plain_layer, with_layers
+
+
+class Heads(nn.Module):
+    """In the place of a classifier: layers like it, of which the one of the current task runs."""
+
+    def __init__(self, like: Any, *, shared: bool, initialise: Initialise | None = None) -> None:
+        super().__init__()
+        self.shared, self.current = shared, 0
+        self._initialise = initialise
+        self.num_inputs = int(like.weight.shape[1])
+        self.num_outputs: list[int] = []
+        self.layers = nn.ModuleList()
+        # Kept out of sight: it is no part of any task.
+        self._like = (like,)
+
+    def add(self, num_outputs: int) -> None:
+        """Make the head of a further task, initialised anew unless it is the one that all share."""
+        self.num_outputs.append(num_outputs)
+        if self.shared and len(self.layers):
+            return
+        like: Any = self._like[0]
+        size = int(like.weight.shape[0]) if self.shared else num_outputs
+        made = plain_layer(like, num_outputs=size, num_inputs=self.num_inputs)
+        initialise(made, self._initialise)
+        self.layers.append(made.train(self.training))
+
+    def reset(self, index: int) -> None:
+        """Initialise the head of that task anew."""
+        initialise(self.layers[0 if self.shared else index], self._initialise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layers[0 if self.shared else self.current](x)
+        dim = -1 if isinstance(self._like[0], nn.Linear) else 1
+        return outputs.narrow(dim, 0, self.num_outputs[self.current])
+
+
+class DenseNet(nn.Module):
+    """A copy of `model` that learns one task after the other with all of its weights.
+
+    Nothing is protected here; what a method does about forgetting, it does from outside. Without
+    an open task, `current` says which task the network runs as. `extra` is what a method lets the
+    open task train beside the weights; `graph` says which layers share neurons, if it is known.
+    `initialise` changes layers once their class has initialised them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        classifier: str,
+        *,
+        shared_head: bool,
+        graph: Graph | None = None,
+        initialise: Initialise | None = None,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self._initialise = initialise
+        self.extra = nn.ParameterDict()
+        self.heads = Heads(
+            model.get_submodule(classifier), shared=shared_head, initialise=initialise
+        )
+        self.model = with_layers(model, {classifier: self.heads}).requires_grad_(True)
+        self.tasks: list[str] = []
+        self.open_task: str | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return next(self.model.parameters()).device
+
+    def begin_task(self, name: str, num_outputs: int) -> None:
+        """Open a task; the weights are those that the last one left."""
+        self.heads.add(num_outputs)
+        self.heads.current = len(self.tasks)
+        self.open_task = name
+
+    def end_task(self) -> None:
+        """Close the open task."""
+        assert self.open_task is not None
+        self.tasks.append(self.open_task)
+        self.open_task = None
+
+    def reset(self) -> None:
+        """Initialise all weights but those of heads anew."""
+        for module in self.model.modules():
+            if module is not self.heads and not self._is_head(module):
+                initialise(module, self._initialise)
+
+    def _is_head(self, module: nn.Module) -> bool:
+        return any(module is head for head in self.heads.layers)
+
+    def trunk(self) -> dict[str, nn.Parameter]:
+        """The weights that all tasks share, by name: a head counts if all share it."""
+        own = set(map(id, self.heads.parameters())) if not self.heads.shared else set()
+        return {name: p for name, p in self.model.named_parameters() if id(p) not in own}
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """What the open task trains: the trunk, its own head, and what a method added."""
+        yield from self.trunk().values()
+        if not self.heads.shared:
+            yield from self.heads.layers[self.heads.current].parameters()
+        yield from self.extra.values()
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs)
+
+    def answer(self, inputs: Tensor, index: int) -> Any:
+        """What the network as it is gives for the task of that number, in the present mode."""
+        current, self.heads.current = self.heads.current, index
+        try:
+            return self(inputs)
+        finally:
+            self.heads.current = current
+
+    def open_state(self) -> OpenState:
+        """A copy of the open task: of the whole network."""
+        assert self.open_task is not None
+        task = OpenTask(self.open_task, self.heads.num_outputs[self.heads.current])
+        tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        # No name of a module has a colon in it.
+        extra = {f"extra:{name}": p.detach().clone() for name, p in self.extra.items()}
+        return OpenState(task, {}, {}, {**tensors, **extra})
+
+    def set_open_state(self, state: OpenState) -> None:
+        """Put the network back to where the copy was taken."""
+        tensors = dict(state.tensors)
+        with torch.no_grad():
+            for name, parameter in self.extra.items():
+                parameter.copy_(tensors.pop(f"extra:{name}"))
+        self.model.load_state_dict(tensors)
+
+    def state(self) -> dict[str, Any]:
+        """All of the network in plain data and tensors, for `restore`."""
+        return {
+            "tasks": self.tasks,
+            "open_task": self.open_task,
+            "num_outputs": self.heads.num_outputs,
+            "tensors": dict(self.model.state_dict()),
+            "extra": {name: parameter.detach() for name, parameter in self.extra.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Put a new network to where the state was taken."""
+        for count in state["num_outputs"]:
+            self.heads.add(count)
+        self.tasks, self.open_task = list(state["tasks"]), state["open_task"]
+        self.heads.current = len(state["num_outputs"]) - 1
+        self.model.load_state_dict(state["tensors"])
+        for name, tensor in state["extra"].items():
+            self.extra[name] = nn.Parameter(tensor.to(self.device))

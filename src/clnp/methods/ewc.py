@@ -1,0 +1,151 @@
+"""Elastic weight consolidation (Kirkpatrick et al., PNAS 2017).
+
+    L(theta) = L_t(theta) + sum over earlier tasks k of lambda/2 sum_i F_ki (theta_i - theta*_ki)^2
+
+theta*_k are the weights after task k, and F_k is the diagonal of the Fisher information there: the
+mean square of d log p(y | x) / d theta, for inputs x of the task and labels y drawn from what the
+network itself predicts. Only sums over tasks are stored: the gradient of the penalty is
+lambda (A theta - B) with A = sum F_k and B = sum F_k theta*_k.
+
+Springs hold no statistics of BatchNorm, which the authors' networks do not have: they are those of
+the last task. Those of the weights as they were would fit them worse (docs/baselines.md).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clnp.checks import ABOVE_0, COUNT, settle
+from clnp.errors import ArgumentError
+from clnp.training.config import Training
+from clnp.training.fit import StepRule
+from clnp.training.objective import CLASSIFICATION, objective_named
+from clnp.training.rng import derive, seed_all
+from clnp.training.task import Task, TaskData
+
+from .dense import DenseNet
+from .method import Strategy
+
+
+@dataclass(frozen=True)
+class EWC:
+    """Elastic weight consolidation: weights that mattered are held by springs."""
+
+    strength: float = 100.0
+    """How stiff the springs are: lambda."""
+    num_samples: int = 1024
+    """Training samples that the Fisher information is estimated on."""
+    training: Training | None = None
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+
+    def __post_init__(self) -> None:
+        settle(self, {"strength": ABOVE_0, "num_samples": COUNT}, where="ewc")
+
+    def strategy(self, net: DenseNet) -> "EWCStrategy":
+        """What it does with the network."""
+        return EWCStrategy(self, net)
+
+
+class EWCStrategy(Strategy):
+    """The springs: how stiff each is, summed over tasks, and stiffness times place."""
+
+    def __init__(self, settings: EWC, net: DenseNet) -> None:
+        self.settings, self.net = settings, net
+        self.stiffness: dict[str, Tensor] = {}
+        self.pull: dict[str, Tensor] = {}
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` unless the task is to classify."""
+        objective = objective_named(task.objective)
+        if objective is not CLASSIFICATION:
+            raise ArgumentError(
+                f"ewc: task {task.name!r} is {objective.name}; the Fisher information is that of "
+                "a classifier"
+            )
+
+    def rule(self) -> StepRule:
+        """Pull every weight back: its gradient grows by lambda (A theta - B)."""
+        if not self.stiffness:
+            return StepRule()
+        trunk = self.net.trunk()
+        weights: list[Tensor] = list(trunk.values())
+        stiffness = [self.stiffness[name] for name in trunk]
+        pull = [self.pull[name] for name in trunk]
+
+        @torch.no_grad()
+        def after_backward() -> None:
+            force = torch._foreach_mul(weights, stiffness)
+            torch._foreach_sub_(force, pull)
+            gradients = [weight.grad for weight in weights]
+            torch._foreach_add_(gradients, force, alpha=self.settings.strength)  # type: ignore[arg-type]
+
+        return StepRule(after_backward=after_backward)
+
+    def end(self, index: int, data: TaskData) -> None:
+        """Add the springs of the task."""
+        # Whoever ends a task seeds for it: a repeated end draws the same.
+        seed = int(torch.randint(2**62, (), device="cpu"))
+        fisher = fisher_diagonal(self.net, data, num_samples=self.settings.num_samples, seed=seed)
+        for name, weight in self.net.trunk().items():
+            place = fisher[name] * weight.detach()
+            if name in self.stiffness:
+                self.stiffness[name] += fisher[name]
+                self.pull[name] += place
+            else:
+                self.stiffness[name], self.pull[name] = fisher[name], place
+
+    def state(self) -> dict[str, Any]:
+        """The springs."""
+        return {"stiffness": self.stiffness, "pull": self.pull}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Remember the springs."""
+        device = self.net.device
+        for mine, name in ((self.stiffness, "stiffness"), (self.pull, "pull")):
+            mine.update({key: t.to(device, copy=True) for key, t in state[name].items()})
+
+    def stored_bytes(self) -> dict[str, int]:
+        """The springs, two numbers for each weight that tasks share."""
+        springs = [*self.stiffness.values(), *self.pull.values()]
+        return {"importance": sum(tensor.nbytes for tensor in springs)}
+
+
+def fisher_diagonal(
+    net: DenseNet, data: TaskData, *, num_samples: int, seed: int, chunk: int = 16
+) -> dict[str, Tensor]:
+    """The mean over samples of the squared gradient of log p(y | x), y drawn from the network.
+
+    In evaluation mode, for the weights of the trunk, by name.
+    """
+    weights = {name: weight.detach() for name, weight in net.trunk().items()}
+    others = {
+        name: tensor.detach()
+        for name, tensor in net.model.state_dict().items()
+        if name not in weights
+    }
+    seed_all(derive(seed, "fisher"))
+
+    def surprise(shared: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(net.model, {**others, **shared}, (x[None],))
+        return F.cross_entropy(outputs, y[None])
+
+    gradient: Any = torch.func.vmap(torch.func.grad(surprise), in_dims=(None, 0, 0))
+    sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    was_training, num_seen = net.training, 0
+    net.eval()
+    try:
+        for inputs, _ in data.train.batches(chunk, seed=derive(seed, "fisher", "order")):
+            inputs = inputs[: num_samples - num_seen]
+            with torch.no_grad():
+                labels = torch.multinomial(net(inputs).float().softmax(1), 1)[:, 0]
+            for name, each in gradient(weights, inputs, labels).items():
+                sums[name] += each.square().sum(0)
+            num_seen += len(inputs)
+            if num_seen >= num_samples:
+                break
+    finally:
+        net.train(was_training)
+    return {name: total / num_seen for name, total in sums.items()}

@@ -1,0 +1,218 @@
+"""Hard attention to the task (Serrà et al., ICML 2018): each task has a gate for each neuron.
+
+    a_t = sigmoid(s e_t)                         the gates; neuron i is read as a_ti h_i
+    s = 1/s_max + (s_max - 1/s_max) over         over: the part of the epoch that is over
+    L = L_t + c sum a_t (1 - a_<t) / sum (1 - a_<t)           a_<t: the maximum of earlier gates
+    g_ij <- (1 - min(a_<t,i, a_<t,j)) g_ij       the gradient of the weight from neuron j to i
+    q <- s_max/s (cosh(s e) + 1) / (cosh(e) + 1) q            the gradient of e_t, |s e| <= 50
+    -6 <= e_t <= 6                               after each step; at first e_t is drawn from N(0, 1)
+
+A task is judged, and remembered, with s = s_max.
+
+The gates are applied where neurons are read: to what a layer, or the head, receives. That is after
+activation, normalisation, dropout and pooling, as in the authors' code, and it is the one place
+that is right in residual networks too. What belongs to a single neuron (its bias, its BatchNorm)
+has the factor 1 - a_<t,i. Inputs and outputs of the network count as used by every task: a head
+that all tasks share keeps its bias from the second task on. Statistics of BatchNorm, which the
+authors' networks do not have, are kept for each task.
+
+The factors protect weights from plain SGD. Adam would undo those that are small and not zero, and
+weight decay knows nothing of them.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clnp.checks import FROM_0, FROM_1, settle
+from clnp.core.structure.axis import Axis, groups_of
+from clnp.core.structure.graph import Graph, Site
+from clnp.errors import ArgumentError
+from clnp.training.config import Training
+from clnp.training.fit import StepRule
+from clnp.training.task import TaskData
+
+from .dense import DenseNet
+from .method import Strategy
+
+ATTENTION = "attention"
+LARGEST_EMBEDDING = 6.0
+LARGEST_EXPONENT = 50.0
+
+
+@dataclass(frozen=True)
+class HAT:
+    """Hard attention to the task: gates that are learnt, and weights fixed where they are open."""
+
+    s_max: float = 400.0
+    """How steep gates become within an epoch; tasks are remembered with this."""
+    strength: float = 0.75
+    """What it costs to open gates that earlier tasks left closed: c."""
+    training: Training | None = None
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here. The
+    authors use plain SGD; Adam undoes factors that are small and not zero, so that more is lost."""
+
+    def __post_init__(self) -> None:
+        settle(self, {"s_max": FROM_1, "strength": FROM_0}, where="hat")
+
+    def strategy(self, net: DenseNet) -> "HATStrategy":
+        """What it does with the network."""
+        return HATStrategy(self, net)
+
+
+class HATStrategy(Strategy):
+    """The gates of every task that has been learnt, those of all groups in one row."""
+
+    own_statistics = True
+
+    def __init__(self, settings: HAT, net: DenseNet) -> None:
+        if net.graph is None:
+            raise ArgumentError("hat: the network has no graph; give it one that was discovered")
+        self.settings, self.net, self.graph = settings, net, net.graph
+        self.scale = torch.tensor(settings.s_max, device=net.device)
+        self.masks: list[Tensor] = []
+        self._answering: int | None = None
+        for site in self.graph.sites.values():
+            if site.mixes and groups_of(site.columns):
+                layer = net.model.get_submodule(site.path)
+                layer.register_forward_pre_hook(self._gate_before(site))
+
+    def _gate_before(self, site: Site) -> Callable[[nn.Module, Any], Any]:
+        """A hook that multiplies what the layer reads by the gates."""
+
+        def gate(layer: nn.Module, arguments: Any) -> Any:
+            inputs, *others = arguments
+            gates = along(site.columns, self.gates(), self.graph)
+            if site.kind != "Linear":
+                gates = gates.reshape(-1, *[1] * (inputs.ndim - 2))
+            # Gates are float32, the network need not be.
+            return ((inputs * gates).to(inputs.dtype), *others)
+
+        return gate
+
+    def gates(self) -> Tensor:
+        """Those of the task that is asked for, or of the open one: hard unless it is training."""
+        if self._answering is not None:
+            return self.masks[self._answering]
+        scale = self.scale if self.net.training else self.settings.s_max
+        return torch.sigmoid(scale * self.net.extra[ATTENTION])
+
+    def used(self) -> Tensor:
+        """How much any earlier task uses each neuron."""
+        if self.masks:
+            return torch.stack(self.masks).amax(0)
+        return torch.zeros(sum(self.graph.groups.values()), device=self.net.device)
+
+    def begin(self, index: int, data: TaskData) -> None:
+        """Draw the embedding of the task."""
+        drawn = torch.randn(sum(self.graph.groups.values()), device="cpu")
+        self.net.extra[ATTENTION] = nn.Parameter(drawn.to(self.net.device))
+
+    def rule(self) -> StepRule:
+        """Anneal, charge for gates, protect weights, and keep the embedding trainable."""
+        s_max, scale = self.settings.s_max, self.scale
+        embedding = self.net.extra[ATTENTION]
+        factors = self._factors()
+        unused = 1 - self.used()
+        # Without a neuron that is unused there is nothing to charge for.
+        share = self.settings.strength / max(float(unused.sum()), torch.finfo(unused.dtype).tiny)
+
+        def before_step(over: float) -> None:
+            scale.fill_(annealed(over, s_max))
+
+        def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            return share * (self.gates() * unused).sum()
+
+        @torch.no_grad()
+        def after_backward() -> None:
+            for weight, factor in factors:
+                if weight.grad is not None:
+                    weight.grad.mul_(factor)
+            assert embedding.grad is not None
+            embedding.grad.mul_(compensation(embedding, scale, s_max))
+
+        @torch.no_grad()
+        def after_step() -> None:
+            embedding.clamp_(-LARGEST_EMBEDDING, LARGEST_EMBEDDING)
+
+        return StepRule(before_step, loss, after_backward, after_step)
+
+    def _factors(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """The weights that tasks share, and what their gradients are multiplied by."""
+        if not self.masks:
+            return []
+        heads, used = self.net.heads, self.used()
+        found: list[tuple[nn.Parameter, Tensor]] = []
+        for path, site in self.graph.sites.items():
+            layer = self.net.model.get_submodule(path)
+            if layer is heads:
+                if not heads.shared:
+                    continue
+                layer = heads.layers[0]
+            for weight in layer.parameters():
+                rows = along(site.rows, used, self.graph) if site.rows else used.new_ones(1)
+                protected = rows
+                if site.mixes and weight.ndim > 1:
+                    columns = along(site.columns, used, self.graph)
+                    protected = torch.minimum(rows[:, None], columns)
+                spatial = [1] * (weight.ndim - protected.ndim)
+                found.append((weight, 1 - protected.reshape(*protected.shape, *spatial)))
+        return found
+
+    def end(self, index: int, data: TaskData) -> None:
+        """Remember the gates, as hard as they become."""
+        with torch.no_grad():
+            embedding = self.net.extra.pop(ATTENTION)
+            self.masks.append(torch.sigmoid(self.settings.s_max * embedding).detach())
+
+    @contextlib.contextmanager
+    def running(self, index: int) -> Iterator[None]:
+        """The network with the gates of the task; the open one has its own."""
+        if index == len(self.masks):
+            yield
+            return
+        self._answering = index
+        try:
+            yield
+        finally:
+            self._answering = None
+
+    def state(self) -> dict[str, Any]:
+        """The gates."""
+        return {"masks": self.masks}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Remember the gates."""
+        self.masks = [mask.to(self.net.device) for mask in state["masks"]]
+
+    def stored_bytes(self) -> dict[str, int]:
+        """The gates."""
+        return {"masks": sum(mask.nbytes for mask in self.masks)}
+
+
+def annealed(over: float, s_max: float) -> float:
+    """How steep gates are when that part of an epoch is over."""
+    return 1 / s_max + (s_max - 1 / s_max) * over
+
+
+def compensation(embedding: Tensor, scale: Tensor, s_max: float) -> Tensor:
+    """What turns the slope of sigmoid(s e) into that of s_max sigmoid(e), which is never flat."""
+    exponent = (scale * embedding).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
+    return s_max / scale * (exponent.cosh() + 1) / (embedding.cosh() + 1)
+
+
+def along(axis: Axis, gates: Tensor, graph: Graph) -> Tensor:
+    """The gate of each entry of an axis, from the row of those of all groups; 1 for input."""
+    sizes = list(graph.groups.values())
+    row = dict(zip(graph.groups, torch.split(gates, sizes), strict=True))
+    parts = [
+        gates.new_ones(segment.size * segment.span)
+        if segment.group is None
+        else row[segment.group][:, None].expand(-1, segment.span).reshape(-1)
+        for segment in axis
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,296 @@
+"""Joint training: all tasks at the same time, as if none came after another.
+
+    theta = argmin sum over tasks of L_t(theta), with a part of every batch for each task
+
+What continual learning is measured against, because it needs all data at once. As in the paper's
+appendix, a batch holds a fixed number of samples of each task, an epoch is over when the smaller
+tasks have run out, and with a single head the last hidden layer is cut into equal parts, one for
+the outputs of each task.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clnp.checks import COUNT, optional, settle
+from clnp.core.layers.initialisation import initialisation, initialise
+from clnp.core.layers.ledger import OpenTask
+from clnp.core.record import OpenState
+from clnp.core.structure.surgery import plain_layer, with_layers
+from clnp.errors import ArgumentError
+from clnp.training.batches import RESIDENT_BYTES, Batches
+from clnp.training.config import Training
+from clnp.training.fit import StepRule
+from clnp.training.objective import objective_named
+from clnp.training.optimizer import check_optimizer
+from clnp.training.rng import derive, isolated, seed_all
+from clnp.training.task import Task
+
+from .method import Setting
+from .runner import NO_NEURONS, WholeNetwork, of_this_model, outcome, scores
+
+
+@dataclass(frozen=True)
+class Joint:
+    """All tasks at the same time, with a part of every batch for each."""
+
+    first: int | None = None
+    """Samples of the first task in a batch; the paper's appendix has 50."""
+    others: int | None = None
+    """Samples of each other task, of which the appendix has 10; a batch is shared unless given."""
+    training: Training | None = None
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+
+    def __post_init__(self) -> None:
+        settle(self, {"first": optional(COUNT), "others": optional(COUNT)}, where="joint")
+
+    def counts(self, num_tasks: int, batch_size: int) -> list[int]:
+        """The samples of each task in a batch, which they share evenly unless it is given."""
+        share = max(batch_size // num_tasks, 1)
+        return [self.first or share, *[self.others or share] * (num_tasks - 1)]
+
+
+class Mixed:
+    """The data of several tasks in batches that hold a fixed number of samples of each.
+
+    It has what a training loop asks of `Batches`. A task that has fewer samples than that gives all
+    of them. The smallest task, counted in batches, sets the length of an epoch; the order of every
+    task is drawn anew for each.
+    """
+
+    def __init__(self, parts: Sequence[Batches], counts: Sequence[int]) -> None:
+        sizes = [len(part) for part in parts]
+        self.parts, self.counts = _prepared(parts), list(map(min, counts, sizes))
+        self.device = parts[0].device
+        self.num_steps = min(size // count for size, count in zip(sizes, self.counts, strict=True))
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        self.starts = torch.tensor(starts, device=self.device)
+        self.inputs: Tensor | None = torch.cat([_inputs(part) for part in self.parts])
+        self.targets = torch.cat([_targets(part) for part in parts])
+
+    def __len__(self) -> int:
+        """The samples of an epoch."""
+        return self.num_steps * sum(self.counts)
+
+    def places(self, size: int, *, seed: int) -> Iterator[Tensor]:
+        """The samples of each batch, by number, those of the first task first."""
+        orders = []
+        for number, (part, count) in enumerate(zip(self.parts, self.counts, strict=True)):
+            generator = torch.Generator().manual_seed(derive(seed, "part", number))
+            order = torch.randperm(len(part), generator=generator, device="cpu")
+            order = order[: self.num_steps * count]
+            orders.append(order.to(self.device).view(self.num_steps, count) + self.starts[number])
+        yield from torch.cat(orders, 1)
+
+    def batches(self, size: int, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets of each batch."""
+        for places in self.places(size, seed=seed):
+            yield self.at(places)
+
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these samples, each task's prepared in its own way."""
+        assert self.inputs is not None
+        if not any(part.prepare for part in self.parts):
+            return self.inputs[places], self.targets[places]
+        chosen = torch.split(self.inputs[places], self.counts)
+        ready = [
+            part if own.prepare is None else own.prepare(part)
+            for part, own in zip(chosen, self.parts, strict=True)
+        ]
+        return torch.cat(ready), self.targets[places]
+
+
+def _prepared(parts: Sequence[Batches]) -> Sequence[Batches]:
+    """The same, prepared once for all where that can be done for all of them and fits."""
+    ready = [part.prepared() for part in parts]
+    sizes = [part.inputs.nbytes for part in ready if part.inputs is not None]
+    can = not any(part.prepare for part in ready) and sum(sizes) <= RESIDENT_BYTES
+    return ready if can else parts
+
+
+def _inputs(part: Batches) -> Tensor:
+    if part.inputs is None:
+        raise ArgumentError("joint training needs all data on the device at once; it is streamed")
+    return part.inputs
+
+
+def _targets(part: Batches) -> Tensor:
+    assert part.targets is not None
+    return part.targets
+
+
+class JointHeads(nn.Module):
+    """In the place of a classifier: a layer for each task, which reads all or a part of its input.
+
+    In training, the batch is cut into the samples of each task; otherwise it is all `current`'s.
+    """
+
+    def __init__(
+        self, like: Any, num_outputs: Sequence[int], counts: list[int], *, cut: bool
+    ) -> None:
+        super().__init__()
+        self.counts, self.current, self.cut = counts, 0, cut
+        self.dim = -1 if isinstance(like, nn.Linear) else 1
+        num_inputs = int(like.weight.shape[1])
+        self.size = num_inputs // len(counts) if cut else num_inputs
+        if not self.size:
+            raise ArgumentError(
+                f"joint: the last layer has {num_inputs} inputs, too few for {len(counts)} tasks"
+            )
+        self.layers = nn.ModuleList(
+            plain_layer(like, num_outputs=count, num_inputs=self.size) for count in num_outputs
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self._head(x, self.current)
+        parts = torch.split(x, self.counts)
+        return torch.cat([self._head(part, number) for number, part in enumerate(parts)])
+
+    def _head(self, x: Tensor, number: int) -> Tensor:
+        if self.cut:
+            x = x.narrow(self.dim, number * self.size, self.size)
+        outputs: Tensor = self.layers[number](x)
+        return outputs
+
+
+class JointNet(nn.Module):
+    """A copy of the model that learns all tasks at once."""
+
+    def __init__(self, model: nn.Module, classifier: str, heads: JointHeads) -> None:
+        super().__init__()
+        self.heads = heads
+        self.model = with_layers(model, {classifier: heads}).requires_grad_(True)
+        self.open_task: str | None = "all tasks"
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(inputs)
+
+    def open_state(self) -> OpenState:
+        """A copy of the whole network."""
+        tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        return OpenState(OpenTask("all tasks", 0), {}, {}, tensors)
+
+    def set_open_state(self, state: OpenState) -> None:
+        """Put the network back to where the copy was taken."""
+        self.model.load_state_dict(dict(state.tensors))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The validation data of all tasks, which tells the network whose samples come."""
+
+    net: JointNet
+    parts: Sequence[Batches]
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of one task after the other."""
+        for number, part in enumerate(self.parts):
+            self.net.heads.current = number
+            yield from part.batches(size)
+
+
+class JointMethod(WholeNetwork):
+    """Lets tasks go by, and learns all of them when the last one has come."""
+
+    def __init__(self, settings: Joint, setting: Setting, state: Mapping[str, Any] | None) -> None:
+        super().__init__(settings, setting)
+        self.counts = settings.counts(len(setting.tasks), self.training.batch_size)
+        self.finished = False
+        like: Any = setting.model.get_submodule(self.graph.classifier)
+        self.num_outputs = self._num_outputs() if state is None else list(state["num_outputs"])
+        if len(set(self.num_outputs)) > 1:
+            raise ArgumentError(
+                f"joint: the tasks have different numbers of outputs, {self.num_outputs}"
+            )
+        objectives = [objective_named(task.objective) for task in setting.tasks]
+        if any(objective != objectives[0] for objective in objectives):
+            # One score of all tasks says which epoch was the best.
+            raise ArgumentError(
+                "joint: the tasks have different objectives, "
+                f"{[objective.name for objective in objectives]}"
+            )
+        heads = JointHeads(like, self.num_outputs, self.counts, cut=setting.head == "single")
+        self.net: JointNet = JointNet(setting.model, self.graph.classifier, heads)
+        if state is not None:
+            self.finished = state["finished"]
+            self.resumed = state["progress"]
+            with of_this_model():
+                self.net.model.load_state_dict(state["net"])
+
+    def _num_outputs(self) -> list[int]:
+        """Of every task; where it does not say, its data has to be looked at."""
+        setting = self.setting
+        device = next(setting.model.parameters()).device
+        with isolated(device):
+            return [t.num_outputs or setting.load(t, device).num_outputs for t in setting.tasks]
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the training cannot be done."""
+        check_optimizer(self.training, self.device)
+
+    def num_candidates(self, task: str) -> int:
+        """How often the task will be trained: all are, with the last one."""
+        return 1 if task == self.setting.tasks[-1].name else 0
+
+    def epochs_before(self, number: int) -> int:
+        """The epochs before that number of tasks has come: all are trained with the last one."""
+        return self.training.epochs if number == len(self.setting.tasks) else 0
+
+    def answers(self, task: str) -> bool:
+        """Whether the task has been learnt: none has, before the last one came."""
+        return self.finished
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        """Nothing, unless it is the last task: then learn all of them."""
+        found: dict[str, float | None] = {"score": None, "test_score": None}
+        best, num_epochs = None, 0
+        if task.name == self.setting.tasks[-1].name:
+            with isolated(self.device):
+                best, num_epochs = self._learn_all()
+                self.finished = True
+                found = scores(self.predict, self.setting.load(task, self.device))
+        self.setting.on_event({"event": "task", "task": task.name, "new": {}, **found})
+        return outcome(task, self.training, num_epochs=num_epochs, best=best, **found)
+
+    def _learn_all(self) -> tuple[float, int]:
+        """Train on all tasks; the validation score over all samples, and the number of epochs."""
+        setting = self.setting
+        data = [self.setting.load(task, self.device) for task in setting.tasks]
+        if self.resumed is None:
+            seed_all(derive(setting.seed, "init", "joint"))
+            for module in self.net.model.modules():
+                initialise(module, initialisation(self.training.initialisation))
+        mixed: Any = Mixed([each.train for each in data], self.counts)
+        self.net.heads.counts = mixed.counts
+        training = replace(self.training, batch_size=sum(mixed.counts))
+        judged: Any = Judged(self.net, [each.validation for each in data])
+        together = replace(data[-1], train=mixed, validation=judged)
+        seed = derive(setting.seed, "candidate", "joint")
+        return self.train(together, training, seed=seed, rule=StepRule())
+
+    def predict(self, inputs: Tensor, task: str) -> Any:
+        """The outputs of a task."""
+        return self.run(inputs, [each.name for each in self.setting.tasks].index(task))
+
+    def figures(self) -> dict[str, Any]:
+        """What a result says about the network: it is stored, and nothing beside it."""
+        total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
+        own = sum(parameter.nbytes for parameter in self.net.heads.parameters())
+        heads = 0 if self.net.heads.cut else own
+        return {
+            **NO_NEURONS,
+            "stored_bytes": {"network": total - heads, "heads": heads},
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All of it; `progress` is None unless it is training."""
+        return {
+            "progress": self.progress(),
+            "finished": self.finished,
+            "num_outputs": self.num_outputs,
+            "net": dict(self.net.model.state_dict()),
+        }

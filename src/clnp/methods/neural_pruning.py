@@ -1,0 +1,173 @@
+"""Continual learning by neural pruning, as a run carries it out."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clnp.core.net import ContinualNet
+from clnp.learner.learner import Learner
+from clnp.learner.progress import Progress, TaskReport
+from clnp.training.objective import objective_named
+from clnp.training.task import Task
+
+from .method import Setting
+
+
+class NeuralPruning:
+    """A `ContinualNet` and the `Learner` that teaches it, from the start or from a checkpoint."""
+
+    def __init__(self, setting: Setting, path: Path, state: Mapping[str, Any] | None) -> None:
+        config = setting.config
+        if state is None:
+            self.net = ContinualNet(
+                setting.model,
+                setting.example_input,
+                head=setting.head,
+                classifier=setting.classifier,
+            )
+        else:
+            self.net = ContinualNet.load(path, setting.model)
+            if state["progress"] is None and self.net.open_task is not None:
+                self.net.abandon_task()  # The task has been exchanged for another.
+        self.learner = Learner(
+            self.net,
+            config,
+            seed=setting.seed,
+            on_event=setting.on_event,
+            on_progress=self._progressed,
+        )
+        self._names = [task.name for task in setting.tasks]
+        self._on_progress = setting.on_progress
+        self._progress: Progress | None = None
+        if state is not None and state["kept"] is not None:
+            self.learner.kept = replace(config.training, **state["kept"])
+        if state is not None and state["progress"] is not None:
+            self._progress = Progress.from_state(state["progress"])
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return self.net.device
+
+    def check(self, task: Task) -> None:
+        """Raise an `ArgumentError` if the task can be told not to fit."""
+        self.learner.check(task)
+
+    def answers(self, task: str) -> bool:
+        """Whether the task has been learnt."""
+        return task in self.net.tasks
+
+    def num_candidates(self, task: str) -> int:
+        """How often the task will be trained."""
+        return len(self.learner.candidates(task))
+
+    def num_epochs(self, task: str) -> int:
+        """How many epochs it will be trained each time, if it does not stop early."""
+        return self.learner.config.of(task).training.epochs
+
+    def epochs_before(self, number: int) -> int:
+        """The epochs of all tasks before that number, if no candidate of them stops early."""
+        config, total = self.learner.config, 0
+        for place, name in enumerate(self._names[:number]):
+            kept = place and config.search_on == "first" and not config.has_own_grid(name)
+            total += (1 if kept else len(config.of(name).candidates())) * self.num_epochs(name)
+        return total
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        """Learn the task, from where it broke off; what a result says about it."""
+        try:
+            return self._record(self.learner.learn(task, self._progress), task)
+        finally:
+            self._progress = None
+
+    def predict(self, inputs: Tensor, task: str) -> Any:
+        """The outputs of a task that has been learnt."""
+        return self.net(inputs, task=task)
+
+    def figures(self) -> dict[str, Any]:
+        """What a result says about the network."""
+        return figures(self.net)
+
+    def verify(self) -> None:
+        """Raise a `ForgettingError` if a task has changed."""
+        self.net.verify()
+
+    def state(self) -> dict[str, Any]:
+        """What has to be saved beside the network; `progress` is None between two tasks."""
+        kept, progress = self.learner.kept, self._progress
+        return {
+            "progress": None if progress is None else progress.to_state(),
+            "kept": None if kept is None else {"alpha": kept.alpha, "lr": kept.lr},
+        }
+
+    def save(self, path: str | PathLike[str], *, attached: Any) -> None:
+        """Write the network to a file, and with it what is attached."""
+        self.net.save(path, attached=attached)
+
+    def _progressed(self, progress: Progress) -> None:
+        self._progress = progress
+        self._on_progress()
+
+    def _record(self, report: TaskReport, task: Task) -> dict[str, Any]:
+        """What is known about a task that has ended.
+
+        `pruning` is before any fine-tuning, but for the thresholds, which are those of the end.
+        """
+        plan, capacity = report.plan, self.net.capacity()
+        usages = [usage for usage in capacity.usages if usage.task == report.task]
+        return {
+            "task": report.task,
+            "objective": objective_named(task.objective).name,
+            "candidates": [
+                {
+                    "alpha": candidate.alpha,
+                    "lr": candidate.lr,
+                    "num_epochs": candidate.num_epochs,
+                    "score": candidate.score,
+                    "diverged": candidate.diverged,
+                }
+                for candidate in report.candidates
+            ],
+            "winner": report.winner,
+            "best_score": report.best_score,
+            "pruning": {
+                "score": plan.score,
+                "kept": dict(plan.kept),
+                "thresholds": dict(report.plans[-1].thresholds),
+            },
+            "num_rounds": report.num_rounds,
+            "score": report.score,
+            "test_score": report.test_score,
+            "guess": report.guess,
+            "new": {usage.group: usage.new for usage in usages},
+            "reused": {usage.group: usage.reused for usage in usages},
+        }
+
+
+def figures(net: ContinualNet) -> dict[str, Any]:
+    """What a result holds that follows from the network alone."""
+    capacity = net.capacity()
+    return {
+        "capacity": {
+            "sizes": dict(capacity.sizes),
+            "usages": [asdict(usage) for usage in capacity.usages],
+            "free": capacity.free,
+        },
+        "forecast": asdict(net.forecast()),
+        "certificates": {name: c.digest for name, c in net.certificates.items()},
+        "stored_bytes": stored_bytes(net),
+    }
+
+
+def stored_bytes(net: ContinualNet) -> dict[str, int]:
+    """What ended tasks read: all claimed neurons, and the heads if each task has its own."""
+    sizes = {name: tensor.nbytes for name, tensor in net.model.named_buffers()}
+    within = f"{net.graph.classifier}."
+    own = sum(size for name, size in sizes.items() if name.startswith(within))
+    heads = own if net.head == "multi" else 0
+    return {"network": sum(sizes.values()) - heads, "heads": heads}

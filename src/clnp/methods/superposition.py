@@ -1,0 +1,130 @@
+"""Superposition of many models into one (Cheung et al., NeurIPS 2019), with binary contexts.
+
+    y = W (c_k . x) + b             Linear, c_k one sign for each input
+    y = (w . c_k) * x + b           convolution, c_k one sign for each place of its kernel
+
+c_k are random signs, +1 or -1, drawn for each layer and task k, and used whenever that task is
+trained or asked for. To the other tasks, what one has written into W looks like noise, which has
+mean 0. Nothing else is done about forgetting.
+
+Every layer has a context, the shared classifier too, as in the authors' network for permuted MNIST;
+their ResNet leaves the first convolution without. The head that a task has to itself has none: it
+would only change the signs of its own weights. All tasks share biases, depthwise convolutions and
+BatchNorm but for its statistics, which are kept for each task; the authors' networks add no biases,
+and normalise by the batch alone. Their code trains the contexts of Linear layers along with the
+weights: here they stay the signs that they were drawn as, which is what makes them one bit each.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clnp.core.structure.surgery import is_mixing
+from clnp.training.config import Training
+from clnp.training.rng import derive
+from clnp.training.task import TaskData
+
+from .dense import DenseNet
+from .method import Strategy
+
+
+@dataclass(frozen=True)
+class Superposition:
+    """Superposition of many models into one: each task sees the weights with signs of its own."""
+
+    training: Training | None = None
+    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+
+    def strategy(self, net: DenseNet) -> "SuperpositionStrategy":
+        """What it does with the network."""
+        return SuperpositionStrategy(net)
+
+
+class SuperpositionStrategy(Strategy):
+    """A seed for the contexts of each task, and for each layer the context that it runs with.
+
+    That one is a tensor which stays where it is: another task's is copied into it.
+    """
+
+    own_statistics = True
+
+    def __init__(self, net: DenseNet) -> None:
+        self.net = net
+        self.seeds: list[int] = []
+        self.current: dict[str, Tensor] = {}
+        self._shown = 0
+
+    def begin(self, index: int, data: TaskData) -> None:
+        """Draw the contexts of the task, from the seed that the run has set for it."""
+        self.seeds.append(derive(torch.initial_seed(), "context", index))
+        self._show(index)
+
+    @contextmanager
+    def running(self, index: int) -> Iterator[None]:
+        """The network with the contexts of the task."""
+        shown = self._shown
+        self._show(index)
+        try:
+            yield
+        finally:
+            self._show(shown)
+
+    def _show(self, index: int) -> None:
+        """Let all layers run with the contexts of that task."""
+        if not self.current:
+            self._enter()
+        elif index == self._shown:
+            return
+        for name, context in self.current.items():
+            context.copy_(draw_context(self.seeds[index], name, context.shape))
+        self._shown = index
+
+    def _enter(self) -> None:
+        """Make the layers multiply by their contexts; the shared head exists by now."""
+        heads = self.net.heads
+        own = set() if heads.shared else set(map(id, heads.layers))
+        for name, layer in self.net.model.named_modules():
+            if is_mixing(layer) and id(layer) not in own:
+                self.current[name] = multiplied(layer)
+
+    def state(self) -> dict[str, Any]:
+        """The seeds, from which contexts are drawn."""
+        return {"seeds": self.seeds}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Remember the contexts, and run with those of the last task."""
+        self.seeds = list(state["seeds"])
+        if self.seeds:
+            self._show(len(self.seeds) - 1)
+
+    def stored_bytes(self) -> dict[str, int]:
+        """The contexts at one bit a sign, although the seeds would do."""
+        num_signs = len(self.seeds) * sum(context.numel() for context in self.current.values())
+        return {"contexts": (num_signs + 7) // 8}
+
+
+def draw_context(seed: int, layer: str, shape: torch.Size) -> Tensor:
+    """Signs, +1 or -1, always the same for that seed and layer."""
+    generator = torch.Generator().manual_seed(derive(seed, layer))
+    return 2.0 * torch.randint(0, 2, shape, generator=generator, device="cpu") - 1.0
+
+
+def multiplied(layer: nn.Module) -> Tensor:
+    """The context that the layer multiplies by from now on, whatever is written into it: ones."""
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    context = torch.ones_like(weight[0], requires_grad=False)
+    made: Any = layer
+    if isinstance(layer, nn.Linear):
+
+        def times_context(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (inputs[0] * context.to(inputs[0].dtype), *inputs[1:])
+
+        made.register_forward_pre_hook(times_context)
+        return context
+    convolve = made._conv_forward
+    made._conv_forward = lambda x, kernel, bias: convolve(x, kernel * context, bias)
+    return context

@@ -1,0 +1,1 @@
+"""An experiment as a TOML file; those that come with the package are in `library`."""

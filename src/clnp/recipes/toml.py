@@ -1,0 +1,331 @@
+"""A TOML text: the line of each of its keys, what overrides it, and plain data written as TOML."""
+
+import datetime
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clnp.errors import RecipeError
+
+KeyPath = tuple[str | int, ...]
+"""The keys from the top of a document to a value; a number is a place in an array."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """The `data` of a TOML text, and the `places` where its keys were written.
+
+    A place is `recipe.toml, line 12` or `--set learner.margin=3`; that of the empty path is the
+    name of the file.
+    """
+
+    data: dict[str, Any]
+    places: Mapping[KeyPath, str]
+
+    def place(self, path: KeyPath) -> str:
+        """Where the key was written, or the nearest table around it that was."""
+        while path not in self.places:
+            path = path[:-1]
+        return self.places[path]
+
+    def set(self, assignment: str) -> "Document":
+        """The document with one value changed or added, as in `learner.margin=3`.
+
+        The key is a TOML key; a whole number in it is a place in an array. The value is a TOML
+        value, or else plain text.
+        """
+        place = f"--set {assignment}"
+        if not assignment.isascii():
+            try:
+                assignment.encode()
+            except UnicodeEncodeError:
+                raise RecipeError(f"--set {assignment!r}: this is not UTF-8") from None
+        keys, text = _split(assignment, place)
+        data, path = _put(self.data, keys, _value(text), above=(), place=place)
+        places = {p: where for p, where in self.places.items() if p[: len(path)] != path}
+        for num in range(1, len(path) + 1):
+            places.setdefault(path[:num], place)
+        return Document(data, places)
+
+    def inherited(self, path: KeyPath, source: KeyPath) -> "Document":
+        """The document with all keys of the table `source` in the one at `path`, if it is there.
+
+        Keys that it has count. A table that is missing stays so.
+        """
+        given, taken = (_at(self.data, each) for each in (path, source))
+        if not isinstance(given, dict) or not isinstance(taken, dict):
+            return self
+        data = self.data
+        places = dict(self.places)
+        for key in (key for key in taken if key not in given):
+            data, _ = _put(data, [*map(str, path), key], taken[key], above=(), place="")
+            for known in self.places:
+                if known[: len(source) + 1] == (*source, key):
+                    places[(*path, *known[len(source) :])] = self.places[known]
+        return Document(data, places)
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    """The value there; None if there is none."""
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def read(path: str | os.PathLike[str]) -> Document:
+    """The document in the file; messages call it by the path that was given."""
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except FileNotFoundError as error:
+        raise RecipeError(f"{name}: there is no such file; check the path") from error
+    except IsADirectoryError as error:
+        raise RecipeError(f"{name}: this is a folder; give the path of a file") from error
+    except OSError as error:
+        raise RecipeError(f"{name}: the file cannot be read: {error.strerror}") from error
+    try:
+        text = raw.decode("utf-8-sig")  # Some editors put a mark before the first character.
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise RecipeError(f"{name}, line {line}: {found}; save the file as UTF-8") from error
+    return parse(text, name=name)
+
+
+def parse(text: str, *, name: str) -> Document:
+    """The document in the text; `name` is what messages call it."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        line, reason = _reason(error, lines)
+        where = name if line is None else f"{name}, line {line}"
+        raise RecipeError(f"{where}: this is not TOML: {reason}") from error
+    return Document(data, _places(lines, name))
+
+
+def _reason(error: Exception, lines: list[str]) -> tuple[int | None, str]:
+    """The line that is wrong, if it is known, and why it is."""
+    if isinstance(error, RecursionError):
+        return None, "its values are nested too deeply"
+    pattern = r"(.*) \(at (?:line (\d+), column \d+|end of document)\)"
+    match = re.fullmatch(pattern, str(error), re.DOTALL)
+    if match is None:  # A number of thousands of digits, for which there is no place.
+        return None, str(error)
+    reason = match[1][:1].lower() + match[1][1:]
+    if match[2] is not None:
+        return int(match[2]), reason
+    # Something was never closed: it is of use to know where it begins.
+    unclosed = [line for line, statement in _statements(lines) if not statement]
+    return (unclosed[0] if unclosed else len(lines)), reason
+
+
+def _places(lines: list[str], name: str) -> dict[KeyPath, str]:
+    """The place of every key, and of every table where it is first mentioned."""
+    places: dict[KeyPath, str] = {(): name}
+    num_tables: dict[KeyPath, int] = {}  # by array of tables, so far
+    table: KeyPath = ()
+    for line, statement in _statements(lines):
+        title = lines[line - 1].lstrip()
+        if title.startswith("["):
+            *parents, last = _chain(statement)
+            table = ()
+            for key in parents:
+                table = (*table, key)
+                if table in num_tables:
+                    table = (*table, num_tables[table] - 1)
+            table = (*table, last)
+            if title.startswith("[["):
+                num_tables[table] = num_tables.get(table, 0) + 1
+                table = (*table, num_tables[table] - 1)
+            written = [table]
+        else:
+            written = [(*table, *path) for path in _leaves(statement)]
+        for path in written:
+            for num in range(1, len(path) + 1):
+                places.setdefault(path[:num], f"{name}, line {line}")
+    return places
+
+
+def _statements(lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The line where each statement begins, and what it says; nothing for one without an end.
+
+    A statement is the shortest run of lines that is TOML by itself. So tomllib decides what is a
+    key, and what only looks like one inside a text of many lines.
+    """
+    start = 0
+    while start < len(lines):
+        if not lines[start].strip() or lines[start].lstrip().startswith("#"):
+            start += 1
+            continue
+        for end in range(start + 1, len(lines) + 1):
+            # Trying every line would take a time quadratic in the length of a long array.
+            if end > start + 1 and not _may_end(lines[end - 1]):
+                continue
+            try:
+                statement = tomllib.loads("\n".join(lines[start:end]))
+            except (ValueError, RecursionError):
+                continue
+            yield start + 1, statement
+            start = end
+            break
+        else:
+            yield start + 1, {}
+            return
+
+
+def _may_end(line: str) -> bool:
+    """Whether a statement of several lines may end with this one."""
+    closes = any(mark in line for mark in ("]", "}", '"""', "'''"))
+    return closes and ("#" in line or not line.rstrip().endswith(","))
+
+
+def _chain(statement: Any) -> list[str]:
+    """The keys of a statement that has one key at every level."""
+    keys = []
+    while isinstance(statement, dict) and statement:
+        [(key, statement)] = statement.items()
+        keys.append(key)
+    return keys
+
+
+def _leaves(statement: dict[str, Any]) -> Iterator[KeyPath]:
+    for key, value in statement.items():
+        if isinstance(value, dict) and value:
+            yield from ((key, *path) for path in _leaves(value))
+        else:
+            yield (key,)
+
+
+def _split(assignment: str, place: str) -> tuple[list[str], str]:
+    """The keys and the text of the value."""
+    if "=" not in assignment:
+        raise RecipeError(f"{place}: there is no '='; write --set {assignment}=VALUE")
+    for match in re.finditer("=", assignment):
+        key, text = assignment[: match.start()], assignment[match.end() :]
+        if not key.strip():
+            raise RecipeError(f"{place}: there is no key before the '='; write --set KEY=VALUE")
+        if "\n" in key:
+            break
+        try:
+            keys = _chain(tomllib.loads(f"{key} = 0"))
+        except tomllib.TOMLDecodeError:
+            continue  # A key in quotes may hold a '=' itself.
+        if keys:
+            return keys, text
+    key = assignment.partition("=")[0]
+    raise RecipeError(f"{place}: {key!r} is not a key; write it as in TOML, such as learner.margin")
+
+
+def _value(text: str) -> Any:
+    """The TOML value, or the text itself if it is none."""
+    try:
+        statements = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text.strip()
+    # More than one: a line break in the text, with a statement after it.
+    return statements["value"] if len(statements) == 1 else text.strip()
+
+
+def _put(
+    node: Any, keys: list[str], value: Any, *, above: KeyPath, place: str
+) -> tuple[Any, KeyPath]:
+    """A copy of the node with the value in it, and the value's path from the top."""
+    if not keys:
+        return value, above
+    key, rest = keys[0], keys[1:]
+    if isinstance(node, dict):
+        inner = node.get(key, {})
+        put, path = _put(inner, rest, value, above=(*above, key), place=place)
+        return {**node, key: put}, path
+    if not isinstance(node, list):
+        raise RecipeError(f"{place}: {dotted(above)} is {shown(node)}, not a table")
+    if not (key.isascii() and key.isdigit() and int(key) < len(node)):
+        found = f"{dotted(above)} is a list of {len(node)}, which has no {key!r}"
+        ask = f"; its places are 0 to {len(node) - 1}" if node else ""
+        raise RecipeError(f"{place}: {found}{ask}")
+    index = int(key)
+    put, path = _put(node[index], rest, value, above=(*above, index), place=place)
+    return [*node[:index], put, *node[index + 1 :]], path
+
+
+LONGEST_SHOWN = 60
+
+
+class Inline(dict[str, Any]):
+    """A table that a document holds in braces, on the line of its key."""
+
+
+def key_text(key: str) -> str:
+    """The key, in quotes where TOML asks for them."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else value_text(key)
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """The keys with dots between them.
+
+    dotted(["alpha", "layer1.0", 2]) == 'alpha."layer1.0".2'
+    """
+    return ".".join(key_text(str(part)) for part in path)
+
+
+def value_text(value: Any) -> str:
+    """The value on one line, such that it reads back equal."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON escapes what TOML wants escaped, but for the character "delete".
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value)
+    if isinstance(value, datetime.date | datetime.time):  # A datetime is a date.
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(value_text(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        items = ", ".join(f"{key_text(key)} = {value_text(item)}" for key, item in value.items())
+        return f"{{ {items} }}" if items else "{}"
+    raise RecipeError(f"a recipe cannot hold a {type(value).__name__}: {value!r}")
+
+
+def shown(value: Any) -> str:
+    """The value as a message shows it: as TOML text, cut where it is long."""
+    text = value_text(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+
+
+def document_text(data: Mapping[str, Any], *, header: str = "") -> str:
+    """The data as a document: the header as a comment, plain keys, tables, arrays of tables."""
+    comment = [f"# {line}".rstrip() for line in header.splitlines()]
+    parts = ["\n".join(comment)] if comment else []
+    return "\n\n".join([*parts, *_sections(data, (), "")]) + "\n"
+
+
+def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Iterator[str]:
+    """The table's own lines, and then those of the tables in it."""
+    own = [f"{key_text(k)} = {value_text(v)}" for k, v in data.items() if not _has_section(v)]
+    # The title of a table that holds only other tables says nothing that theirs do not.
+    if title and (own or not data or title.startswith("[[")):
+        own = [title, *own]
+    if own:
+        yield "\n".join(own)
+    for key, value in data.items():
+        inner = (*path, key)
+        if _has_section(value) and isinstance(value, Mapping):
+            yield from _sections(value, inner, f"[{dotted(inner)}]")
+        elif _has_section(value):
+            for table in value:
+                yield from _sections(table, inner, f"[[{dotted(inner)}]]")
+
+
+def _has_section(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(v, Mapping) and _has_section(v) for v in value)
+    return isinstance(value, Mapping) and not isinstance(value, Inline)

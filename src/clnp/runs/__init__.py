@@ -1,0 +1,1 @@
+"""One run in a directory: written so that it survives crashes, read back as typed records."""

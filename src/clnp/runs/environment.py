@@ -1,0 +1,124 @@
+"""On what a run runs: versions, hardware, commit."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clnp.version import __version__
+
+PACKAGES = ("numpy", "safetensors")
+ARITHMETIC = (
+    *("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda"),
+    *("instructions", "variables", "matmul", "cudnn"),
+)
+"""What rounding depends on."""
+VARIABLES = (
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
+"""Variables of the environment by which libraries choose their instructions."""
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Everything that the numbers of a run may depend on, beside its recipe."""
+    return {
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "clnp"), *sys.argv[1:]],
+        "clnp": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # With its build, such as +cu132.
+        **{name: metadata.version(name) for name in PACKAGES},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "variables": _variables(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "num_cores": os.cpu_count(),
+        "num_threads": torch.get_num_threads(),
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
+        "cudnn": _cudnn() if device.type == "cuda" else None,
+    }
+
+
+def arithmetic(environment: Mapping[str, Any]) -> str:
+    """What rounding depends on, in a line that is the same for all that round alike.
+
+    Only where it is the same are equal bits to be expected of two evaluations.
+    """
+    return ", ".join(f"{key} {environment.get(key)}" for key in ARITHMETIC)
+
+
+def _cudnn() -> int | None:
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version
+
+
+def _variables() -> str | None:
+    """What has been set of the variables that change the arithmetic."""
+    found = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    return " ".join(found) or None
+
+
+def _commit() -> str | None:
+    """The commit of the source that runs, if it is a checkout; "+" where files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
+    tracked = ["ls-files", "--error-unmatch", Path(__file__).name]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 10}
+    try:
+        # Installed into the environment of another project, the checkout around it is not ours.
+        subprocess.run([*git, *tracked], **options)
+        return str(subprocess.run([*git, *describe], **options).stdout).strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Let `peak_bytes` be about what comes now; beside a GPU only Linux can do that."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory that this process has had since `reset_peak`: on the GPU, or as a whole."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

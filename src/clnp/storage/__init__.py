@@ -1,0 +1,1 @@
+"""A network in one file, written atomically: safetensors and JSON, no pickle."""

@@ -1,0 +1,1 @@
+"""Several runs together: seeds, methods, and processes side by side."""

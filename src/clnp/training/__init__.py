@@ -1,0 +1,1 @@
+"""Tasks, batches, and one fit of a network to a task."""

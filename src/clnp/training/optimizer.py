@@ -1,0 +1,113 @@
+"""The optimizer and the learning rates that the settings of a training describe."""
+
+from collections.abc import Iterable, Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clnp.devices import on_the_host
+from clnp.errors import ArgumentError
+
+from .batches import Batches
+from .config import Training, _optimizer_class
+
+
+def can_be_captured(training: Training, data: Batches) -> bool:
+    """Whether steps can be captured: the data must be resident, and nothing read by the host."""
+    return (
+        training.cuda_graph
+        and data.device.type == "cuda"
+        and data.inputs is not None
+        and training.precision != "float16"  # A scaler looks whether gradients are finite.
+        and isinstance(training.optimizer, str)
+        and (_has_option(training.optimizer, "capturable") or _is_fused_sgd(training))
+    )
+
+
+def _has_option(optimizer: str, option: str) -> bool:
+    return option in signature(_optimizer_class(optimizer)).parameters
+
+
+def _is_fused_sgd(training: Training) -> bool:
+    """Whether it is SGD in one kernel: that one reads its learning rate on the device, too."""
+    options = training.optimizer_options
+    return training.optimizer == "SGD" and "foreach" not in options and options.get("fused", True)
+
+
+def make_optimizer(
+    training: Training, parameters: list[nn.Parameter], *, captured: bool = False
+) -> torch.optim.Optimizer:
+    """The optimizer of these parameters; if steps are captured, its state is on their device."""
+    if not isinstance(training.optimizer, str):
+        return training.optimizer(parameters, training.lr)
+    make: Any = _optimizer_class(training.optimizer)
+    options = {"lr": training.lr, **training.optimizer_options}
+    if captured:
+        options["lr"] = torch.tensor(training.lr, device=parameters[0].device)
+        if _has_option(training.optimizer, "capturable"):
+            options["capturable"] = True
+        if _has_option(training.optimizer, "fused") and "foreach" not in options:
+            options.setdefault("fused", True)
+    try:
+        with on_the_host():
+            made: torch.optim.Optimizer = make(parameters, **options)
+    except Exception as error:  # Optimizers raise whatever they like.
+        message = f"training: {training.optimizer}: {error}"
+        raise ArgumentError(message, argument="optimizer_options") from error
+    return made
+
+
+def rate_shares(optimizer: torch.optim.Optimizer, training: Training) -> list[float]:
+    """What each group of a new optimizer has of the learning rate.
+
+    The function of a user may give groups rates of their own, which follow the schedule too.
+    """
+    groups = optimizer.param_groups
+    if isinstance(training.optimizer, str):
+        return [1.0] * len(groups)
+    return [1.0 if g["lr"] is None else float(g["lr"]) / training.lr for g in groups]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Put the state of another optimizer of the kind into this one, which may be on other hardware.
+
+    How its steps are carried out stays as it was made: a CPU cannot be `capturable`.
+    """
+    groups = []
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        kept = {name: own[name] for name in ("capturable", "fused", "foreach") if name in own}
+        lr: Any = saved["lr"] if saved["lr"] is None else float(saved["lr"])
+        if isinstance(own["lr"], Tensor):
+            lr = torch.full_like(own["lr"], lr)
+        groups.append({**saved, **kept, "lr": lr})
+    optimizer.load_state_dict({**state, "param_groups": groups})
+
+
+def check_optimizers(trainings: Iterable[Training], model: nn.Module) -> None:
+    """Raise an `ArgumentError` unless optimizers that go by name can train weights like these.
+
+    Some take matrices only.
+    """
+    weights = {weight.ndim: weight.device for weight in model.parameters()}
+    for training in trainings:
+        if weights and isinstance(training.optimizer, str):
+            check_optimizer(training, next(iter(weights.values())), num_axes=weights)
+
+
+def check_optimizer(
+    training: Training, device: torch.device, *, num_axes: Iterable[int] = (2,)
+) -> None:
+    """Raise an `ArgumentError` unless the optimizer can be made, and takes a step."""
+    weights = [nn.Parameter(torch.zeros([2] * num, device=device)) for num in num_axes]
+    optimizer = make_optimizer(training, weights)
+    torch.autograd.backward([weight.sum() for weight in weights])
+    step: Any = optimizer.step
+    try:
+        with on_the_host():
+            step()
+    except Exception as error:  # Optimizers raise whatever they like.
+        raise ArgumentError(
+            f"training: {type(optimizer).__name__} cannot be used: {error}", argument="optimizer"
+        ) from error

@@ -1,0 +1,260 @@
+"""What is refused without running the model."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+from clnp.core.structure.declared import validate
+from clnp.core.structure.discover import discover
+from clnp.errors import GraphError
+from support.assembled import Assembled
+
+VECTORS = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return (x * self.scale).sum(1, keepdim=True) * x
+
+
+class OwnForward(nn.Linear):
+    def forward(self, input):
+        return super().forward(input) * 2
+
+
+class OwnConvForward(nn.Conv1d):
+    def _conv_forward(self, input, weight, bias):
+        return super()._conv_forward(input, weight * 2, bias)
+
+
+def hooked():
+    layer = nn.Linear(8, 8)
+    layer.register_forward_hook(lambda module, args, output: output * 2)
+    return layer
+
+
+def patched():
+    layer = nn.Linear(8, 8)
+    layer.forward = lambda x: x
+    return layer
+
+
+LAYERS = {
+    "layer_norm": (lambda: nn.LayerNorm(8), "LayerNorm normalises over several neurons"),
+    "rms_norm": (lambda: nn.RMSNorm(8), "RMSNorm normalises over several neurons"),
+    "group_norm": (lambda: nn.GroupNorm(2, 8), "GroupNorm normalises over several neurons"),
+    "attention": (lambda: nn.MultiheadAttention(8, 2), "MultiheadAttention is attention"),
+    "lstm": (lambda: nn.LSTM(8, 8), "LSTM is recurrent"),
+    "gru_cell": (lambda: nn.GRUCell(8, 8), "GRUCell is recurrent"),
+    "embedding": (lambda: nn.Embedding(9, 8), "Embedding has weights (weight) that cannot be"),
+    "transposed": (
+        lambda: nn.ConvTranspose1d(8, 8, 1),
+        "ConvTranspose1d has weights (weight, bias) that cannot be sliced",
+    ),
+    "prelu": (lambda: nn.PReLU(), "PReLU has one slope for all neurons"),
+    "sync": (lambda: nn.SyncBatchNorm(8), "SyncBatchNorm is not supported"),
+    "instance": (
+        lambda: nn.InstanceNorm1d(8, affine=True),
+        "InstanceNorm1d has a scale for each channel",
+    ),
+    "instance_statistics": (
+        lambda: nn.InstanceNorm1d(8, track_running_stats=True),
+        "InstanceNorm1d keeps statistics",
+    ),
+    "parameter": (lambda: Scaled(), "Scaled owns weights (scale) outside a layer"),
+    "grouped": (
+        lambda: nn.Conv1d(8, 8, 1, groups=2),
+        "Conv1d is a grouped convolution (8 to 8 channels in 2 groups)",
+    ),
+    "multiplier": (lambda: nn.Conv1d(8, 16, 1, groups=8), "Conv1d is a grouped convolution"),
+    "statistics": (
+        lambda: nn.BatchNorm1d(8, track_running_stats=False),
+        "BatchNorm1d has track_running_stats=False",
+    ),
+    "forward": (lambda: OwnForward(8, 8), "OwnForward is a Linear with a forward of its own"),
+    "conv_forward": (
+        lambda: OwnConvForward(8, 8, 1),
+        "OwnConvForward is a Conv1d with a _conv_forward of its own",
+    ),
+    "patched": (patched, "Linear is a Linear with a forward of its own"),
+    "hook": (hooked, "Linear has hooks"),
+    "parametrized": (
+        lambda: parametrizations.orthogonal(nn.Linear(8, 8)),
+        "ParametrizedLinear has a parametrization on weight",
+    ),
+    "weight_norm": (
+        lambda: parametrizations.weight_norm(nn.Linear(8, 8)),
+        "has a parametrization on weight",
+    ),
+    "spectral_norm": (
+        lambda: torch.nn.utils.spectral_norm(nn.Linear(8, 8)),
+        "Linear computes its weight from weight_orig",
+    ),
+    "pruned": (
+        lambda: prune.l1_unstructured(nn.Linear(8, 8), "weight", amount=1),
+        "Linear computes its weight from weight_orig",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_is_refused(name):
+    make, expected = LAYERS[name]
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(make()), nn.Linear(8, 2))
+    validation = validate(model)
+    [problem] = validation.problems
+    assert problem.where == "1.0"
+    assert problem.found.startswith(expected) or expected in problem.found
+    assert problem.remedy
+    assert validation.layers == ("0", "2")
+    assert validation.refused == ("1.0",)
+
+
+@pytest.mark.parametrize(
+    "name", ["layer_norm", "parameter", "forward", "parametrized", "prelu", "spectral_norm"]
+)
+def test_refused_layer_causes_no_other_problem(name):
+    make, expected = LAYERS[name]
+    model = nn.Sequential(nn.Linear(8, 8), make(), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    [problem] = caught.value.problems
+    assert problem.where == "1"
+    assert expected in problem.found
+
+
+def test_problems_of_running_come_with_the_others():
+    model = Assembled(
+        lambda m, x: m.fc(m.second(m.norm(m.first(x))).sum(1, keepdim=True)),
+        first=nn.Linear(8, 8), norm=nn.LayerNorm(8), second=nn.Linear(8, 8), fc=nn.Linear(1, 2),
+    )  # fmt: skip
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    assert [problem.where for problem in caught.value.problems] == ["(model)", "norm"]
+
+
+def test_parameter_of_a_module_with_layers():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+            self.fc = nn.Linear(8, 2)
+            self.shift = nn.Parameter(torch.zeros(8))
+
+        def forward(self, x):
+            return self.fc(torch.relu(self.first(x) + self.shift))
+
+    with pytest.raises(GraphError) as caught:
+        discover(Net(), VECTORS)
+    [problem] = caught.value.problems
+    assert problem.where == "(model)"
+    assert "Net owns weights (shift) outside a layer" in problem.found
+    assert validate(Net()).layers == ("first", "fc")
+
+
+def test_tensors_as_plain_attributes():
+    class Act(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self._slope = torch.tensor(0.1)
+            self.later = None
+            self.names = ["a", "b"]
+
+        def forward(self, x):
+            return torch.maximum(x, x * self._slope)
+
+    model = nn.Sequential(nn.Linear(8, 8), Act(), nn.Linear(8, 2))
+    model.table = {"scales": [torch.ones(8)]}
+    model[2].mask = torch.ones(2)
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    table, slope, mask = caught.value.problems
+    assert [problem.where for problem in (table, slope, mask)] == ["(model)", "1", "2"]
+    assert table.found.startswith("Sequential holds tensors in 'table', a plain dict, which would")
+    assert slope.found == (
+        "Act holds the tensor '_slope' as a plain attribute, which would be neither moved, saved "
+        "nor certified"
+    )
+    assert slope.remedy == "Use self.register_buffer('_slope', ...)"
+    assert "Linear holds the tensor 'mask'" in mask.found
+    assert validate(model).layers == ("0", "2")
+
+
+def test_a_list_of_parameters_is_no_tensor_of_its_own():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    model.trained = list(model.parameters())
+    assert validate(model).problems == ()
+    model.register_buffer("scale", torch.ones(1))
+    model.also = [model.scale]
+    [problem] = validate(model).problems
+    assert "tensors in 'also'" in problem.found
+
+
+def test_lazy_layers_are_not_run():
+    model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, 2))
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    assert [problem.where for problem in caught.value.problems] == ["0", "1"]
+    assert "LazyLinear is lazy and not initialised" in caught.value.problems[0].found
+    model(VECTORS)
+    assert discover(model, VECTORS).groups == {"0": 8}
+
+
+def test_shared_weights():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    model[1].weight = model[0].weight
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    [problem] = caught.value.problems
+    assert problem.where == "1"
+    assert "Linear shares its weight with '0'" in problem.found
+
+
+def test_compiled_model():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    compiled = torch.compile(model, backend="eager")
+    [problem] = validate(compiled).problems
+    assert problem.where == "(model)"
+    assert "OptimizedModule is a compiled model" in problem.found
+    with pytest.raises(GraphError, match="compiled model"):
+        discover(compiled, VECTORS)
+
+
+def test_torchscript():
+    class Gone(torch.jit.ScriptModule):
+        pass
+
+    [problem] = validate(nn.Sequential(nn.Linear(8, 8), Gone())).problems
+    assert problem.where == "1"
+    assert "Gone is TorchScript" in problem.found
+
+
+def test_what_is_supported():
+    model = nn.ModuleList(
+        [
+            nn.Linear(4, 4), nn.Conv1d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv3d(4, 4, 1),
+            nn.Conv2d(4, 4, 3, groups=4), nn.BatchNorm1d(4), nn.BatchNorm2d(4, affine=False),
+            nn.BatchNorm3d(4), nn.PReLU(4),
+        ]
+    )  # fmt: skip
+    validation = validate(copy.deepcopy(model).requires_grad_(False))
+    assert validation.problems == ()
+    assert len(validation.layers) == 9
+    without_weights = nn.ModuleList([nn.ReLU(), nn.Dropout(), nn.InstanceNorm1d(4), nn.Softmax(1)])
+    assert validate(without_weights).layers == ()
+
+
+def test_modules_in_a_plain_list_are_told_of_unless_they_are_registered_too():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    model.blocks, model.functions = list(model), {"relu": nn.ReLU()}
+    assert validate(model).problems == ()
+    model.backbone = {"first": nn.Linear(8, 8)}
+    [problem] = validate(model).problems
+    assert problem.found.startswith("Sequential holds modules with weights in 'backbone', a plain")

@@ -1,0 +1,111 @@
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import clnp
+from clnp.core.record import Description, kind_of
+from clnp.runs.fingerprint import describe_model
+from support.networks import ConvNet, Residual
+
+
+def test_modules_are_described_by_class_and_settings():
+    found = Description.of(ConvNet()).modules
+    assert list(found) == ["(model)", "conv1", "bn1", "conv2", "bn2", "fc1", "dropout", "fc2"]
+    assert found["(model)"] == "ConvNet()"
+    assert found["dropout"] == "Dropout"
+    assert found["fc2"] == "Linear(in_features=7, out_features=4, bias=True)"
+    assert found["conv2"].startswith("Conv2d(6, 5, kernel_size=(3, 3)")
+
+
+def test_a_model_like_the_described_one_has_no_difference():
+    model = ConvNet().double()
+    model.dropout.p = 0.1
+    assert Description.of(ConvNet()).difference(model) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "layer", "expected"),
+    [
+        ("fc1", nn.Linear(45, 8), "fc1 is Linear(in_features=45, out_features=8, bias=True), exp"),
+        ("fc1", nn.Identity(), "fc1 is Identity(), expected Linear(in_features=45, out_features=7"),
+        ("bn1", nn.BatchNorm2d(6, eps=0.1), "bn1 is BatchNorm2d(6, eps=0.1"),
+        ("dropout", nn.Tanh(), "dropout is Tanh(), expected Dropout"),
+        ("more", nn.ReLU(), "more is ReLU(), expected nothing"),
+    ],
+)
+def test_the_first_difference_is_named(path, layer, expected):
+    model = ConvNet()
+    setattr(model, path, layer)
+    assert Description.of(ConvNet()).difference(model).startswith(expected)
+
+
+def test_a_missing_module_is_a_difference():
+    found = Description.of(nn.Sequential(nn.Linear(2, 3))).difference(nn.Sequential())
+    assert found.startswith("0 is nothing, expected Linear(in_features=2")
+    assert Description.of(ConvNet()).difference(Residual()).startswith("(model) is Residual()")
+
+
+class Told(nn.Module):
+    """A model that is told what to do by plain attributes."""
+
+    def __init__(self, pool=2, sizes=(3, 4), **others):
+        super().__init__()
+        self.pool, self.sizes = pool, sizes
+        self.table = {"a": 1}
+        vars(self).update(others)
+        self.inner = nn.Sequential(nn.Linear(8 // pool, 6), nn.ReLU())
+        self.fc = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.fc(self.inner(x.unflatten(1, (-1, self.pool)).sum(2)))
+
+
+def test_plain_attributes_of_a_users_own_modules_are_described():
+    assert Description.of(Told(name="mine")).attributes == {
+        "pool": "2",
+        "sizes": "(3, 4)",
+        "name": "'mine'",
+    }
+    wrapped = nn.Sequential(Told(), nn.Linear(2, 2))
+    assert Description.of(wrapped).attributes == {"0.pool": "2", "0.sizes": "(3, 4)"}
+
+
+def test_a_model_with_other_attributes_is_loaded_with_a_warning(tmp_path):
+    net = clnp.ContinualNet(Told(scale=1.0), torch.zeros(2, 8))
+    net.begin_task("a")
+    net.end_task({"inner.0": [0, 1]})
+    net.model.scale = 2.0  # What it is later says nothing of the model that it was made from.
+    net.save(tmp_path / "net")
+    with warnings.catch_warnings(action="error"):
+        clnp.ContinualNet.load(tmp_path / "net", Told(scale=1.0))
+        clnp.ContinualNet.load(tmp_path / "net", Told(scale=1.0, more="than it had"))
+    for others, message in (
+        ({"scale": 3.0}, "made from a model whose scale is 1.0, and here it is 3.0. If forward"),
+        ({"sizes": (1,), "scale": 1.0}, r"whose sizes is \(3, 4\), and here it is \(1,\)"),
+        ({}, "whose scale is 1.0, and here it is nothing"),
+    ):
+        with pytest.warns(UserWarning, match=message) as caught:
+            clnp.ContinualNet.load(tmp_path / "net", Told(**others))
+        assert [each.filename for each in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.BatchNorm2d(6), "6, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True"),
+        (
+            nn.InstanceNorm1d(6),
+            "6, eps=1e-05, momentum=0.1, affine=False, track_running_stats=False",
+        ),
+        (nn.GroupNorm(2, 6), "2, 6, eps=1e-05, affine=True"),
+        (nn.LayerNorm(6), "(6,), eps=1e-05, elementwise_affine=True"),
+        (nn.LayerNorm(6, bias=False), "(6,), eps=1e-05, elementwise_affine=True, bias=False"),
+        (nn.Linear(2, 3), "in_features=2, out_features=3, bias=True"),
+    ],
+)
+def test_all_versions_of_pytorch_are_described_in_the_same_words(module, expected):
+    """PyTorch 2.11 does not say of layers that normalise whether they have a bias; 2.15 does."""
+    assert kind_of(module) == f"{type(module).__name__}({expected})"
+    assert describe_model(module) == [kind_of(module)]

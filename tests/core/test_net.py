@@ -1,0 +1,1621 @@
+import copy
+import math
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+import clnp
+import clnp.core.net
+from clnp.core.layers.stage import Pass
+from clnp.errors import (
+    ArgumentError,
+    CapacityError,
+    DivergedError,
+    GraphError,
+    PruningError,
+    TaskError,
+)
+from support.assembled import Assembled
+from support.networks import (
+    HEADS,
+    NETWORKS,
+    Concatenating,
+    ConvNet,
+    copied_state,
+    example,
+    first,
+    half,
+    learn,
+    make,
+    mlp,
+    num_parameters,
+    same_state,
+    train,
+)
+
+X = example("mlp")
+
+
+def shapes(net: clnp.ContinualNet) -> dict[str, tuple[int, ...]]:
+    """What the open task may change, by name without the leading `model.`."""
+    return {
+        name.removeprefix("model."): tuple(parameter.shape)
+        for name, parameter in net.named_parameters()
+    }
+
+
+def test_a_new_network_has_nothing_to_train_and_no_task():
+    net = make()
+    assert list(net.parameters()) == []
+    assert net.tasks == ()
+    assert net.open_task is None
+    assert net.certificates == {}
+    assert net.ledger.free() == {"fc1": 7, "fc2": 5}
+    net.verify()
+
+
+def test_the_given_model_stays_as_it_is():
+    model = ConvNet()
+    before, rng = copied_state(model), torch.get_rng_state()
+    net = clnp.ContinualNet(model, example("conv"))
+    assert torch.equal(torch.get_rng_state(), rng)
+    learn(net, "a", example("conv"))
+    assert same_state(model.state_dict(), before)
+    assert {type(module) for module in model.children()} == {
+        nn.Conv2d,
+        nn.BatchNorm2d,
+        nn.Linear,
+        nn.Dropout,
+    }
+
+
+def test_the_layers_of_the_network_keep_their_class():
+    net = make("conv")
+    assert isinstance(net.model, ConvNet)
+    assert isinstance(net.model.fc1, nn.Linear)
+    assert isinstance(net.model.conv1, nn.Conv2d)
+    assert isinstance(net.model.bn1, nn.BatchNorm2d)
+    assert isinstance(net.model.fc2, nn.Linear)
+    assert net.model.conv1.kernel_size == (3, 3)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_network_has_the_mode_of_the_model(training):
+    net = clnp.ContinualNet(mlp().train(training), X)
+    assert {module.training for module in net.modules()} == {training}
+
+
+@pytest.mark.parametrize("head", ["both", None, "Multi"])
+def test_another_kind_of_head_is_refused(head):
+    with pytest.raises(ArgumentError, match=f"head is {head!r}; it must be 'multi' or 'single'"):
+        clnp.ContinualNet(mlp(), X, head=head)
+
+
+class SkipsInput(nn.Module):
+    """A network whose classifier also reads the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 5), nn.Linear(11, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(torch.cat([F.relu(self.fc1(x)), x], 1))
+
+
+def test_a_single_head_that_reads_the_input_is_refused():
+    with pytest.raises(GraphError, match=r'fc2: the classifier reads the net.* Use head="multi"'):
+        clnp.ContinualNet(SkipsInput(), X, head="single")
+    before = learn(net := clnp.ContinualNet(SkipsInput(), X), "a", X)
+    learn(net, "b", X)
+    assert torch.equal(net(X, task="a"), before)
+    assert torch.equal(net.subnetwork("a")(X), before)
+
+
+def test_a_network_says_what_it_is():
+    net = make(head="single")
+    learn(net, "a", X)
+    net.begin_task("b")
+    assert net.extra_repr() == ("head='single', tasks=['a'], open='b', free: fc1 3/7, fc2 2/5")
+    assert net.extra_repr() in repr(net)
+
+
+def test_only_what_the_task_may_change_is_a_parameter():
+    net = make()
+    net.begin_task("a")
+    assert shapes(net) == {
+        "fc1.weight_free": (7, 6),
+        "fc1.bias_free": (7,),
+        "fc2.weight_free": (5, 7),
+        "fc2.bias_free": (5,),
+        "fc3.weight_free": (4, 5),
+        "fc3.bias_free": (4,),
+    }
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    assert list(net.parameters()) == []
+    net.begin_task("b", num_outputs=9)
+    assert shapes(net) == {
+        "fc1.weight_free": (4, 6),
+        "fc1.bias_free": (4,),
+        "fc2.weight_reuse": (3, 3),
+        "fc2.weight_free": (3, 4),
+        "fc2.bias_free": (3,),
+        "fc3.weight_reuse": (9, 2),
+        "fc3.weight_free": (9, 3),
+        "fc3.bias_free": (9,),
+    }
+
+
+def test_a_task_of_a_single_head_reads_only_what_it_adds():
+    net = make(head="single")
+    learn(net, "a", X)
+    net.begin_task("b")
+    assert shapes(net)["fc3.weight_free"] == (4, 2)
+    assert "fc3.weight_reuse" not in shapes(net)
+    assert "fc3.bias_free" not in shapes(net)
+
+
+@pytest.mark.parametrize("name", ["", None, 3, "two\nlines", "tab\t", "\x1b[31mred"])
+def test_a_task_needs_a_name_of_one_line(name):
+    net = make()
+    with pytest.raises(ArgumentError) as caught:
+        net.begin_task(name)
+    assert str(caught.value) == f"the name of a task is {name!r}; it must be a line of text"
+    assert net.open_task is None
+
+
+def test_a_name_is_used_once():
+    net = make()
+    learn(net, "a", X)
+    with pytest.raises(TaskError, match="task 'a' has ended already; give the new task another"):
+        net.begin_task("a")
+
+
+@pytest.mark.parametrize("call", ["begin_task", "widen"])
+def test_an_open_task_is_in_the_way(call):
+    net = make()
+    net.begin_task("a")
+    expected = f"{call} is not possible while task 'a' is open; end or abandon it"
+    with pytest.raises(TaskError, match=expected):
+        net.begin_task("b") if call == "begin_task" else net.widen({"fc1": 1})
+    assert net.open_task == "a"
+    assert net.ledger.sizes == {"fc1": 7, "fc2": 5}
+
+
+CALLS: dict[str, Callable[[clnp.ContinualNet], object]] = {
+    "abandon_task": lambda net: net.abandon_task(),
+    "l1_penalty": lambda net: net.l1_penalty(1.0),
+    "add_l1_gradient": lambda net: net.add_l1_gradient(1.0),
+    "measure_activity": lambda net: net.measure_activity([X]),
+    "measure_contribution": lambda net: net.measure_contribution([X]),
+    "unpruned_score": lambda net: net.unpruned_score(lambda predict: 0.0),
+    "plan_pruning": lambda net: net.plan_pruning(None),
+    "prune": lambda net: net.prune({}),
+    "recalibrate": lambda net: net.recalibrate([X]),
+    "end_task": lambda net: net.end_task(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_needs_an_open_task_says_so(call):
+    net = make()
+    expected = rf"{call} needs an open task; begin one with net.begin_task\(name\)"
+    with pytest.raises(TaskError, match=expected):
+        CALLS[call](net)
+
+
+def test_running_without_an_open_task_says_so():
+    net = make()
+    with pytest.raises(TaskError, match=r"no task is open: name one of .* Ended: none"):
+        net(X)
+    learn(net, "a", X)
+    learn(net, "b", X)
+    with pytest.raises(TaskError, match=r"or begin one\. Ended: a, b"):
+        net(X)
+    with pytest.raises(TaskError, match=r"unknown task 'c'\. Known: a, b"):
+        net(X, task="c")
+
+
+def test_the_open_task_may_be_named():
+    net = make().eval()
+    net.begin_task("a")
+    assert torch.equal(net(X, task="a"), net(X))
+
+
+def test_bad_numbers_of_outputs_are_refused():
+    with pytest.raises(ArgumentError, match="num_outputs is 0; it must be a whole number"):
+        make().begin_task("a", 0)
+    net = make(head="single")
+    with pytest.raises(ArgumentError, match="num_outputs is 5, and the single head has 4"):
+        net.begin_task("a", 5)
+    assert net.open_task is None
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_abandoned_task_leaves_no_trace(name, head):
+    net, x = make(name, head=head), example(name)
+    outputs = learn(net, "a", x)
+    before, modes = copied_state(net), [module.training for module in net.modules()]
+    net.begin_task("b", num_outputs=3)
+    train(net, x)
+    net.prune({group: range(n // 2) for group, n in net.ledger.free().items()})
+    net.abandon_task()
+    assert same_state(net.state_dict(), before)
+    assert [module.training for module in net.modules()] == modes
+    assert net.tasks == ("a",)
+    assert net.open_task is None
+    assert list(net.parameters()) == []
+    assert torch.equal(net(x, task="a"), outputs)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_comes_after_an_abandoned_task_is_as_without_it(head):
+    ends = []
+    for abandoned in (False, True):
+        net = make(head=head)
+        learn(net, "a", X)
+        if abandoned:
+            net.begin_task("b", num_outputs=2)
+            train(net, X)
+            net.abandon_task()
+        torch.manual_seed(1)
+        learn(net, "c", X)
+        ends.append(net.certificates["c"])
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("head", HEADS)
+def test_a_first_task_starts_exactly_as_the_given_model(name, head):
+    network, _ = NETWORKS[name]
+    model, x = network().eval(), example(name)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    net = clnp.ContinualNet(network().eval(), x, head=head)
+    net.begin_task("a", initial=model)
+    assert torch.equal(net(x), model(x))
+    before = copied_state(model)
+    train(net, x)
+    assert same_state(model.state_dict(), before)
+    assert not torch.equal(net(x), model(x))
+
+
+def test_a_first_task_with_fewer_outputs_starts_with_the_first_ones_of_the_model():
+    model = mlp().eval()
+    net = clnp.ContinualNet(model, X)
+    net.begin_task("a", 3, initial=model)
+    torch.testing.assert_close(net(X), model(X)[:, :3])
+
+
+def test_initial_weights_are_for_the_first_task():
+    net = make()
+    learn(net, "a", X)
+    with pytest.raises(TaskError, match="initial weights are for the first task; later ones start"):
+        net.begin_task("b", initial=mlp())
+
+
+def test_initial_weights_of_another_model_are_refused():
+    net = make()
+    with pytest.raises(ArgumentError, match=r"initial is not like the model: fc1 is Linear\(in_f"):
+        net.begin_task("a", initial=clnp.MLP(6, (8, 5), 4))
+    with pytest.raises(ArgumentError, match=r"not like the model: \(model\) is Concatenating"):
+        net.begin_task("a", initial=Concatenating())
+    with pytest.raises(ArgumentError, match="initial is not like the model: too few outputs"):
+        net.begin_task("a", 5, initial=mlp())
+    assert net.open_task is None
+
+
+def test_initial_weights_do_not_fit_a_widened_network():
+    net = make()
+    net.widen({"fc1": 2})
+    expected = "initial is not like the model: the network has been widened"
+    with pytest.raises(ArgumentError, match=expected):
+        net.begin_task("a", initial=mlp())
+
+
+def test_a_first_task_is_initialised_as_the_model_is():
+    net = make()
+    torch.manual_seed(7)
+    net.begin_task("a")
+    torch.manual_seed(7)
+    model = mlp()
+    for path in ("fc1", "fc2", "fc3"):
+        layer = model.get_submodule(path)
+        assert torch.equal(net.model.get_submodule(path).weight_free, layer.weight)
+        assert torch.equal(net.model.get_submodule(path).bias_free, layer.bias)
+
+
+def test_a_later_task_is_initialised_as_a_layer_of_its_size_is():
+    net = make()
+    net.begin_task("a")
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    torch.manual_seed(7)
+    net.begin_task("b")
+    torch.manual_seed(7)
+    fc1, fc2, fc3 = nn.Linear(6, 4), nn.Linear(7, 3), nn.Linear(5, 4)
+    found = net.model
+    assert torch.equal(found.fc1.weight_free, fc1.weight)
+    assert torch.equal(torch.cat([found.fc2.weight_reuse, found.fc2.weight_free], 1), fc2.weight)
+    assert torch.equal(found.fc2.bias_free, fc2.bias)
+    assert torch.equal(torch.cat([found.fc3.weight_reuse, found.fc3.weight_free], 1), fc3.weight)
+    assert found.fc2.weight_reuse.abs().max() <= 1 / math.sqrt(7)
+
+
+def test_batch_norm_starts_fresh_in_every_task():
+    net, x = make("conv"), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    norm = net.model.bn1
+    assert torch.equal(norm.weight_free, torch.ones(3))
+    assert torch.equal(norm.bias_free, torch.zeros(3))
+    assert torch.equal(norm.running_mean_free, torch.zeros(3))
+    assert torch.equal(norm.running_var_free, torch.ones(3))
+
+
+def test_the_free_weights_of_a_task_come_from_no_earlier_one():
+    net = make()
+    net.begin_task("a")
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(1e6)
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    net.begin_task("b")
+    assert all(bool((parameter.abs() <= 1).all()) for parameter in net.parameters())
+
+
+def test_a_failed_begin_leaves_no_trace(monkeypatch):
+    net = make()
+    learn(net, "a", X)
+    before = copied_state(net)
+
+    def fail(*args: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(type(net._body.head), "open", fail)
+    with pytest.raises(MemoryError):
+        net.begin_task("b")
+    monkeypatch.undo()
+    assert net.open_task is None
+    assert list(net.parameters()) == []
+    assert same_state(net.state_dict(), before)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_ended_task_is_the_same_for_ever(name, head):
+    net, x = make(name, head=head), example(name)
+    before = {"a": learn(net, "a", x)}
+    before["b"] = learn(net, "b", x)
+    net.widen(dict.fromkeys(net.graph.groups, 3))
+    net.begin_task("c")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e3, weight_decay=0.5)
+    for _ in range(3):
+        net(x).square().sum().backward()
+        optimizer.step()
+    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
+    net.abandon_task()
+    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
+    net.verify()
+
+
+def test_a_task_that_ends_without_a_plan_claims_all_it_has():
+    net = make().eval()
+    net.begin_task("a")
+    outputs = net(X)
+    certificate = net.end_task()
+    assert net.ledger.free() == {"fc1": 0, "fc2": 0}
+    assert torch.equal(net(X, task="a"), outputs)
+    assert certificate == net.certificates["a"]
+
+
+def test_explicit_neurons_are_kept_and_unnamed_groups_keep_all():
+    for neurons in ([6, 0], torch.tensor([0, 6])):
+        net = make().eval()
+        net.begin_task("a")
+        weight = net.model.fc1.weight_free.detach().clone()
+        net.end_task({"fc1": neurons})
+        assert net.ledger.claimed() == {"fc1": 2, "fc2": 5}
+        assert torch.equal(net.model.fc1.weight_frozen, weight[[0, 6]])
+        assert net.ledger.row("a").reused == {"fc1": 0, "fc2": 0}
+
+
+def test_interference_is_zero_and_what_is_frozen_stays():
+    net = make()
+    net.begin_task("a")
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    old = net.model.fc2.weight_frozen.clone()
+    net.begin_task("b")
+    net.end_task(first({"fc1": 2, "fc2": 1}))
+    weight = net.model.fc2.weight_frozen
+    assert weight.shape == (3, 5)
+    assert torch.equal(weight[:2, :3], old)
+    assert torch.equal(weight[:2, 3:], torch.zeros(2, 2))
+
+
+def test_a_pruned_task_stays_open_in_smaller_parameters():
+    net = make().eval()
+    net.begin_task("a")
+    net.prune({"fc1": [0, 2, 5], "fc2": torch.tensor([1])})
+    assert shapes(net)["fc2.weight_free"] == (1, 3)
+    assert net.open_task == "a"
+    outputs = net(X)
+    train(net, X)
+    assert not torch.equal(net.eval()(X), outputs)
+    net.prune({"fc1": [0, 2]})
+    outputs = net(X)
+    net.end_task()
+    assert torch.equal(net(X, task="a"), outputs)
+    assert net.ledger.claimed() == {"fc1": 2, "fc2": 1}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_task_can_be_pruned_to_nothing_and_goes_on(name, head):
+    for group in make(name, head=head).graph.groups:
+        net, x = make(name, head=head), example(name)
+        net.begin_task("a")
+        net.prune({group: []})
+        train(net, x)
+        assert bool(net(x).isfinite().all())
+        outputs = net.eval()(x)
+        net.end_task()
+        torch.testing.assert_close(net(x, task="a"), outputs)
+        assert torch.equal(net.subnetwork("a")(x), net(x, task="a"))
+        net.widen(dict.fromkeys(net.graph.groups, 2))
+        learn(net, "b", x)
+        net.verify()
+
+
+@pytest.mark.parametrize("call", ["prune", "end_task"])
+def test_a_plan_that_makes_no_sense_changes_nothing(call):
+    net = make()
+    net.begin_task("a")
+    before = copied_state(net)
+    for plan, kind, expected in (
+        ({"fc9": [0]}, ArgumentError, "unknown group 'fc9'; did you mean"),
+        ({"fc1": [7]}, PruningError, "fc1: there is no free neuron 7"),
+        ([1, 2], PruningError, "a list is no plan"),
+    ):
+        with pytest.raises(kind, match=expected):
+            getattr(net, call)(plan)
+        assert net.open_task == "a"
+        assert same_state(net.state_dict(), before)
+
+
+def end_fails(net: clnp.ContinualNet, x: Tensor, error: type[BaseException], **end: object) -> None:
+    """Check that a failed `end_task` leaves the task open, with the very same Parameters."""
+    before, ledger = copied_state(net), net.ledger
+    parameters = list(net.parameters())
+    task = net.open_task
+    outputs = net.eval()(x)
+    with pytest.raises(error):
+        net.end_task(half(net), **end)
+    assert net.open_task == task
+    assert net.ledger == ledger
+    assert same_state(net.state_dict(), before)
+    assert all(one is two for one, two in zip(net.parameters(), parameters, strict=True))
+    assert torch.equal(net(x), outputs)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_a_layer_that_asks_for_no_gradient_goes_on_to_ask_for_none(name):
+    net, x = make(name), example(name)
+    learn(net, "a", x)
+    net.begin_task("b")
+    first_layer, head = next(iter(net._body.layers.values())), net._body.head
+    for layer in (first_layer, head):
+        layer.requires_grad_(False)
+    state = net.open_state()
+    net.prune(half(net))
+    for _ in range(2):
+        for layer in (first_layer, head):
+            assert not any(parameter.requires_grad for parameter in layer.parameters())
+        others = [layer for layer in net._body.layers.values() if layer is not first_layer]
+        assert all(p.requires_grad for layer in others for p in layer.parameters())
+        net.set_open_state(state)
+    net.abandon_task()
+    net.begin_task("c")
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["mlp", "conv", "depthwise"])
+def test_an_end_that_fails_leaves_the_task_open_and_trainable(name, head, monkeypatch):
+    net, x = make(name, head=head), example(name)
+    first_outputs = learn(net, "a", x)
+    net.begin_task("b", num_outputs=2)
+    train(net, x)
+
+    def failing():
+        yield x
+        raise OSError("disk")
+
+    end_fails(net, x, OSError, recalibrate=failing())
+    end_fails(net, x, ArgumentError, recalibrate=[])
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(clnp.core.net, "certify", interrupt)
+    end_fails(net, x, KeyboardInterrupt)
+    monkeypatch.undo()
+    train(net, x)
+    net.end_task(half(net))
+    assert torch.equal(net(x, task="a"), first_outputs)
+    net.verify()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("tensor", ["fc1.weight_reuse", "fc2.bias_free", "bn1.running_var_free"])
+def test_a_task_that_diverged_is_not_frozen(tensor, value):
+    net, x = make("conv"), example("conv")
+    before = learn(net, "a", x)
+    net.begin_task("b")
+    net._body.free_part()[tensor].data[0] = value
+    expected = f"{tensor} is NaN or infinite: task 'b' has diverged and cannot be frozen. Abandon"
+    with pytest.raises(DivergedError, match=expected):
+        net.end_task(half(net))
+    assert net.open_task == "b"
+    assert net.tasks == ("a",)
+    net.abandon_task()
+    learn(net, "b", x)
+    assert torch.equal(net(x, task="a"), before)
+
+
+def test_neurons_that_diverged_may_be_pruned_away():
+    net = make()
+    net.begin_task("a")
+    with torch.no_grad():
+        net.model.fc1.weight_free[3] = math.nan
+        net.model.fc2.weight_free[:, 3] = math.nan
+    net.end_task({"fc1": [0, 1, 2]})
+    assert bool(net(X, task="a").isfinite().all())
+
+
+def test_recalibration_sets_statistics_to_their_means_over_the_batches():
+    net = make("conv")
+    x = example("conv", num=12)
+    net.begin_task("a")
+    train(net, x)
+    net.eval()
+    net.recalibrate(x.split(4))
+    with torch.no_grad():
+        weight, bias = net.model.conv1.weight_free, net.model.conv1.bias_free
+        inputs = [F.conv2d(part, weight, bias, padding=1) for part in x.split(4)]
+    norm = net.model.bn1
+    means = torch.stack([part.mean((0, 2, 3)) for part in inputs]).mean(0)
+    variances = torch.stack([part.var((0, 2, 3)) for part in inputs]).mean(0)
+    torch.testing.assert_close(norm.running_mean_free, means)
+    torch.testing.assert_close(norm.running_var_free, variances)
+
+
+def with_norm():
+    """A network whose BatchNorm sees one value of a channel for each sample, with an open task."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    net, x = clnp.ContinualNet(model, torch.randn(4, 5)), torch.randn(258, 5)
+    net.begin_task("a")
+    seen = F.linear(x, net.model[0].weight_free, net.model[0].bias_free).detach()
+    return net, x, seen
+
+
+@pytest.mark.parametrize("size", [256, 257, 258])
+def test_a_small_last_batch_counts_for_its_samples_only_when_recalibrating(size):
+    net, x, seen = with_norm()
+    net.recalibrate(x.split(size))
+    norm = net.model[1]
+    torch.testing.assert_close(norm.running_mean_free, seen.mean(0), atol=0.01, rtol=0)
+    torch.testing.assert_close(norm.running_var_free, seen.var(0), atol=0, rtol=0.02)
+
+
+def test_a_lone_sample_does_not_count_when_recalibrating():
+    net, x, seen = with_norm()
+    net.recalibrate([x[:0], x[:1], x[1:], x[:1]])
+    torch.testing.assert_close(net.model[1].running_mean_free, seen[1:].mean(0))
+    before = net.model[1].running_mean_free.clone()
+    with pytest.raises(ArgumentError, match="needs batches of more than one sample"):
+        net.recalibrate(x[:5].split(1))
+    assert torch.equal(net.model[1].running_mean_free, before)
+    net.end_task({"0": []}, recalibrate=x[:3].split(1))
+
+
+def test_recalibration_changes_nothing_but_free_statistics():
+    net, x = make("conv"), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    net.train()
+    net.model.bn2.eval()
+    modes = [module.training for module in net.modules()]
+    before, rng = copied_state(net), torch.get_rng_state()
+    net.recalibrate([x, x])
+    assert [module.training for module in net.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), rng)
+    after = net.state_dict()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {
+        f"model.{norm}.running_{which}_free" for norm in ("bn1", "bn2") for which in ("mean", "var")
+    }
+
+
+def test_recalibration_without_data_is_refused():
+    net = make("conv")
+    net.begin_task("a")
+    with pytest.raises(ArgumentError, match="no batch was given: recalibration needs data"):
+        net.recalibrate([])
+
+
+def test_ending_with_recalibration_is_pruning_recalibrating_and_ending():
+    nets = [make("conv"), make("conv")]
+    x = example("conv")
+    for net in nets:
+        torch.manual_seed(0)
+        net.begin_task("a")
+        train(net, x)
+    one, two = nets
+    one.end_task(half(one), recalibrate=[x])
+    two.prune(half(two))
+    two.recalibrate([x])
+    two.end_task()
+    assert one.certificates == two.certificates
+
+
+def test_a_full_multi_head_network_goes_on_with_what_is_free():
+    net = make()
+    before = {}
+    for task, keep in (("a", {"fc1": 7, "fc2": 2}), ("b", {"fc2": 3}), ("c", {}), ("d", {})):
+        net.begin_task(task, num_outputs=3)
+        free = net.ledger.free()
+        train(net, X)
+        net.end_task(first(keep))
+        before[task] = net(X, task=task)
+        if task == "b":
+            assert free == {"fc1": 0, "fc2": 3}
+    assert net.ledger.free() == {"fc1": 0, "fc2": 0}
+    net.begin_task("e", num_outputs=9)
+    assert shapes(net) == {"fc3.weight_reuse": (9, 5), "fc3.bias_free": (9,)}
+    start = net(X)
+    train(net, X)
+    assert not torch.equal(net(X), start)
+    assert all(torch.equal(net(X, task=task), before[task]) for task in before)
+    net.end_task()
+    assert torch.equal(net.subnetwork("e")(X), net(X, task="e"))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_head_alone_can_be_trained_in_every_full_network(name):
+    net, x = make(name), example(name)
+    net.begin_task("a")
+    train(net, x)
+    net.end_task()
+    net.begin_task("b")
+    start = net(x)
+    classifier = net.graph.classifier
+    assert set(shapes(net)) <= {
+        f"{classifier}.{block}" for block in ("weight_reuse", "weight_free", "bias_free")
+    }
+    train(net, x)
+    assert not torch.equal(net(x), start)
+    outputs = net.eval()(x)
+    net.end_task()
+    torch.testing.assert_close(net(x, task="b"), outputs)
+
+
+def test_a_full_single_head_network_says_so_and_what_to_do():
+    net = make(head="single")
+    net.begin_task("a")
+    net.end_task(first({"fc1": 2}))
+    expected = (
+        "no neuron of fc2 is free, and a single head reads only the neurons that a task adds "
+        r"there: task 'b' does not fit. Widen it, net.widen\(\{'fc2': ...\}\), or learn the "
+        "earlier tasks with a larger margin"
+    )
+    with pytest.raises(CapacityError, match=expected):
+        net.begin_task("b")
+    assert net.open_task is None
+    before = net(X, task="a")
+    net.widen({"fc2": 2})
+    net.begin_task("b")
+    train(net, X)
+    net.end_task()
+    assert torch.equal(net(X, task="a"), before)
+
+
+def test_a_single_head_that_reads_two_groups_names_both():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right, self.fc = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(6, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(F.relu(torch.cat([self.left(x), self.right(x)], 1)))
+
+    net = clnp.ContinualNet(Two(), X, head="single")
+    net.begin_task("a")
+    net.end_task(first({"left": 3, "right": 2}))
+    net.begin_task("b")
+    net.end_task()
+    with pytest.raises(CapacityError, match="no neuron of left and right is free"):
+        net.begin_task("c")
+
+
+def test_a_single_head_with_a_full_early_layer_goes_on():
+    net = make(head="single")
+    net.begin_task("a")
+    net.end_task(first({"fc2": 2}))
+    net.begin_task("b")
+    assert set(shapes(net)) == {"fc2.weight_reuse", "fc2.bias_free", "fc3.weight_free"}
+    train(net, X)
+    net.end_task()
+    net.verify()
+
+
+def test_the_bias_of_a_single_head_is_frozen_after_its_first_use():
+    net = make(head="single")
+    net.begin_task("a", num_outputs=2)
+    train(net, X)
+    net.end_task(first({"fc1": 2, "fc2": 1}))
+    bias = net.model.fc3.bias_frozen.clone()
+    before = net(X, task="a")
+    net.begin_task("b", num_outputs=4)
+    assert shapes(net)["fc3.bias_free"] == (2,)
+    train(net, X)
+    net.end_task(first({"fc1": 1, "fc2": 1}))
+    assert torch.equal(net.model.fc3.bias_frozen[:2], bias)
+    net.begin_task("c", num_outputs=3)
+    assert "fc3.bias_free" not in shapes(net)
+    train(net, X)
+    net.end_task(first({"fc1": 1, "fc2": 1}))
+    assert [net(X, task=task).shape[1] for task in "abc"] == [2, 4, 3]
+    assert torch.equal(net(X, task="a"), before)
+    assert torch.equal(net.subnetwork("c").fc3.bias, net.model.fc3.bias_frozen[:3])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_size_is_fixed_but_for_the_heads_of_a_multi_head_network(head):
+    net = make(head=head)
+    sizes = []
+    for task in "abcd":
+        net.begin_task(task)
+        net.end_task(first({"fc1": 1, "fc2": 1}))
+        layers = [net.model.fc1.weight_frozen, net.model.fc2.weight_frozen]
+        sizes.append(sum(t.numel() for t in layers))
+    net.begin_task("e")
+    total = sum(t.numel() for n, t in net.state_dict().items() if "weight" in n and "fc3" in n)
+    assert sizes == [1 * 6 + 1, 2 * 6 + 4, 3 * 6 + 9, 4 * 6 + 16]
+    assert total == (4 * 5 if head == "single" else 4 * (1 + 2 + 3 + 4 + 5))
+
+
+def test_every_task_has_its_own_number_of_outputs():
+    net = make()
+    for task, num_outputs in (("a", None), ("b", 1), ("c", 11)):
+        net.begin_task(task, num_outputs)
+        assert net(X).shape == (8, num_outputs or 4)
+        net.end_task(half(net))
+    assert [net(X, task=task).shape[1] for task in "abc"] == [4, 1, 11]
+
+
+def test_capacity_counts_new_reused_and_free_neurons():
+    net = make()
+    net.begin_task("a")
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    net.begin_task("b")
+    found = net.measure_activity([X])
+    plan = net.plan_pruning(found, thresholds=-1.0)
+    net.end_task(plan)
+    net.widen({"fc2": 5})
+    capacity = net.capacity()
+    assert (capacity.of("a", "fc1").new, capacity.of("a", "fc1").free) == (3, 4)
+    assert capacity.of("a", "fc1").reused == 0
+    assert (capacity.of("b", "fc2").new, capacity.of("b", "fc2").reused) == (3, 2)
+    assert capacity.free == {"fc1": 0, "fc2": 5}
+    assert str(capacity).splitlines() == [
+        "group  neurons      a      b      free",
+        "fc1          7  3 + 0  4 + 2   0 (0 %)",
+        "fc2         10  2 + 0  3 + 2  5 (50 %)",
+        "(each task: new + reused neurons)",
+    ]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_widening_gives_free_neurons_and_moves_nothing(name, head):
+    net, x = make(name, head=head), example(name)
+    before = {task: learn(net, task, x) for task in "ab"}
+    state, free = copied_state(net), net.ledger.free()
+    net.widen(dict.fromkeys(net.graph.groups, 4))
+    after = net.state_dict()
+    assert all(torch.equal(after[n], state[n]) for n in state if n != "_extra_state")
+    assert net.ledger.free() == {group: count + 4 for group, count in free.items()}
+    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
+    before["c"] = learn(net, "c", x)
+    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
+    assert torch.equal(net.subnetwork("c")(x), before["c"])
+    net.verify()
+
+
+def test_a_group_may_be_widened_through_any_layer_in_it():
+    net = make("conv")
+    net.widen({"bn1": 3, "fc1": 0})
+    assert net.ledger.sizes == {"conv1": 9, "conv2": 5, "fc1": 7}
+    net.begin_task("a")
+    assert shapes(net)["conv1.weight_free"] == (9, 3, 3, 3)
+    assert shapes(net)["bn1.weight_free"] == (9,)
+    assert shapes(net)["conv2.weight_free"] == (5, 9, 3, 3)
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, None])
+def test_widening_by_something_else_than_a_whole_number_is_refused(count):
+    net = make()
+    expected = f"widen fc2 by {count!r}: it must be a whole number, 0 or more"
+    with pytest.raises(ArgumentError, match=expected):
+        net.widen({"fc1": 3, "fc2": count})
+    assert net.ledger.sizes == {"fc1": 7, "fc2": 5}
+
+
+@pytest.mark.parametrize("name", ["fc9", "fc3"])
+def test_widening_what_is_no_group_is_refused(name):
+    with pytest.raises(ArgumentError, match=f"unknown group '{name}'; did you mean 'fc"):
+        make().widen({name: 3})
+
+
+def test_an_ended_task_runs_in_evaluation_mode_and_the_open_one_in_that_of_the_network():
+    net, x = make("conv"), example("conv")
+    before = learn(net, "a", x)
+    net.begin_task("b")
+    net.train()
+    modes = [module.training for module in net.modules()]
+    assert torch.equal(net(x, task="a"), before)
+    assert [module.training for module in net.modules()] == modes
+    assert not torch.equal(net(x), net(x))
+    net.eval()
+    assert torch.equal(net(x), net(x))
+    assert torch.equal(net(x, task="a"), before)
+
+
+def test_an_ended_task_passes_gradients_to_its_input():
+    net = make()
+    learn(net, "a", X)
+    x = X.clone().requires_grad_()
+    net(x, task="a").sum().backward()
+    plain = X.clone().requires_grad_()
+    net.subnetwork("a")(plain).sum().backward()
+    assert torch.equal(x.grad, plain.grad)
+
+
+def test_the_open_task_passes_gradients_to_its_input_through_frozen_neurons_too():
+    net = make().double().eval()
+    x = X.double()
+    net.begin_task("a")
+    net.end_task(first({"fc1": 3, "fc2": 2}))
+    net.begin_task("b")
+    one = x.clone().requires_grad_()
+    net(one).sum().backward()
+    net.end_task()
+    two = x.clone().requires_grad_()
+    net(two, task="b").sum().backward()
+    torch.testing.assert_close(one.grad, two.grad)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_open_task_in_two_passes_is_the_ended_one_in_one(name, head):
+    net, x = make(name, head=head).double(), example(name).double()
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    outputs = net.eval()(x)
+    net.end_task()
+    torch.testing.assert_close(net(x, task="b"), outputs)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_state_dict_brings_a_network_back(head):
+    net, x = make("conv", head=head), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    state, outputs = copied_state(net), net.eval()(x)
+    train(net, x)
+    assert not torch.equal(net.eval()(x), outputs)
+    net.load_state_dict(state)
+    assert same_state(net.state_dict(), state)
+    assert torch.equal(net(x), outputs)
+    net.verify()
+
+
+def test_a_state_dict_goes_into_a_copy_of_the_network():
+    net = make()
+    learn(net, "a", X)
+    net.begin_task("b")
+    other = copy.deepcopy(net)
+    train(net, X)
+    other.load_state_dict(net.state_dict())
+    assert torch.equal(other(X), net(X))
+
+
+def test_a_state_dict_of_another_ledger_is_refused_and_changes_nothing():
+    net = make()
+    learn(net, "a", X)
+    state = copied_state(net)
+    others = [make() for _ in range(4)]
+    learn(others[1], "b", X)
+    learn(others[2], "a", 2 * X)
+    learn(others[3], "a", X)
+    others[3].widen({"fc1": 1})
+    for other in others:
+        before = copied_state(other)
+        with pytest.raises(TaskError, match="this state dict is of a network with another ledger"):
+            other.load_state_dict(state)
+        assert same_state(other.state_dict(), before)
+    net.begin_task("c")
+    with pytest.raises(TaskError, match=r"Use net.save\(path\) and ContinualNet.load\(path, model"):
+        net.load_state_dict(state)
+
+
+def averaged(net, *, steps=20):
+    """A moving average of the whole state dict while the open task trains."""
+    average = copied_state(net)
+    for _ in range(steps):
+        train(net, X, steps=1)
+        for name, tensor in net.state_dict().items():
+            if tensor.is_floating_point():
+                average[name] = 0.9 * average[name] + 0.1 * tensor
+    return average
+
+
+def test_no_state_dict_changes_what_is_frozen():
+    net = make()
+    outputs = learn(net, "a", X)
+    net.begin_task("b")
+    average = averaged(net)
+    frozen = {n for n in average if n.endswith(("_frozen", "_0"))}
+    assert frozen
+    before = copied_state(net)
+    holder = nn.ModuleDict({"net": net})
+    with pytest.raises(TaskError, match=r"model.fc1.weight_frozen is frozen, and .* Nothing was l"):
+        net.load_state_dict(average)
+    assert same_state(net.state_dict(), before)
+    of_model = {name.removeprefix("model."): t for name, t in average.items() if "." in name}
+    of_holder = {f"net.{name}": tensor for name, tensor in average.items()}
+    for module, state in ((net.model, of_model), (holder, of_holder)):
+        for assign in (False, True):
+            with pytest.raises(RuntimeError, match="weight_frozen is frozen, and the state dict"):
+                module.load_state_dict(state, assign=assign)
+    assert torch.equal(net(X, task="a"), outputs)
+    allowed = {name: before[name] if name in frozen else t for name, t in average.items()}
+    net.load_state_dict(allowed)
+    assert torch.equal(net.model.fc1.weight_free, average["model.fc1.weight_free"])
+    net.verify()
+
+
+def test_no_state_dict_changes_a_constant_or_converts_by_assigning():
+    net = make("shifted")
+    x = example("shifted")
+    outputs = learn(net, "a", x)
+    net.begin_task("b")
+    state = copied_state(net)
+    with pytest.raises(TaskError, match=r"model.mean is frozen, and .* Nothing was loaded"):
+        net.load_state_dict({**state, "model.mean": state["model.mean"] * 1.001})
+    double = {n: t.double() if t.is_floating_point() else t for n, t in state.items()}
+    with pytest.raises(
+        TaskError, match=r"ended tasks in torch.float32; in torch.float64 their out"
+    ):
+        net.load_state_dict(double, assign=True)
+    assert same_state(net.state_dict(), state)
+    net.load_state_dict(double)
+    net.model.register_buffer("wide", torch.ones(2, dtype=torch.float64))
+    net.load_state_dict(net.state_dict(), assign=True)
+    assert torch.equal(net(x, task="a"), outputs)
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
+
+
+class Noise(nn.Module):
+    """Has a mode in a place of its own."""
+
+    @property
+    def training(self):
+        return self.__dict__.get("mode", True)
+
+    @training.setter
+    def training(self, mode):
+        self.__dict__["mode"] = mode
+
+    def forward(self, x):
+        return F.dropout(x, 0.5, self.training)
+
+
+def test_a_mode_that_is_a_property_is_followed():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), Noise(), nn.Linear(8, 3))
+    net = clnp.ContinualNet(model, X)
+    net.begin_task("a")
+    net.end_task({"0": range(4)})
+    net.begin_task("b")
+    net.train()
+    assert torch.equal(net(X, task="a"), net(X, task="a"))
+    assert net.model[2].training
+
+
+def test_a_network_is_converted_before_a_task_ends_and_not_after():
+    net = make("conv").double()
+    x = example("conv").double()
+    net.begin_task("a")
+    net.float()
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
+    net.double()
+    train(net, x)
+    net.end_task(half(net))
+    before, state = net(x, task="a"), copied_state(net)
+    expected = "the network has ended tasks in torch.float64; in torch.float32 their outputs would"
+    for convert in (net.float, lambda: net.to(torch.float32)):
+        with pytest.raises(TaskError, match=expected):
+            convert()
+    assert same_state(net.state_dict(), state)
+    assert net.to("cpu") is net
+    assert torch.equal(net.double()(x, task="a"), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_learns_in_its_dtype(name, head, dtype):
+    net, x = make(name, head=head).to(dtype), example(name).to(dtype)
+    before = {task: learn(net, task, x) for task in "ab"}
+    for task, outputs in before.items():
+        assert outputs.dtype == dtype
+        assert torch.equal(net(x, task=task), outputs)
+        assert torch.equal(net.subnetwork(task)(x), outputs)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_copy_is_the_same_and_goes_its_own_way(name, head, how):
+    net, x = make(name, head=head), example(name)
+    before = learn(net, "a", x)
+    net.begin_task("b")
+    net.eval()
+    other = how(net)
+    assert torch.equal(other(x), net(x))
+    state = copied_state(net)
+    train(other, x)
+    other.end_task(half(other))
+    assert same_state(net.state_dict(), state)
+    assert torch.equal(other(x, task="a"), before)
+    assert net.open_task == "b"
+    train(net, x)
+    other.verify()
+
+
+def test_a_network_can_be_copied_after_an_interrupted_pass():
+    net = make()
+    before = learn(net, "a", X)
+    net.begin_task("b")
+
+    def interrupt(layer: nn.Module, *_: object) -> None:
+        if layer.stage.running is Pass.FREE:
+            raise KeyboardInterrupt
+
+    hook = net.model.fc2.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net(X)
+    hook.remove()
+    other = copy.deepcopy(net)
+    assert torch.equal(other(X), net(X))
+    assert torch.equal(other(X, task="a"), before)
+
+
+def test_a_model_with_a_tuple_or_named_inputs_runs():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(6, 5), nn.Linear(5, 4)
+
+        def forward(self, x: Tensor, *, shift: Tensor) -> Tensor:
+            return self.fc2(F.relu(self.fc1(x + shift)))
+
+    net = clnp.ContinualNet(Two(), {"x": X, "shift": X})
+    net.begin_task("a")
+    net.end_task(first({"fc1": 2}))
+    net.begin_task("b")
+    net.eval()
+    assert torch.equal(net(X, shift=X), net(x=X, shift=X))
+    assert torch.equal(net(X, shift=X, task="a"), net.subnetwork("a")(X, shift=X))
+
+
+def test_no_step_of_any_optimizer_reaches_what_is_frozen():
+    net = make("conv")
+    x = example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    frozen = {name: t.clone() for name, t in net.named_buffers() if not name.endswith("_free")}
+    assert not {name for name, _ in net.named_parameters()} & set(frozen)
+    assert not any(tensor.requires_grad for tensor in net.buffers())
+    for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop):
+        optimizer = kind(net.parameters(), lr=0.1, weight_decay=0.1)
+        net.train()
+        net(x).sum().backward()
+        optimizer.step()
+    now = dict(net.named_buffers())
+    assert all(torch.equal(now[name], tensor) for name, tensor in frozen.items())
+
+
+def test_backward_reaches_every_parameter_of_the_open_task():
+    for name in NETWORKS:
+        net, x = make(name), example(name)
+        learn(net, "a", x)
+        net.begin_task("b")
+        net.train()
+        net(x).square().sum().backward()
+        assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_the_second_task_trains_less_than_the_first():
+    net = make()
+    net.begin_task("a")
+    num = num_parameters(net)
+    net.end_task(half(net))
+    net.begin_task("b")
+    assert num_parameters(net) < num
+
+
+def test_a_model_cannot_be_converted_or_wiped_behind_the_network():
+    net, x = make("conv"), example("conv")
+    before = learn(net, "a", x)
+    state = copied_state(net)
+    for convert in (net.model.half, net.model.double, lambda: net.model.fc1.to(torch.bfloat16)):
+        with pytest.raises(TaskError, match=r"has ended tasks in torch\.float32; in torch\."):
+            convert()
+    with pytest.raises(TaskError, match=r"to_empty would wipe the ended tasks; use net.to\(device"):
+        net.to_empty(device="cpu")
+    assert same_state(net.state_dict(), state)
+    assert torch.equal(net(x, task="a"), before)
+
+
+def test_a_network_without_ended_tasks_may_be_converted_and_wiped():
+    net = make("conv")
+    net.begin_task("a")
+    net.model.half()
+    assert {parameter.dtype for parameter in net.parameters()} == {torch.float16}
+    assert net.to_empty(device="cpu") is net
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_dict_that_does_not_say_what_it_is_of_is_refused(strict):
+    net = make()
+    learn(net, "a", X)
+    state = copied_state(net)
+    given = {name: 2 * tensor for name, tensor in state.items() if name != "_extra_state"}
+    for other in (given, {}):
+        with pytest.raises(TaskError, match="does not say which tasks it is of; nothing was l"):
+            net.load_state_dict(other, strict=strict)
+    assert same_state(net.state_dict(), state)
+    net.load_state_dict(state, strict=strict)
+
+
+def test_a_model_runs_through_its_network_only():
+    net = make()
+    expected = r"fc1 runs outside of a forward pass of its network\. Call the network, net\(x\) or"
+    with pytest.raises(TaskError, match=expected):
+        net.model(X)
+    net.begin_task("a")
+    for run in (net.model, net.model.fc1):
+        with pytest.raises(TaskError, match=expected):
+            run(X)
+    net.end_task()
+    net(X, task="a")
+    with pytest.raises(TaskError, match=expected):
+        net.model(X)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_layer_that_runs_again_in_the_backward_pass_is_an_error(reentrant):
+    net = make()
+    learn(net, "a", X)
+    net.begin_task("b")
+    layer = net.model.fc2
+    kept = layer.forward
+
+    def again(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(kept, x, use_reentrant=reentrant)
+
+    layer.forward = again
+    outputs = net(X)
+    with pytest.raises(TaskError, match=r"fc2 runs outside of .* gradient checkpointing"):
+        outputs.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("skipped", "expected"),
+    [
+        (Pass.FROZEN, "fc2 did not run when the frozen neurons did: from the second task on, for"),
+        (Pass.FREE, "fc2 ran only when the frozen neurons did: from the second task on, forward"),
+    ],
+)
+def test_forward_takes_the_same_path_in_both_passes(skipped, expected):
+    net = make()
+    before = learn(net, "a", X)
+    net.begin_task("b")
+    layer, stage = net.model.fc2, net._body.stage
+    net.eval()
+    outputs = net(X)
+    kept = layer.forward
+    layer.forward = lambda x: (
+        x.new_zeros(8, 3 if skipped is Pass.FROZEN else 2) if stage.running is skipped else kept(x)
+    )
+    with pytest.raises(TaskError, match=expected):
+        net(X)
+    layer.forward = kept
+    assert torch.equal(net(X), outputs)
+    assert torch.equal(net(X, task="a"), before)
+
+
+def test_what_an_interrupted_pass_carried_is_not_used():
+    net = make()
+    learn(net, "a", X)
+    net.begin_task("b")
+    net.eval()
+
+    def interrupt(layer: nn.Module, *_: object) -> None:
+        if layer.stage.running is Pass.FREE:
+            raise KeyboardInterrupt
+
+    hook = net.model.fc1.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net(X)
+    hook.remove()
+    layer, stage, kept = net.model.fc2, net._body.stage, net.model.fc2.forward
+    assert layer._carry is not None
+    layer.forward = lambda x: x.new_zeros(8, 3) if stage.running is Pass.FROZEN else kept(x)
+    with pytest.raises(TaskError, match="fc2 did not run when the frozen neurons did"):
+        net(X)
+
+
+class Scaled(nn.Module):
+    """A network that goes on in place with what the classifier gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 7), nn.Linear(7, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc2(torch.tanh(self.fc1(x)))
+        y /= 0.1
+        return y
+
+
+@pytest.mark.parametrize(("head", "kept"), [("multi", 3), ("multi", 7), ("single", 3)])
+def test_forward_may_go_on_in_place_after_the_classifier(head, kept):
+    x = X.double()
+    net = clnp.ContinualNet(Scaled().double(), x, head=head).eval()
+    net.begin_task("a")
+    net.end_task(first({"fc1": kept}))
+    net.begin_task("b")
+    outputs = net(x)
+    outputs.square().sum().backward()
+    found = torch.cat([block.grad for path, block in net._body.weights() if path == "fc2"], 1)
+    net.end_task()
+    torch.testing.assert_close(net(x, task="b"), outputs, rtol=1e-12, atol=1e-12)
+    dense = net.subnetwork("b").requires_grad_()
+    dense(x).square().sum().backward()
+    torch.testing.assert_close(found, dense.fc2.weight.grad[:, -found.shape[1] :])
+
+
+class Nested(nn.Module):
+    """A network whose input lies in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(6, 7), nn.Linear(7, 5), nn.Linear(5, 4)
+
+    def forward(self, batch: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
+        x, shift = batch["x"]
+        return self.fc3(torch.tanh(self.fc2(torch.tanh(self.fc1(x + shift)))))
+
+
+def test_gradients_reach_an_input_in_a_structure_through_the_frozen_neurons():
+    def batch(x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"x": (x, torch.zeros_like(x))}
+
+    torch.manual_seed(0)
+    net = clnp.ContinualNet(Nested().double(), (batch(X.double()),))
+    net.begin_task("a")
+    net.end_task(first({"fc1": 4, "fc2": 2}))
+    net.begin_task("b")
+    found, expected = X.double().requires_grad_(), X.double().requires_grad_()
+    net(batch(found)).square().sum().backward()
+    net.end_task()
+    net.subnetwork("b")(batch(expected)).square().sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_initial_weights_take_the_dtype_of_the_network():
+    model = mlp().double()
+    for network in (clnp.ContinualNet(mlp(), X), clnp.ContinualNet(mlp(), X).bfloat16()):
+        dtype = network._body.head.like.dtype
+        network.begin_task("a", initial=model)
+        assert {parameter.dtype for parameter in network.parameters()} == {dtype}
+        assert torch.equal(network.model.fc1.weight_free, model.fc1.weight.to(dtype))
+        network(X.to(dtype)).sum().backward()
+        network.end_task()
+        assert network(X.to(dtype), task="a").dtype == dtype
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_recalibration_that_fails_half_way_changes_nothing(momentum):
+    model = ConvNet()
+    model.bn1.momentum = momentum
+    net, x = clnp.ContinualNet(model, example("conv")), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    state, modes = copied_state(net), [module.training for module in net.modules()]
+
+    def batches():
+        yield x
+        yield x + 1
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        net.recalibrate(batches())
+    assert same_state(net.state_dict(), state)
+    assert [module.training for module in net.modules()] == modes
+    train(net, x)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["conv", "depthwise"])
+def test_pruning_makes_every_parameter_anew(name, head):
+    net, x = make(name, head=head), example(name)
+    learn(net, "a", x)
+    net.begin_task("b", 4)
+    before = list(net.parameters())
+    addresses = {parameter.data_ptr() for parameter in before}
+    net.prune({})  # Even where all of it is kept.
+    assert not {id(p) for p in net.parameters()} & {id(p) for p in before}
+    assert not {p.data_ptr() for p in net.parameters()} & addresses
+    assert len(list(net.parameters())) == len(before)
+
+
+def same_score(predict):
+    """Whatever the network says."""
+    predict(X)
+    return np.float64(1)
+
+
+def test_numbers_of_numpy_are_numbers():
+    net = make()
+    net.widen({"fc1": np.int64(2)})
+    net.begin_task("a", np.int32(3))
+    assert net(X).shape == (8, 3)
+    assert net.l1_penalty(np.float32(0.5)) == net.l1_penalty({"fc1": 0.5, "fc2": 0.5, "fc3": 0.5})
+    net.end_task({"fc1": np.array([0, 2]), "fc2": [np.int64(1)]})
+    assert net.ledger.claimed() == {"fc1": 2, "fc2": 1}
+    net.begin_task("b")
+    found = net.measure_activity([X])
+    assert net.plan_pruning(found, thresholds=np.float32(0)).thresholds["fc1"] == 0.0
+    assert net.plan_pruning(found, thresholds={"fc1": np.int64(1)}).thresholds["fc1"] == 1.0
+    plan = net.plan_pruning(found, same_score, margin=np.float32(0.5), resolution=np.int64(3))
+    assert plan.num_evaluations == 2
+    net.end_task(plan)
+
+
+MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception], str]] = {
+    "a number of neurons": (
+        lambda net: net.end_task({"fc1": 3}),
+        PruningError,
+        "fc1: give the neurons to keep as a list, not 3",
+    ),
+    "an activity as plan": (
+        lambda net: net.end_task(net.measure_activity([X])),
+        PruningError,
+        "a Activity is no plan; give one of plan_pruning, or the neurons",
+    ),
+    "a list as plan": (
+        lambda net: net.prune([1, 2]),
+        PruningError,
+        "a list is no plan; give one of plan_pruning",
+    ),
+    "a number as score": (
+        lambda net: net.plan_pruning(net.measure_activity([X]), 0.9, margin=1),
+        ArgumentError,
+        "score is 0.9; it must be a function of predict",
+    ),
+    "text as margin": (
+        lambda net: net.plan_pruning(net.measure_activity([X]), lambda _: 1.0, margin="1"),
+        ArgumentError,
+        "margin is '1'; it must be a number, 0 or more",
+    ),
+    "a dictionary as activity": (
+        lambda net: net.plan_pruning({"fc1": X}, thresholds=0.0),
+        PruningError,
+        "this activity does not belong to the open task",
+    ),
+    "a tensor as batches": (
+        lambda net: net.measure_activity(X),
+        ArgumentError,
+        "a Tensor is not batches; give an iterable of them, such as a DataLoader",
+    ),
+    "a number as batches": (
+        lambda net: net.measure_activity(3),
+        ArgumentError,
+        "a int is not batches",
+    ),
+    "a dictionary as batches": (
+        lambda net: net.measure_activity({"x": X}),
+        ArgumentError,
+        "a dict is not batches",
+    ),
+    "a tensor to recalibrate on": (
+        lambda net: net.recalibrate(X),
+        ArgumentError,
+        "a Tensor is not batches",
+    ),
+    "a tensor to end on": (
+        lambda net: net.end_task(recalibrate=X),
+        ArgumentError,
+        "a Tensor is not batches",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_and_changes_nothing(mistake):
+    call, error, expected = MISTAKES[mistake]
+    net = make()
+    net.begin_task("a")
+    state = copied_state(net)
+    with pytest.raises(error, match=expected):
+        call(net)
+    assert net.open_task == "a"
+    assert same_state(net.state_dict(), state)
+
+
+def test_widening_by_a_number_asks_for_the_group():
+    with pytest.raises(ArgumentError, match=r'widen by 3: name the groups, such as \{"fc1": 10\}'):
+        make().widen(3)
+
+
+def test_predict_is_of_no_use_after_score_has_returned():
+    net = make()
+    net.begin_task("a")
+    handed = []
+
+    def score(predict: Callable[[Tensor], Tensor]) -> float:
+        handed.append(predict)
+        if len(handed) > 1:
+            with pytest.raises(TaskError, match="predict is for the call of score that it was"):
+                handed[0](X)
+        return float(predict(X).shape[1])
+
+    net.plan_pruning(net.measure_activity([X]), score, margin=0.0)
+    assert len(handed) > 1
+    with pytest.raises(TaskError, match="predict is for the call of score that it was handed to"):
+        handed[-1](X)
+    assert net(X).shape == (8, 4)
+
+
+@pytest.mark.parametrize("plan", [[], (), "", 0])
+def test_an_empty_plan_of_another_kind_does_not_claim_everything(plan):
+    net = make()
+    net.begin_task("a")
+    with pytest.raises(PruningError, match="is no plan"):
+        net.end_task(plan)
+    assert net.open_task == "a"
+
+
+def test_the_unpruned_score_is_that_of_a_plan_that_keeps_everything():
+    net, x = make("conv"), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    net.prune({"fc1": [0, 2]})
+
+    def score(predict):
+        return float(predict(x).double().sum())
+
+    plan = net.plan_pruning(net.measure_activity([x]), score, thresholds=-1.0)
+    assert net.unpruned_score(score) == plan.score
+    with pytest.raises(PruningError, match="score returned nan; it must be a finite"):
+        net.unpruned_score(lambda predict: math.nan * predict(x).sum())
+    with pytest.raises(PruningError, match="score did not call predict, which is the network with"):
+        net.unpruned_score(lambda predict: float(net(x).sum()))
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_pruning_that_breaks_off_leaves_the_task_as_it_was(name, monkeypatch):
+    net, x = make(name), example(name)
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    before, outputs = net.open_state(), net.eval()(x)
+    parts = list(net._body.parts.values())
+    for part in parts:
+        with monkeypatch.context() as patch:
+            patch.setattr(part, "restrict", lambda keep: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                net.prune(half(net))
+        assert torch.equal(net(x), outputs)
+        assert net.open_state().free == before.free
+    net.end_task(half(net))
+
+
+def test_a_copy_of_an_open_task_goes_back_into_the_same_network_only():
+    net, x = make("mlp"), example("mlp")
+    net.begin_task("b")
+    copy = net.open_state()
+    net.abandon_task()
+    learn(net, "a", x)
+    net.begin_task("b")
+    with pytest.raises(TaskError, match="was taken before another task ended"):
+        net.set_open_state(copy)
+
+
+def test_a_network_that_is_loaded_in_inference_mode_can_be_trained(tmp_path):
+    net, x = make("mlp"), example("mlp")
+    before = learn(net, "a", x)
+    net.begin_task("b")
+    net.save(tmp_path / "net")
+    with torch.inference_mode():
+        loaded = clnp.ContinualNet.load(tmp_path / "net", mlp())
+    train(loaded, x)
+    assert torch.equal(loaded(x, task="a"), before)
+
+
+def test_constants_that_are_not_saved_are_converted_when_a_network_is_loaded(tmp_path):
+    def made():
+        torch.manual_seed(0)
+        model = Assembled(
+            lambda m, x: m.fc(m.first(x) * m.scale), first=nn.Linear(6, 5), fc=nn.Linear(5, 2)
+        )
+        model.register_buffer("scale", torch.tensor(1 / 3), persistent=False)
+        return model
+
+    x = torch.randn(3, 6, dtype=torch.float64)
+    net = clnp.ContinualNet(made(), x.float()).double()
+    net.begin_task("a")
+    net.end_task()
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", made())
+    assert torch.equal(loaded(x, task="a"), net(x, task="a"))
+
+
+def held(net: clnp.ContinualNet) -> list[Tensor]:
+    """The tensors that layers and head have laid out at the moment."""
+    parts = [module for module in net.modules() if hasattr(module, "show_portions")]
+    assert len(parts) == 3
+    shown = [tensor for part in parts for tensor in part._shown.values()]
+    portions = [p for part in parts for portion in part._portions for p in portion.tensors.values()]
+    return [*shown, *portions]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.to("cpu"),
+        lambda net: net.load_state_dict(net.state_dict()),
+        lambda net: net.begin_task("c", 2),
+    ],
+)
+@pytest.mark.parametrize("ask", [lambda net: net(X, task="a"), lambda net: net.predict_all(X)])
+def test_what_was_laid_out_is_let_go(change, ask):
+    """Old weights would stay in memory, on a GPU perhaps that the network has left."""
+    net = make()
+    for name in "ab":
+        learn(net, name, X)
+    before = ask(net)
+    assert held(net)
+    assert not held(copy.deepcopy(net))
+    change(net)
+    assert not held(net)
+    after = ask(net)
+    for one, other in zip(
+        *(tuple(o.values()) if isinstance(o, dict) else (o,) for o in (before, after)), strict=True
+    ):
+        assert torch.equal(one, other)

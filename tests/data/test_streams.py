@@ -1,0 +1,289 @@
+import re
+
+import pytest
+import torch
+
+from clnp.data.labelled import LabelledData
+from clnp.data.streams import Chain, Permuted, Split, tasks_of
+from clnp.errors import ArgumentError
+
+
+def labelled(name="shapes", *, num_classes=10, num_samples=60, missing=()):
+    """Samples of 2 x 3 numbers, all of them different."""
+    inputs = torch.arange(num_samples * 6.0).reshape(num_samples, 2, 3)
+    labels = torch.arange(num_samples) % num_classes
+    present = torch.tensor([label not in missing for label in labels.tolist()])
+    test = inputs[:20] + 1000, labels[:20]
+    return LabelledData(name, (inputs[present], labels[present]), test, num_classes, largest=4.0)
+
+
+DATA = labelled()
+
+
+def tasks(stream, *, seed=0, data=DATA):
+    return tasks_of(stream, lambda name: data, seed=seed)
+
+
+def names(stream, **options):
+    return [task.name for task in tasks(stream, **options)]
+
+
+def split(classes_per_task, **options):
+    return Split("split", "shapes", classes_per_task, **options)
+
+
+def message_of(call, *args, **options):
+    """The message of the error and the argument that it names."""
+    with pytest.raises(ArgumentError) as caught:
+        call(*args, **options)
+    return str(caught.value), caught.value.argument
+
+
+def test_permuted_tasks_are_named_and_numbered_from_1():
+    assert names(Permuted("permuted", "shapes", 3)) == [
+        "shapes permuted 1",
+        "shapes permuted 2",
+        "shapes permuted 3",
+    ]
+    assert len(tasks(Permuted("permuted", "shapes"))) == 10
+
+
+def test_permuted_tasks_have_the_elements_of_the_samples_in_an_order_of_their_own():
+    orders = []
+    for task in tasks(Permuted("permuted", "shapes", 5)):
+        assert task.num_outputs == 10
+        order = task.prepare.order
+        assert order.sort().values.tolist() == list(range(6))
+        orders.append(tuple(order.tolist()))
+        inputs = task.prepare(DATA.train[0])
+        assert inputs.shape == DATA.train[0].shape
+        assert torch.equal(inputs.flatten(1), DATA.train[0].flatten(1)[:, order] / 4)
+    assert len(set(orders)) == 5
+
+
+def test_permutations_depend_on_the_seed_the_task_and_the_data_set_only():
+    def orders(num_tasks=4, **options):
+        made = tasks(Permuted("permuted", "shapes", num_tasks), **options)
+        return [tuple(task.prepare.order.tolist()) for task in made]
+
+    assert orders(seed=0) == orders(seed=0)
+    assert orders(2) == orders(4)[:2]
+    several = [*orders(seed=0), *orders(seed=1), *orders(data=labelled("other"))]
+    assert len(set(several)) == 12
+
+
+def test_permuted_tasks_share_what_is_stored():
+    for task in tasks(Permuted("permuted", "shapes", 4)):
+        assert task.train[0] is DATA.train[0]
+        assert task.train[1] is DATA.train[1]
+        assert task.test[0] is DATA.test[0]
+        assert task.test[1] is DATA.test[1]
+
+
+@pytest.mark.parametrize("order", ["given", "shuffled"])
+@pytest.mark.parametrize("size", [1, 2, 5, 10])
+def test_no_sample_is_lost_or_in_two_tasks(order, size):
+    made = tasks(split(size, order=order))
+    assert len(made) == 10 // size
+    for part in ("train", "test"):
+        given = getattr(DATA, part)
+        numbers = torch.cat([getattr(task, part)[0][:, 0, 0] for task in made])
+        assert torch.equal(numbers.sort().values, given[0][:, 0, 0])
+
+
+def test_labels_count_from_0_in_the_order_of_the_classes():
+    for first, task in zip((0, 3, 6), tasks(split(3, num_tasks=3)), strict=True):
+        assert task.num_outputs == 3
+        for (inputs, labels), given in ((task.train, DATA.train), (task.test, DATA.test)):
+            chosen = (given[1] >= first) & (given[1] < first + 3)
+            assert torch.equal(inputs, given[0][chosen])
+            assert torch.equal(labels, given[1][chosen] - first)
+            assert labels.dtype == torch.int64
+
+
+def test_shuffled_labels_count_from_0_in_the_order_that_was_drawn():
+    for task in tasks(split(2, order="shuffled")):
+        classes = map(int, re.findall(r"\d+", task.name))
+        for new, old in enumerate(classes):
+            numbers = task.train[0][task.train[1] == new][:, 0, 0]
+            assert torch.equal(numbers, DATA.train[0][DATA.train[1] == old][:, 0, 0])
+
+
+def test_split_samples_are_divided_and_not_reordered():
+    task = tasks(split(5))[0]
+    assert torch.equal(task.prepare(task.train[0]), task.train[0] / 4)
+
+
+def test_split_tasks_are_named_after_their_classes():
+    assert names(split(2)) == [f"shapes {n}-{n + 1}" for n in (0, 2, 4, 6, 8)]
+    assert names(split(1, num_tasks=2)) == ["shapes 0", "shapes 1"]
+    assert names(split(5)) == ["shapes 0-4", "shapes 5-9"]
+    assert names(split(10)) == names(split(10, order="shuffled")) == ["shapes"]
+
+
+def test_shuffled_tasks_are_named_after_their_classes_unless_these_are_many():
+    found = names(split(4, num_tasks=2, order="shuffled"))
+    classes = [each.removeprefix("shapes ").split(",") for each in found]
+    assert [len(each) for each in classes] == [4, 4]
+    assert len({int(each) for part in classes for each in part}) == 8
+    assert names(split(5, order="shuffled")) == ["shapes part 1", "shapes part 2"]
+
+
+def test_the_order_of_classes_depends_on_the_seed():
+    drawn = {seed: names(split(3, num_tasks=3, order="shuffled"), seed=seed) for seed in range(4)}
+    assert len({tuple(each) for each in drawn.values()}) == 4
+    assert drawn[2] == names(split(3, num_tasks=3, order="shuffled"), seed=2)
+    assert names(split(3, num_tasks=3), seed=0) == names(split(3, num_tasks=3), seed=1)
+    other = names(split(3, num_tasks=3, order="shuffled"), data=labelled("other"))
+    assert [each.removeprefix("other") for each in other] != [
+        each.removeprefix("shapes") for each in drawn[0]
+    ]
+
+
+def test_as_many_tasks_as_asked_for_are_made():
+    assert names(split(4, num_tasks=2)) == ["shapes 0-3", "shapes 4-7"]
+    assert names(split(3, num_tasks=2)) == ["shapes 0-2", "shapes 3-5"]
+
+
+def test_a_chain_has_the_tasks_of_its_parts_one_after_the_other():
+    asked = []
+
+    def find(name):
+        asked.append(name)
+        return labelled(name)
+
+    inner = Chain("chain", (Split("split", "b", 5), Split("split", "a", 10)))
+    stream = Chain("chain", (Permuted("permuted", "a", 2), inner, Permuted("permuted", "b", 1)))
+    made = tasks_of(stream, find, seed=3)
+    assert [task.name for task in made] == [
+        "a permuted 1",
+        "a permuted 2",
+        "b 0-4",
+        "b 5-9",
+        "a",
+        "b permuted 1",
+    ]
+    assert asked == ["a", "b", "a", "b"]
+    (alone,) = tasks_of(Permuted("permuted", "b", 1), find, seed=3)
+    assert torch.equal(made[-1].prepare.order, alone.prepare.order)
+
+
+def test_two_tasks_of_one_name_are_refused():
+    chain = Chain("chain", (split(5), Permuted("permuted", "shapes", 2), split(5, num_tasks=1)))
+    assert message_of(tasks, chain) == (
+        "two tasks of the stream are 'shapes 0-4'; each must be another one",
+        None,
+    )
+
+
+@pytest.mark.parametrize("value", [0, -2])
+def test_numbers_below_1_are_refused(value):
+    def expected(name):
+        return f"{name} is {value}; it must be 1 or more", name
+
+    assert message_of(Permuted, "permuted", "shapes", value) == expected("num_tasks")
+    assert message_of(split, value) == expected("classes_per_task")
+    assert message_of(split, 2, num_tasks=value) == expected("num_tasks")
+
+
+def test_an_empty_chain_is_refused():
+    assert message_of(Chain, "chain", ()) == ("parts is empty; give at least one stream", "parts")
+
+
+def test_more_tasks_than_there_are_classes_for_are_refused():
+    assert message_of(tasks, split(4, num_tasks=3)) == (
+        "3 tasks of 4 classes: shapes has only 10",
+        "num_tasks",
+    )
+    assert message_of(tasks, split(11)) == (
+        "1 task of 11 classes: shapes has only 10",
+        "classes_per_task",
+    )
+    assert message_of(tasks, split(11, num_tasks=1)) == (
+        "1 task of 11 classes: shapes has only 10",
+        "num_tasks",
+    )
+
+
+def test_classes_are_not_left_out_without_being_told_to():
+    assert message_of(tasks, split(4)) == (
+        "the 10 classes of shapes do not divide into tasks of 4; num_tasks = 2 leaves 2 of them "
+        "out",
+        "classes_per_task",
+    )
+
+
+def test_a_task_without_samples_is_refused():
+    data = labelled(missing=(2, 3))
+    assert message_of(tasks, split(2), data=data) == (
+        "shapes: no sample of class 2, 3 in the train data",
+        None,
+    )
+    assert len(tasks(split(5), data=data)) == 2
+    few = LabelledData("few", DATA.train, (DATA.test[0][:2], DATA.test[1][:2]), 10)
+    assert message_of(tasks, split(2), data=few)[0] == (
+        "few: no sample of class 2, 3 in the test data"
+    )
+
+
+@pytest.mark.parametrize("kind", ["permuted", "split"])
+def test_inputs_are_normalised_by_the_figures_of_the_data_set(kind):
+    x = torch.arange(48, dtype=torch.uint8).reshape(4, 3, 2, 2)
+    y = torch.arange(4) % 2
+    mean, deviation = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    data = LabelledData("d", (x, y), (x, y), 2, 255.0, mean=mean, deviation=deviation)
+    stream = (
+        Permuted("permuted", "d", 1, normalise=True)
+        if kind == "permuted"
+        else Split("split", "d", 2, normalise=True)
+    )
+    (task,) = tasks_of(stream, lambda name: data)
+    expected = (x / 255.0 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(deviation).view(
+        3, 1, 1
+    )
+    found = task.prepare(task.train[0])
+    if kind == "permuted":
+        found, expected = found.flatten(1).sort().values, expected.flatten(1).sort().values
+    assert torch.allclose(found, expected)
+
+
+def test_figures_that_are_not_known_cannot_normalise():
+    x, y = torch.zeros(4, 3), torch.arange(4) % 2
+    data = LabelledData("d", (x, y), (x, y), 2)
+    with pytest.raises(
+        ArgumentError, match="mean and deviation of d are not known; leave"
+    ) as error:
+        tasks_of(Split("split", "d", 1, normalise=True), lambda name: data)
+    assert error.value.argument == "normalise"
+
+
+def test_fewer_samples_are_drawn_by_the_seed():
+    x, y = torch.arange(200.0).reshape(100, 2), torch.arange(100) % 2
+    data = LabelledData("d", (x, y), (x, y), 2)
+
+    def drawn(seed, num_train=10):
+        stream = Split("split", "d", 1, num_train=num_train)
+        return [
+            task.train[0][:, 0].tolist() for task in tasks_of(stream, lambda name: data, seed=seed)
+        ]
+
+    assert [len(part) for part in drawn(0)] == [10, 10]
+    assert drawn(0) == drawn(0) != drawn(1)
+    assert all(part == sorted(part) for part in drawn(0))
+    assert [len(part) for part in drawn(0, 1000)] == [50, 50]
+    (task,) = tasks_of(Permuted("permuted", "d", 1, num_train=7), lambda name: data)
+    assert len(task.train[0]) == 7
+    assert len(task.test[0]) == 100
+    with pytest.raises(ArgumentError, match="num_train is 0; it must be 1 or more"):
+        Permuted("permuted", "d", num_train=0)
+
+
+def test_classes_can_be_put_in_an_order():
+    x, y = torch.arange(40.0).reshape(20, 2), torch.arange(20) % 4
+    data = LabelledData("d", (x, y), (x, y), 4)
+    tasks = tasks_of(Split("split", "d", 2, order=(3, 1, 0, 2)), lambda name: data)
+    assert [task.name for task in tasks] == ["d 3,1", "d 0,2"]
+    assert tasks[0].train[0][tasks[0].train[1] == 0].tolist() == x[y == 3].tolist()
+    for order in ((0, 1, 2), (0, 1, 2, 2), (0, 1, 2, 4)):
+        with pytest.raises(ArgumentError, match="order must hold each of the 4 classes of d once"):
+            tasks_of(Split("split", "d", 2, order=order), lambda name: data)

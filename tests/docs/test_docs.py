@@ -1,0 +1,518 @@
+"""The documentation is true: its code runs, its commands parse, its links lead somewhere."""
+
+import argparse
+import importlib.util
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import clnp
+from clnp.cli import app
+from clnp.data import datasets
+from clnp.recipes import bundled, recipe
+from clnp.recipes.reference import markdown
+from clnp.recipes.schema import build
+from clnp.recipes.toml import parse
+from clnp.report.collection import read_collection
+from clnp.studies.comparison import texts
+from support.forgetting import Crash
+from support.paths import ROOT
+
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+BENCHMARKS = ROOT / "benchmarks/README.md"
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    BENCHMARKS,
+    *GUIDES,
+]
+
+
+def blocks(path: Path, language: str) -> list[tuple[int, str]]:
+    """The code blocks in that language: the line on which each begins, and its text."""
+    text = path.read_text(encoding="utf-8")
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
+
+
+def run_blocks(path: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """The names after the Python blocks of the page have run, one after the other."""
+    for line, source in blocks(path, "python"):
+        # Empty lines in front, so that a traceback points to the line in the page.
+        exec(compile("\n" * line + source, str(path), "exec"), names)
+    return names
+
+
+def command_lines(path: Path) -> list[str]:
+    """Every `clnp ...` of a shell block, and those in the text that have arguments."""
+    text = path.read_text(encoding="utf-8")
+    shell = [line for _, block in blocks(path, "sh") for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    inline = [found for found in re.findall(r"`([^`\n]+)`", prose) if len(found.split()) > 2]
+    return [line for line in (*shell, *inline) if line.startswith("clnp ")]
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The commands of `clnp` by name."""
+    actions = app.parser()._actions
+    return dict(next(a for a in actions if isinstance(a, argparse._SubParsersAction)).choices)
+
+
+def load(name: str) -> tuple[DataLoader, torch.Tensor, torch.Tensor]:
+    """Noise with a bright line in it, across or upright; its place is the class."""
+    number = ["flowers", "trees", "birds"].index(name)
+    y = torch.arange(600) % 3
+    x = torch.rand(600, 1, 8, 8, generator=torch.Generator().manual_seed(number))
+    lines = x if number % 2 == 0 else x.mT
+    lines[torch.arange(600), 0, 2 * y + number // 2] += 0.35
+    train = TensorDataset(x[:400], y[:400])
+    return DataLoader(train, batch_size=32, shuffle=True), x[400:], y[400:]
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link to a heading of the page is called."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", heading) for heading in headings)
+    return {heading.lower().replace(" ", "-") for heading in kept}
+
+
+def test_every_page_with_python_has_a_test():
+    assert {path.name for path in GUIDES if blocks(path, "python")} == {
+        "comparing.md",
+        "quickstart.md",
+        "tracking.md",
+        "your-own-loop.md",
+    }
+    for path in PAGES:
+        assert len(blocks(path, "python")) == path.read_text(encoding="utf-8").count("```python")
+
+
+def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = run_blocks(ROOT / "docs/quickstart.md", {})
+    assert names["net"].tasks == ("low", "high", "even")
+    assert min(names["result"]["scores"][-1]) > 80
+    wine = datasets.find("wine", "data")
+    assert (len(wine.train[0]), wine.num_classes, wine.shape) == (140, 3, (13,))
+    assert app.main(["inspect", "runs/mine"]) == 0
+    out = capsys.readouterr().out
+    assert "72 neurons; classifier: 7" in out
+    assert "nothing was forgotten" in out
+
+
+def demo() -> dict[int, float]:
+    """The accuracy of each task of the demo, as the README shows it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^digits permuted (\d+) +(\S+)  (\S+)  identical$", text, re.MULTILINE)
+    assert all(learnt == now for _, learnt, now in rows)
+    return {int(number): float(now) for number, _, now in rows}
+
+
+def test_outputs_in_the_guides_are_those_of_the_demo():
+    scores = demo()
+    assert list(scores) == list(range(1, 11))
+    average = f"{sum(scores.values()) / len(scores):.2f}"
+    assert f"\nAverage {average}; " in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"average test accuracy {average} percent" in (ROOT / "docs/report.md").read_text()
+    page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+    # In tables and JSON, on the screen of `watch` and in the log.
+    shown = re.findall(r"digits permuted (\d+)\"?:? +(?:validation \S+ test )?(\d+\.\d+)", page)
+    assert len(shown) >= 13
+    for number, score in shown:
+        assert f"{float(score):.2f}" == f"{scores[int(number)]:.2f}", f"task {number} of the demo"
+    assert set(re.findall(r"[Aa]verage (?:test accuracy )?(\d+\.\d+)", page)) == {average}
+
+
+def test_what_the_quick_start_shows_of_its_run_is_of_as_many_tasks_as_it_has():
+    path = ROOT / "docs/quickstart.md"
+    page = path.read_text(encoding="utf-8")
+    (num_tasks,) = re.findall(r"^clnp run .*num_tasks=(\d+) --out runs/stop$", page, re.MULTILINE)
+    texts = [text for _, text in blocks(path, "text") if "runs/stop" in text]
+    said = re.findall(r"\d of (\d+)(?: tasks|: digits)", "".join(texts))
+    assert len(said) >= 2
+    assert set(said) == {num_tasks}
+
+
+def test_methods_are_compared_from_python(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the extra report")
+    monkeypatch.chdir(tmp_path)
+    x = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
+    labelled = [(x, (x[:, place] > 0).long()) for place in range(2)]
+    tasks = [clnp.Task(str(place), data, test=data) for place, data in enumerate(labelled)]
+    config = clnp.LearnerConfig(training=clnp.Training(epochs=2))
+    given = {"model": clnp.MLP(6, (8, 8), 2), "x": x, "tasks": tasks, "config": config}
+    names = run_blocks(ROOT / "docs/comparing.md", given)
+    page = (tmp_path / "runs/report/report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("clnp", "single", "ewc", "packnet"))
+    page = (tmp_path / "runs/mine/report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("clnp", "l2", "over 2 seeds"))
+
+    def crash(event):
+        if event["event"] == "epoch" and event["task"] == "1":
+            raise Crash
+
+    outputs = {}
+    for name, settings in {
+        "finetune": clnp.methods.single.Finetune(),
+        "l2": names["L2"](strength=0.1),
+        "lwf": names["LwF"](),
+    }.items():
+        made = clnp.Experiment(given["model"], x[:2], tasks, config, baseline=settings)
+        with pytest.raises(Crash):
+            made.run(f"runs/broken/{name}", checkpoint_seconds=0, on_event=crash)
+        whole, result = (made.run(f"runs/{kind}/{name}") for kind in ("whole", "broken"))
+        assert {**result, "timings": 0} == {**whole, "timings": 0}
+        assert result["method"] == name
+        outputs[name] = str([record["outputs"] for record in result["tasks"]])
+    assert len(set(outputs.values())) == 3  # What they add to the loss makes a difference.
+
+
+def test_the_loop_of_ones_own_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = run_blocks(ROOT / "docs/your-own-loop.md", {"load": load})
+    net = names["net"]
+    assert net.tasks == ("flowers", "trees", "birds")
+    for task in net.tasks:
+        _, x, y = load(task)
+        assert (net(x, task=task).argmax(1) == y).double().mean() > 0.8, task
+    net.verify()
+    out = capsys.readouterr().out
+    assert "each task: new + reused neurons" in out
+    assert net.certificates["flowers"].digest in out
+
+
+def test_the_trackers_of_ones_own_run(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = run_blocks(ROOT / "docs/tracking.md", {})
+    assert min(names["result"]["scores"][-1]) > 60
+    assert names["net"].tasks == ("sign of 0", "sign of 1")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["sign of 0", "sign of 1"]
+    assert lines[-1].endswith(" good")
+    for run in ("tracked", "loop"):
+        assert list(Path("runs", run, "tensorboard", "candidate 1").iterdir())
+
+
+def test_the_page_of_recipe_keys_is_up_to_date():
+    page = (ROOT / "docs/recipe-keys.md").read_text(encoding="utf-8")
+    assert page == markdown(), "docs/recipe-keys.md is out of date: run `make docs`"
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_every_toml_block_is_a_recipe(path):
+    for line, text in blocks(path, "toml"):
+        build(recipe.Recipe, parse(text, name=f"{path.name}, the block after line {line}"))
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES], ids=lambda path: path.name)
+def test_every_command_line_can_be_given(path, capsys):
+    lines = command_lines(path)
+    for line in lines:
+        words = shlex.split(line.partition(" > ")[0], comments=True)[1:]
+        try:
+            options = app.parser().parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{path.name}: {line}\n{capsys.readouterr().err}")
+        if getattr(options, "assignments", []):
+            # Files of one's own are copies of the first recipe in these pages.
+            known = options.recipe in bundled.names()
+            recipe.load(options.recipe if known else "permuted-digits", options.assignments)
+    assert lines or path.name in ("api.md", "your-own-loop.md")
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES], ids=lambda path: path.name)
+def test_every_command_that_is_named_exists(path):
+    text = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"`clnp ([a-z]+)", text)) <= set(commands())
+
+
+def test_the_quick_start_shows_every_command():
+    text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+    missing = [name for name in commands() if not re.search(rf"\bclnp {name}\b", text)]
+    assert missing == []
+
+
+def test_every_extra_that_is_named_is_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in (*PAGES, *sources))
+    lists = re.findall(r"pip install '(?:\.|clnp)\[([a-z,]+)\]'", text)
+    named = {extra for some in lists for extra in some.split(",")}
+    assert named >= {"demo", "report", "mlflow"}
+    assert named <= set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        there = path.parent / file if file else path
+        assert there.exists(), f"{path.name} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(there), f"{path.name} links to {target}: no such heading"
+
+
+def test_every_run_of_the_benchmarks_is_linked():
+    linked = set(re.findall(r"\((results/[^)]+)\)", BENCHMARKS.read_text(encoding="utf-8")))
+    here = (ROOT / "benchmarks/results").iterdir()
+    assert linked == {f"results/{path.name}" for path in here}
+
+
+def test_ranges_of_the_benchmarks_are_in_their_runs():
+    triple = r"(\d+\.\d+)x? *\((\d+\.\d+) \.\. (\d+\.\d+)\)"
+    runs = "".join(path.read_text() for path in (ROOT / "benchmarks/results").iterdir())
+    measured = [tuple(map(float, found)) for found in re.findall(triple, runs)]
+    shown = re.findall(triple, BENCHMARKS.read_text(encoding="utf-8"))
+    assert len(shown) > 50
+    for words in shown:
+        # The page may have fewer digits.
+        half = 0.501 * 10.0 ** -len(words[0].partition(".")[2])
+        told = [float(text) for text in words]
+        assert any(
+            all(abs(a - b) <= half for a, b in zip(told, found, strict=True)) for found in measured
+        ), words
+
+
+def test_the_speed_in_the_readme_is_that_of_the_benchmarks():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("\n## Speed\n")[2].partition("\n## ")[0]
+    numbers = re.findall(r"\d+\.\d+", section)
+    assert len(numbers) > 15
+    assert set(numbers) <= set(re.findall(r"\d+\.\d+", BENCHMARKS.read_text(encoding="utf-8")))
+
+
+def program(name, folder="results"):
+    """One of the programs that are kept with the results or pages, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_public_names_is_up_to_date_and_has_them_all():
+    api = program("api", "docs")
+    assert api.PAGE.read_text(encoding="utf-8") == api.page(), "run: make docs"
+    listed = [name for _, names in api.SECTIONS.values() for name in names]
+    assert sorted(listed) == clnp.__all__
+    for name in listed:
+        assert "." in api.meaning(name), f"{name} has no docstring"
+    assert {"begin_task", "verify", "load", "forward"} <= set(api.methods(clnp.ContinualNet))
+
+
+def test_the_tables_of_results_are_current():
+    tables, num_tables = program("tables"), 0
+    for page in tables.PAGES:
+        text = (ROOT / page).read_text()
+        assert tables.filled(text) == text, "run: make docs"
+        num_tables += len(tables.MARK.findall(text))
+    assert num_tables >= 5
+
+
+def test_tables_are_made_of_the_results(tmp_path, monkeypatch):
+    tables = program("tables")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    (tmp_path / "x").mkdir()
+    for seed, score in enumerate((80.0, 90.0)):
+        task = {"new": {"fc1": 10 + 10 * seed}, "best_score": score, "score": score - 1}
+        task["pruning"] = {"score": score - 2}
+        result = {"tasks": [task, task], "capacity": {"sizes": {"fc1": 100}}}
+        (tmp_path / "x" / f"seed{seed}.json").write_text(json.dumps({"result": result}))
+    page = "a\n<!-- table: capacity x -->\nold\n<!-- end of table -->\nb"
+    assert tables.filled(page).splitlines() == [
+        "a",
+        "<!-- table: capacity x -->",
+        "| used, % | T1 | T2 |",
+        "|---|---|---|",
+        "| fc1 (100) | 15.0 | 30.0 |",
+        "<!-- end of table -->",
+        "b",
+    ]
+    assert tables.pruning("x")[1] == ["`x`", "85.0 ± 7.1", "83.0 ± 7.1", "84.0 ± 7.1"]
+
+
+def test_summaries_are_those_of_the_results_beside_them():
+    collect = program("collect")
+    folders = [path.parent for path in sorted((ROOT / "results").glob("*/summary.json"))]
+    assert len(folders) >= 4
+    for folder in folders:
+        summary = json.loads((folder / "summary.json").read_text())
+        found = collect.summarise(folder)
+        assert {key: summary[key] for key in found} == json.loads(json.dumps(found)), folder
+
+
+def test_results_are_collected_from_runs(tmp_path, monkeypatch):
+    collect = program("collect")
+    monkeypatch.setattr(collect, "HERE", tmp_path)
+    known = sorted((ROOT / "results" / "permuted-mnist").glob("seed*.json"))[0]
+    record = json.loads(known.read_text())
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "result.json").write_text(json.dumps(record["result"]))
+    environment = {**record["environment"], "began": "2030-01-02T03:04:05+00:00", "commit": None}
+    (run / "environment.json").write_text(json.dumps([environment]))
+    config = {"head": "single", "learner": {"margin": 0.3}, "baseline": None}
+    (run / "config.json").write_text(json.dumps({**config, "tasks": []}))
+    collect.collect("permuted-mnist", [run], "abc")
+    found = json.loads((tmp_path / "permuted-mnist" / known.name).read_text())
+    assert found["result"] == record["result"]
+    assert found["settings"] == config
+    assert (found["environment"]["commit"], found["environment"]["date"]) == ("abc", "2030-01-02")
+
+
+def test_a_search_is_collected_from_its_runs(tmp_path, monkeypatch):
+    collect, tables = program("collect"), program("tables")
+    monkeypatch.setattr(collect, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    command = ["clnp", "run", "x", "--set", "method=ewc", "--set", "methods.ewc.strength=1e3"]
+    environment = {
+        **dict.fromkeys(collect.VERSIONS, "1"),
+        "began": "2030-01-02T03:04:05+00:00",
+        "command": [*command, "--set", "methods.ewc.training.optimizer=SGD", "--seed", "0"],
+    }
+    result = {
+        "method": "ewc",
+        "seed": 0,
+        "tasks": [
+            {"task": "a", "test_score": 90.0, "new": {"fc1": 3}},
+            {"task": "b", "test_score": 70.0, "new": {"fc1": 2}},
+        ],
+        "scores": [[90.0], [60.0, 70.0]],
+        "timings": {"seconds": 9.87},
+    }
+    lines = [
+        {"result": result, "environment": environment},
+        {"result": result, "environment": environment, "set": ["methods.ewc.strength=10"]},
+        {"result": {**result, "seed": 1}, "environment": environment},  # Kept, and not shown.
+    ]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    collect.collect_tried(tmp_path / "s" / "baselines.jsonl", [tmp_path / "runs.jsonl"], None)
+    assert tables.search("s")[1:] == [
+        ["`ewc`", '`strength = 1000.0`, `optimizer = "SGD"`', "**65.00**", "80.00"],
+        ["`ewc`", "`strength = 10`", "**65.00**", "80.00"],
+    ]
+    environment["commit"] = "abc+"
+    with pytest.raises(SystemExit, match=r"is abc\+: name a commit"):
+        collect.tried(lines[0], None)
+    line = collect.tried(lines[0], "abc")
+    assert line["environment"]["commit"] == "abc"
+    assert line["new"] == [{"fc1": 3}, {"fc1": 2}]
+
+
+def test_what_was_tried_is_shown_as_it_was(tmp_path, monkeypatch):
+    tables = program("tables")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    common = {"n": 1, "full": False, "fc1": [10], "fc2": [20]}
+    lines = [
+        {**common, "mean": 98.0, "val": [97.0], "set": ["learner.margin=1", "stream.num_tasks=1"]},
+        {**common, "mean": 97.0, "val": [98.0], "set": []},
+    ]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert tables.tried("x.jsonl")[1:] == [
+        ["as printed", "98.00", "97.00", "10, 20"],
+        ["`margin = 1`", "97.00", "98.00", "10, 20"],
+    ]
+    both = {**common, "n": 2, "full": True, "mean": 50.0, "val": [60.0, 70.0], "set": []}
+    path.write_text(json.dumps({**both, "fc1": [10, 30], "fc2": [0, 2000]}) + "\n")
+    assert tables.tried("x.jsonl")[1:] == [
+        ["as printed", "2, then full", "65.00", "50.00", "2 %, 100 %"],
+    ]
+
+
+def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
+    collect, tables = program("collect"), program("tables")
+    monkeypatch.setattr(collect, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    environment = {**dict.fromkeys(collect.VERSIONS, "1"), "began": "2030-01-02T03:04:05+00:00"}
+    for method, score in (("ewc", 70.0), ("clnp", 80.0), ("single", 85.0)):
+        for seed in (0, 1):
+            run = tmp_path / "runs" / method / f"seed{seed}"
+            run.mkdir(parents=True)
+            result = {
+                "method": method,
+                "seed": seed,
+                "num_tasks": 2,
+                "scores": [[score], [score + seed, score + seed]],
+                "timings": {"seconds": 10.0, "peak_bytes": 3e6},
+                "stored_bytes": {"network": 2e6},
+            }
+            (run / "result.json").write_text(json.dumps(result))
+            (run / "environment.json").write_text(json.dumps([environment]))
+            config = {"head": "multi", "learner": {}, "baseline": {"strength": 3.0}}
+            (run / "config.json").write_text(json.dumps(config))
+    collect.collect_comparison("x", [tmp_path / "runs" / "ewc"], None)
+    collect.collect_comparison("x", [tmp_path / "runs"], "abc")
+    folder = tmp_path / "compare-x"
+    found = json.loads((folder / "clnp" / "seed1.json").read_text())
+    assert found["environment"]["commit"] == "abc"
+    assert found["settings"] == config
+    (tmp_path / "lines.jsonl").write_text(
+        json.dumps({"result": result, "environment": environment})
+    )
+    with pytest.raises(SystemExit, match="a run has no config"):
+        collect.collect_comparison("x", [tmp_path / "lines.jsonl"], "abc")
+    head, *rows = tables.comparison("x")
+    assert head[:2] == ["method", "average"]
+    assert [row[:2] for row in rows] == [
+        ["clnp", "80.50 ± 0.71"],
+        ["single", "85.50 ± 0.71"],
+        ["ewc", "70.50 ± 0.71"],
+    ]
+    assert {file.suffix for file in folder.glob("comparison.*")} == {".txt", ".csv", ".md", ".tex"}
+    before = (folder / "comparison.txt").read_text()
+    (folder / "comparison.txt").write_text("old")
+    monkeypatch.setattr("sys.argv", ["collect.py", "--comparison", "x"])
+    collect.main()
+    assert (folder / "comparison.txt").read_text() == before
+    collect.collect_comparison("x", [tmp_path / "runs" / "ewc"], None, "changed")
+    assert [row[0] for row in tables.comparison("x-changed")[1:]] == ["ewc"]
+
+
+def test_tables_of_comparisons_are_those_of_the_results_beside_them():
+    collect = program("collect")
+    for table in (ROOT / "results").glob("compare-*/comparison.*"):
+        written = texts(collect.compared(table.parent))
+        assert table.read_text() == written[table.suffix[1:]], table
+
+
+def test_every_picture_is_shown_and_every_one_that_is_shown_is_there():
+    shown = set()
+    for page in PAGES:
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text("utf-8")):
+            assert len(words) > 20, f"{page.name}: {target} needs words for who cannot see it"
+            shown.add((page.parent / target).resolve())
+    assert shown == {path.resolve() for path in (ROOT / "docs/pictures").iterdir()}
+
+
+def test_a_report_can_be_made_from_committed_results(tmp_path):
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "results/pictures.py")
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    for name in pictures.SHOWN:
+        pictures.restore(name, tmp_path / name)
+        found = read_collection([tmp_path / name])
+        summary = json.loads((ROOT / "results" / name / "summary.json").read_text())
+        assert [run.seed for run in found.runs] == summary["seeds"]
+        assert all(run.finished for run in found.runs)
+        averages = [sum(run.scores[-1]) / len(run.scores[-1]) for run in found.runs]
+        assert sum(averages) / len(averages) == pytest.approx(summary["average"]["mean"])
+
+
+def test_what_is_cited_is_this_version():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {clnp.__version__}\n" in text

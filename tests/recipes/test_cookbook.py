@@ -1,0 +1,41 @@
+import tomllib
+
+import pytest
+
+from clnp.errors import RecipeError
+from clnp.recipes import bundled
+from clnp.recipes.recipe import Recipe
+from clnp.recipes.schema import build
+from clnp.recipes.toml import parse
+
+NAMES = bundled.names()
+
+
+def test_names_are_sorted_and_those_of_the_files():
+    assert "permuted-digits" in NAMES
+    assert sorted(NAMES) == NAMES
+    files = [file.name for file in bundled.FOLDER.iterdir() if file.name.endswith(".toml")]
+    assert sorted(f"{name}.toml" for name in NAMES) == sorted(files)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_can_be_read_and_is_described_in_one_line(name):
+    text = bundled.text(name)
+    recipe = build(Recipe, parse(text, name=f"{name}.toml"))
+    line = bundled.description(name)
+    assert line == recipe.description == tomllib.loads(text)["description"]
+    assert line.strip()
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["permuted-digit", "", "../__init__", "permuted-digits.toml"])
+def test_an_unknown_recipe_is_named(name):
+    known = ", ".join(NAMES)
+    for call in (bundled.text, bundled.description):
+        with pytest.raises(RecipeError) as caught:
+            call(name)
+        message = str(caught.value)
+        assert message.startswith(f"unknown recipe {name!r}")
+        assert message.endswith(f" Known: {known}")
+    with pytest.raises(RecipeError, match=r"'permuted-digit'; did you mean 'permuted-digits'\?"):
+        bundled.text("permuted-digit")

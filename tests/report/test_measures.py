@@ -1,0 +1,153 @@
+import json
+import math
+
+import pytest
+
+from clnp.report.collection import read_collection
+from clnp.report.measures import (
+    Spread,
+    average_after,
+    by_task,
+    claimed_shares,
+    columns,
+    free_share,
+    over_runs,
+    reused_share,
+    spread_of,
+    tightest,
+    used_share,
+)
+from clnp.runs.records import read_run
+from support.written_runs import raise_scores, write, write_comparison, write_run, write_series
+
+
+def test_a_spread_is_over_what_is_finite():
+    found = spread_of([1.0, None, 3.0, math.nan, math.inf])
+    assert found == Spread(2.0, pytest.approx(math.sqrt(2)), 2)
+    assert spread_of([None, math.nan]) is None
+
+
+@pytest.mark.parametrize(
+    ("spread", "digits", "expected"),
+    [
+        (Spread(98.456, 0.031, 3), 2, "98.46 ± 0.03"),
+        (Spread(98.456, 0.0, 1), 2, "98.46"),
+        (Spread(-0.0001, 0.0, 1), 2, "0.00"),
+        (Spread(5.0, 0.0, 3), 0, "5 ± 0"),
+    ],
+)
+def test_a_spread_in_text(spread, digits, expected):
+    assert spread.text(digits) == expected
+
+
+def test_rows_of_different_lengths_are_averaged_as_far_as_they_go():
+    assert over_runs([[1.0, 2.0], [3.0]]) == [spread_of([1.0, 3.0]), spread_of([2.0])]
+    assert over_runs([]) == []
+
+
+def test_shares_of_neurons(tmp_path):
+    run = read_run(write_run(tmp_path / "run"))
+    assert used_share(run, "fc2") == [0, 4, 12, 24]
+    assert used_share(run, "unknown") == []
+    assert free_share(run) == pytest.approx((88 + 76) / 2)
+    assert reused_share(run.tasks[0], "fc1") == 0
+    assert reused_share(run.tasks[1], "fc1") == 20
+    assert reused_share(run.tasks[1], "unknown") is None
+    assert average_after(run) == [91.0, 91.5, 92.0]
+
+
+def test_members_are_averaged_over_their_seeds(tmp_path):
+    (member,) = read_collection([write_series(tmp_path / "series")]).members
+    assert by_task(member, lambda task: task.now)[0].mean == 91.5
+    assert claimed_shares(member, "fc1") == [2, 4, 6]
+    assert tightest(member) == ("fc2", 76)
+
+
+def test_a_run_that_learnt_fewer_tasks_has_claimed_nothing_for_the_others(tmp_path):
+    """Shares and what is free of it are those of the same runs."""
+    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", num_learnt=1, seed=1)]
+    (member,) = read_collection(runs).members
+    assert claimed_shares(member, "fc1") == [2, 2, 3]
+    free = [100 - used_share(run, "fc1")[-1] for run in member.runs]
+    assert 100 - sum(claimed_shares(member, "fc1")) == sum(free) / 2
+
+
+def test_the_columns_of_a_comparison(tmp_path):
+    collection = read_collection([write_comparison(tmp_path / "compared")])
+    found = {column.title: column.value for column in columns(collection)}
+    clnp, ewc = collection.members[0].runs[0], collection.members[2].runs[0]
+    assert found["average"](clnp) == 92.0
+    assert found["forgetting"](clnp) == 0.0
+    assert found["forgetting"](ewc) == pytest.approx(1.5)
+    assert found["backward transfer"](ewc) == pytest.approx(-1.5)
+    assert found["forward transfer"](clnp) == 0.0
+    assert found["free neurons, %"](ewc) is None
+    assert found["stored, MB"](clnp) == 2.5
+
+
+def test_a_column_that_nobody_has_anything_in_is_left_out(tmp_path):
+    collection = read_collection([write_run(tmp_path / "run", stored_bytes=None)])
+    titles = [column.title for column in columns(collection)]
+    assert "forward transfer" not in titles
+    assert "stored, MB" not in titles
+
+
+def transfers(*paths):
+    """The forward transfer of every member, by its label."""
+    collection = read_collection(paths)
+    [column] = [each for each in columns(collection) if each.title == "forward transfer"]
+    return {member.label: column.text(member) for member in collection.members}
+
+
+def test_tasks_are_held_against_those_alone_of_the_same_comparison(tmp_path):
+    first = write_comparison(tmp_path / "first", methods=("clnp", "single"))
+    second = write_comparison(tmp_path / "second", methods=("clnp", "single"))
+    for seed in (0, 1):
+        raise_scores(second / "single" / f"seed{seed}", 5)
+    assert transfers(first, second) == {
+        "first/clnp": "0.00 ± 0.00",
+        "first/single": "0.00 ± 0.00",
+        "second/clnp": "-5.00 ± 0.00",
+        "second/single": "0.00 ± 0.00",
+    }
+    # Which of the two it would be is not known.
+    other = write_series(tmp_path / "other", margin=3.0)
+    assert transfers(first, second, other)["other/other"] is None
+
+
+def test_runs_beside_a_comparison_are_held_against_the_same_tasks_alone(tmp_path):
+    compared = write_comparison(tmp_path / "compared", methods=("ewc", "single"))
+    same = write_series(tmp_path / "same", seeds=(1, 0))
+    assert transfers(compared, compared / "single", same)["same/same"] == "0.00 ± 0.00"
+    more = write_series(tmp_path / "more", seeds=(0, 1, 2))
+    assert transfers(compared, more)["clnp"] is None  # One of its seeds is not there.
+    others = write_series(tmp_path / "others", tasks=("low", "high", "low again"))
+    assert transfers(compared, others)["clnp"] is None
+    heads = write_series(tmp_path / "heads")
+    for seed in (0, 1):
+        config = json.loads((heads / f"seed{seed}" / "config.json").read_text(encoding="utf-8"))
+        write(heads / f"seed{seed}", "config.json", {**config, "head": "single"})
+    assert transfers(compared, heads)["clnp"] is None
+
+
+def test_a_column_without_a_deviation_has_none_in_any_cell(tmp_path):
+    compared = write_comparison(tmp_path / "compared")
+    collection = read_collection([compared])
+    ours = collection.members[0]
+    found = {column.title: column.text(ours) for column in columns(collection)}
+    assert found["seconds"] == "60 ± 0"
+    assert "tasks learnt" not in found
+    write_run(compared / "clnp/seed1", seed=1, num_learnt=2)
+    collection = read_collection([compared])
+    found = {column.title: column for column in columns(collection)}
+    ours, other, _ = collection.members
+    assert found["tasks learnt"].text(ours) == "2.5 ± 0.7"
+    assert found["tasks learnt"].text(other) == "3"
+
+
+def test_a_run_that_has_learnt_nothing_yet_leaves_the_mean_of_the_others(tmp_path):
+    compared = write_comparison(tmp_path / "compared")
+    (write_run(compared / "clnp/seed1", seed=1, num_learnt=0) / "result.json").unlink()
+    collection = read_collection([compared])
+    found = {column.title: column.text(collection.members[0]) for column in columns(collection)}
+    assert found["average"] == "92.00"

@@ -1,0 +1,202 @@
+import builtins
+import csv
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import clnp
+from clnp.cli import app
+from clnp.errors import ArgumentError, RunError
+from clnp.report.picture import Table
+from clnp.report.write import NAMES, _csv, write_report
+from support.written_runs import write_run, write_series
+
+KINDS = {"svg", "pdf", "png", "csv"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with few figures."""
+    return write_run(tmp_path / "run", tasks=("low",), method="ewc", num_candidates=1)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A run with all figures, and the files of its report."""
+    run = write_run(tmp_path_factory.mktemp("runs") / "run")
+    return run, write_report(run)
+
+
+def test_the_report_of_a_run_is_in_its_directory(report):
+    run, files = report
+    assert files[0] == run / "report/report.html"
+    assert {file.name for file in files[1:]} == {f"{n}.{kind}" for n in NAMES for kind in KINDS}
+    assert all(file.parent == run / "report/figures" for file in files[1:])
+    assert all(file.stat().st_size for file in files)
+
+
+def test_the_same_run_gives_the_same_bytes(run, tmp_path):
+    first = write_report(run, out=tmp_path / "a")
+    second = write_report([run], out=tmp_path / "b")
+    assert [f.read_bytes() for f in first] == [f.read_bytes() for f in second]
+
+
+def test_numbers_are_in_files(report):
+    run, _ = report
+    with (run / "report/figures/accuracy.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[:2] == [["task", "when learnt", "now"], ["low", "91.0", "91.0"]]
+    with (run / "report/figures/loss.csv").open(encoding="utf-8", newline="") as file:
+        assert len(list(csv.reader(file))) == 1 + 3 * (2 * 3 + 1)
+
+
+def table(file):
+    with file.open(encoding="utf-8", newline="") as lines:
+        header, *rows = csv.reader(lines)
+    return header, [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_means_and_deviations_have_columns_of_their_own(tmp_path):
+    series = write_series(tmp_path / "series", seeds=(0, 1, 2))
+    write_report([series, write_run(tmp_path / "ewc", method="ewc")], out=tmp_path / "both")
+    header, rows = table(tmp_path / "both/figures/accuracy.csv")
+    assert header[:3] == ["task", "clnp: when learnt, mean", "clnp: when learnt, std"]
+    assert header[5:] == ["ewc: when learnt", "ewc: now"]
+    assert rows[1]["clnp: now, mean"] == "93.0"
+    assert rows[1]["clnp: now, std"] == "1.0"
+    _, rows = table(tmp_path / "both/figures/average.csv")
+    assert rows[1]["clnp, mean"] == "92.5"
+    assert "clnp, std" in rows[1]
+    _, rows = table(tmp_path / "both/figures/capacity.csv")
+    assert (rows[1]["wide, mean"], rows[1]["wide, std"]) == ("6.0", "0.0")
+    assert (rows[1]["free, mean"], rows[1]["free, %, mean"]) == ("38.0", "76.0")
+    text = "".join(file.read_text() for file in (tmp_path / "both/figures").glob("*.csv"))
+    assert "±" not in text
+
+
+def test_a_table_without_rows_has_a_header():
+    assert _csv(Table(("a", "b"), ())) == "a,b\n"
+
+
+def test_figures_of_an_earlier_report_are_taken_away(run, tmp_path):
+    out = tmp_path / "report"
+    own, old = out / "figures/notes.txt", out / "figures/capacity.png"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    old.write_text("of an earlier report")
+    write_report(run, out=out)
+    assert not old.exists()
+    assert (out / "figures/accuracy.png").exists()
+    assert own.exists()
+
+
+def test_several_runs_need_a_directory(run, tmp_path):
+    other = write_run(tmp_path / "other", tasks=("low",), method="single", num_candidates=1)
+    with pytest.raises(RunError, match=r"a report about 2 runs belongs to none .*--out DIR"):
+        write_report([run, other])
+    assert (tmp_path / "both/report.html") in write_report([run, other], out=tmp_path / "both")
+    with pytest.raises(RunError, match="name a run to report on"):
+        write_report([])
+
+
+@pytest.mark.parametrize("paths", [3, None, [3], ["a", None]])
+def test_what_is_no_path_is_refused(paths):
+    with pytest.raises(ArgumentError) as caught:
+        write_report(paths)
+    wrong = paths[-1] if isinstance(paths, list) else paths
+    message = f"{wrong!r} is no directory of a run; name one, or give a list of them"
+    assert str(caught.value) == message
+
+
+def test_nothing_is_written_about_what_is_no_run(tmp_path):
+    with pytest.raises(RunError, match="there is no run at"):
+        write_report(tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to(run, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(RunError, match=r"cannot write the report to .*; name another directory"):
+        write_report(run, out=file)
+
+
+def test_without_matplotlib_the_message_says_what_to_install(run, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    with pytest.raises(RunError, match=r"pip install 'clnp\[report\]'"):
+        write_report(run)
+
+
+def test_matplotlib_is_loaded_only_by_a_report(run):
+    code = "import clnp, clnp.report.write, sys; clnp.write_report; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    loaded = done.stdout.split()
+    assert "matplotlib" not in loaded
+    assert "torch" not in loaded
+
+
+def test_no_window_is_needed(run, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "nonsense")
+    imported = builtins.__import__
+
+    def watch(name, *args, **kwargs):
+        assert name != "matplotlib.pyplot"
+        return imported(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", watch)
+    assert clnp.write_report(run)
+
+
+def test_the_command(run, capsys):
+    assert app.main(["report", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert out == (
+        f"The report is in {run / 'report/report.html'}.\n"
+        f"The figures are in {run / 'report/figures'}: csv, pdf, png, svg.\n"
+    )
+
+
+def test_a_report_without_figures(tmp_path, capsys):
+    run = write_run(tmp_path / "run", num_learnt=0)
+    (run / "events.jsonl").unlink()
+    assert app.main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"The report is in {run / 'report/report.html'}.\n"
+
+
+def test_the_command_answers_in_json(run, tmp_path, capsys):
+    assert app.main(["report", str(run), "--out", str(tmp_path / "out"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["page"] == str(tmp_path / "out/report.html")
+    assert f"{tmp_path / 'out/figures/loss.svg'}" in answer["files"]
+    assert all(os.path.isfile(file) for file in answer["files"])
+
+
+def test_the_command_says_what_is_wrong(tmp_path, capsys):
+    assert app.main(["report", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "name its directory, --out DIR" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_large_report_stays_small(tmp_path):
+    run = write_run(
+        tmp_path / "run",
+        tasks=tuple(f"task {number}" for number in range(50)),
+        sizes={f"block{number}.conv": 6000 for number in range(20)},
+        num_candidates=4,
+        num_epochs=60,
+    )
+    page, *_ = write_report(run)
+    assert page.stat().st_size < 5_000_000

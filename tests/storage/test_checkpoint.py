@@ -1,0 +1,610 @@
+import errno
+import hashlib
+import json
+import os
+import random
+import stat
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+import clnp
+from clnp.errors import ArgumentError, CheckpointError, ForgettingError
+from clnp.storage import checkpoint
+from support.networks import (
+    HEADS,
+    NETWORKS,
+    ConvNet,
+    Residual,
+    copied_state,
+    example,
+    first,
+    half,
+    learn,
+    make,
+    mlp,
+    same_state,
+    train,
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The path of a network with the ended task a and the open task b, and its bytes."""
+    net = make()
+    learn(net, "a", example("mlp"))
+    net.begin_task("b", num_outputs=3)
+    path = tmp_path / "net"
+    net.save(path)
+    return path, path.read_bytes()
+
+
+def load(path) -> clnp.ContinualNet:
+    return clnp.ContinualNet.load(path, mlp())
+
+
+def with_metadata(path, data: bytes, **changes: object) -> None:
+    """Write the checkpoint again with other metadata; None takes an entry out."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"].update(changes)
+    kept = {name: value for name, value in header["__metadata__"].items() if value is not None}
+    header["__metadata__"] = kept
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_closed_network_comes_back(tmp_path, name, head):
+    network, _ = NETWORKS[name]
+    net, x = make(name, head=head), example(name)
+    before = {task: learn(net, task, x) for task in "ab"}
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    assert all(torch.equal(loaded(x, task=task), before[task]) for task in before)
+    assert same_state(loaded.state_dict(), net.state_dict())
+    assert loaded.certificates == net.certificates
+    assert loaded.ledger == net.ledger
+    assert loaded.graph == net.graph
+    assert loaded.head == head
+    assert loaded.open_task is None
+    loaded.begin_task("c")
+    loaded.end_task()
+    loaded.verify()
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_training_goes_on_from_an_open_task_bit_by_bit(tmp_path, name, head):
+    network, _ = NETWORKS[name]
+    net, x = make(name, head=head), example(name)
+    learn(net, "a", x)
+    net.begin_task("b", num_outputs=3)
+    train(net, x)
+    net.prune({group: range(1, n) for group, n in net.ledger.free().items()})
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    assert loaded.open_task == "b"
+    for one in (net, loaded):
+        torch.manual_seed(5)
+        train(one, x)
+    assert same_state(loaded.state_dict(), net.state_dict())
+    assert loaded.end_task() == net.end_task()
+    assert torch.equal(loaded(x, task="b"), net(x, task="b"))
+
+
+def test_what_a_plan_found_out_about_an_open_task_comes_back(tmp_path):
+    net, x = make(), example("mlp")
+    learn(net, "a", x)
+    net.begin_task("b")
+    plan = net.plan_pruning(net.measure_activity([x]), thresholds=0.0)
+    net.prune(plan)
+    net.save(tmp_path / "net")
+    loaded = load(tmp_path / "net")
+    loaded.end_task()
+    assert loaded.ledger.row("b").reused == plan.reused
+
+
+def test_a_plan_fits_the_reloaded_network(tmp_path):
+    net, x = make(), example("mlp")
+    learn(net, "a", x)
+    net.begin_task("b")
+    net.save(tmp_path / "net")
+    plan = net.plan_pruning(net.measure_activity([x]), thresholds=0.01)
+    assert load(tmp_path / "net").end_task(plan) == net.end_task(plan)
+
+
+def test_the_count_of_batches_of_an_open_task_comes_back(tmp_path):
+    def network() -> nn.Module:
+        norm = nn.BatchNorm1d(5, momentum=None)
+        return nn.Sequential(nn.Linear(6, 5), norm, nn.ReLU(), nn.Linear(5, 4))
+
+    x = example("mlp")
+    net = clnp.ContinualNet(network(), x)
+    net.begin_task("a")
+    train(net, x)
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    for one in (net, loaded):
+        train(one, 2 * x)
+    assert same_state(loaded.state_dict(), net.state_dict())
+
+
+def test_a_widened_network_comes_back(tmp_path):
+    net, x = make(), example("mlp")
+    before = learn(net, "a", x)
+    net.widen({"fc2": 6})
+    net.save(tmp_path / "net")
+    loaded = load(tmp_path / "net")
+    assert loaded.ledger.sizes == {"fc1": 7, "fc2": 11}
+    assert torch.equal(loaded(x, task="a"), before)
+    loaded.begin_task("b")
+    assert loaded.model.fc2.weight_free.shape == (8, 3)
+
+
+def test_a_new_network_comes_back(tmp_path):
+    make().save(tmp_path / "net")
+    assert load(tmp_path / "net").tasks == ()
+
+
+def test_a_path_may_be_a_string(tmp_path):
+    make().save(str(tmp_path / "net"))
+    assert load(str(tmp_path / "net")).tasks == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["mlp", "conv", "shifted"])
+def test_a_network_keeps_its_dtype_whatever_that_of_the_model_is(tmp_path, name, dtype):
+    network, _ = NETWORKS[name]
+    net, x = make(name).to(dtype), example(name).to(dtype)
+    before = learn(net, "a", x)
+    net.begin_task("b")
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    assert {p.dtype for p in loaded.parameters()} == {dtype}
+    assert torch.equal(loaded(x, task="a"), before)
+    train(loaded, x)
+    loaded.end_task(half(loaded))
+    assert loaded(x, task="b").dtype == dtype
+    loaded.begin_task("c")
+    assert {p.dtype for p in loaded.parameters()} == {dtype}
+
+
+def test_loading_leaves_random_numbers_and_the_given_model_alone(saved):
+    path, _ = saved
+    model = mlp()
+    before, rng = copied_state(model), torch.get_rng_state()
+    loaded = clnp.ContinualNet.load(path, model)
+    assert torch.equal(torch.get_rng_state(), rng)
+    train(loaded, example("mlp"))
+    assert same_state(model.state_dict(), before)
+    assert isinstance(model.fc1, nn.Linear)
+    assert type(model.fc1) is nn.Linear
+    loaded.verify()
+
+
+def test_a_loaded_network_is_in_the_mode_of_the_given_model(saved):
+    path, _ = saved
+    for training in (True, False):
+        loaded = clnp.ContinualNet.load(path, mlp().train(training))
+        assert {module.training for module in loaded.modules()} == {training}
+
+
+def test_a_loaded_network_is_saved_as_it_was(tmp_path, saved):
+    path, _ = saved
+    load(path).save(tmp_path / "again")
+    record, tensors = checkpoint.read(path)
+    again, tensors_again = checkpoint.read(tmp_path / "again")
+    assert again == record
+    assert same_state(tensors_again, tensors)
+
+
+def test_the_file_is_safetensors_without_clnp(saved):
+    path, _ = saved
+    tensors = safetensors.torch.load_file(path)
+    assert torch.equal(tensors["model.fc1.weight_frozen"], load(path).model.fc1.weight_frozen)
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends(saved):
+    path, data = saved
+    header = 8 + int.from_bytes(data[:8], "little")
+    ends = {9, 10, 100, header - 1, header, header + 1, len(data) - 1}
+    ends |= set(random.Random(0).sample(range(9, len(data)), 60))
+    for end in ends:
+        path.write_bytes(data[:end])
+        with pytest.raises(CheckpointError, match="net is truncated: "):
+            load(path)
+    for end in range(9):
+        path.write_bytes(data[:end])
+        with pytest.raises(CheckpointError, match="net is not a clnp checkpoint"):
+            load(path)
+
+
+def test_the_message_about_a_truncated_file_has_the_sizes(saved):
+    path, data = saved
+    header = 8 + int.from_bytes(data[:8], "little")
+    path.write_bytes(data[:100])
+    expected = f"is truncated: its header ends after {header} bytes, the file after 100"
+    with pytest.raises(CheckpointError, match=expected):
+        load(path)
+    path.write_bytes(data[:-1])
+    with pytest.raises(CheckpointError, match=f"{len(data) - 1} bytes, expected {len(data)}"):
+        load(path)
+
+
+def test_more_bytes_than_expected_are_refused(saved):
+    path, data = saved
+    path.write_bytes(data + b"x")
+    with pytest.raises(CheckpointError, match=f"is corrupted: {len(data) + 1} bytes, expected"):
+        load(path)
+
+
+def test_a_changed_byte_is_refused_or_changes_nothing(saved):
+    path, data = saved
+    record, tensors = checkpoint.read(path)
+    header = 8 + int.from_bytes(data[:8], "little")
+    draw = random.Random(0)
+    places = [*range(12), *draw.sample(range(12, header), 250)]
+    places += [header - 1, header, len(data) - 1, *draw.sample(range(header, len(data)), 60)]
+    refused = 0
+    for place in places:
+        changed = bytearray(data)
+        changed[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        try:
+            found, now = checkpoint.read(path)
+        except CheckpointError:
+            refused += 1
+        else:
+            assert found == record
+            assert same_state(now, tensors)
+    assert refused > len(places) - 15
+
+
+def test_a_changed_tensor_is_named(saved):
+    path, data = saved
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match=r"is corrupted: tensor \S+ does not match its SHA"):
+        load(path)
+
+
+def test_a_changed_manifest_is_refused(saved):
+    path, data = saved
+    path.write_bytes(data.replace(b"task", b"tusk", 1))
+    with pytest.raises(CheckpointError, match="is corrupted: its manifest does not match its SHA"):
+        load(path)
+
+
+def test_a_header_that_cannot_be_read_is_refused(saved):
+    path, data = saved
+    path.write_bytes(data[:9] + b"!" + data[10:])
+    with pytest.raises(CheckpointError, match="is corrupted: its header cannot be read"):
+        load(path)
+
+
+@pytest.mark.parametrize("manifest", ["null", "[]", "{}", "7", '{"tensors": {}, "graph": {}}', ""])
+def test_a_manifest_of_something_else_is_refused(saved, manifest):
+    path, data = saved
+    digest = hashlib.sha256(manifest.encode()).hexdigest()
+    with_metadata(path, data, manifest=manifest, sha256=digest)
+    with pytest.raises(CheckpointError, match="is corrupted: "):
+        load(path)
+
+
+def test_metadata_of_something_else_are_refused(saved):
+    path, data = saved
+    with_metadata(path, data, manifest=7)
+    with pytest.raises(CheckpointError, match="is corrupted: "):
+        load(path)
+    text = json.dumps({"__metadata__": ["format"]}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(CheckpointError, match="is not a clnp checkpoint"):
+        load(path)
+
+
+@pytest.mark.parametrize("version", ["0", "2", None])
+def test_another_version_is_refused(saved, version):
+    path, data = saved
+    with_metadata(path, data, version=version)
+    expected = f"has format version {version}, this clnp reads 1; use the clnp that wrote it"
+    with pytest.raises(CheckpointError, match=expected):
+        load(path)
+
+
+def test_files_of_others_are_refused(tmp_path):
+    path = tmp_path / "net"
+    safetensors.torch.save_file(mlp().state_dict(), path)
+    with pytest.raises(CheckpointError, match="net is not a clnp checkpoint"):
+        load(path)
+    torch.save(mlp().state_dict(), path)
+    with pytest.raises(CheckpointError, match="net is not a clnp checkpoint"):
+        load(path)
+    for data in (b"", b"{}", b"hello, world, this is text", bytes(100)):
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match="net is not a clnp checkpoint"):
+            load(path)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="net: there is no such file"):
+        load(tmp_path / "net")
+
+
+def test_a_directory_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (clnp.MLP(6, (8, 5), 4), r"fc1 is Linear\(in_features=6, out_features=8"),
+        (clnp.MLP(6, (7, 5), 3), r"fc3 is Linear\(in_features=5, out_features=3"),
+        (clnp.MLP(6, (7,), 4), r"fc2 is Linear\(in_features=7, out_features=4"),
+        (Residual(), r"\(model\) is Residual\(\), expected MLP\(\)"),
+    ],
+)
+def test_another_model_is_refused(saved, model, expected):
+    path, _ = saved
+    before = copied_state(model)
+    with pytest.raises(CheckpointError, match=f"net was made from another model: {expected}"):
+        clnp.ContinualNet.load(path, model)
+    assert same_state(model.state_dict(), before)
+
+
+def test_a_model_with_another_constant_is_refused(tmp_path):
+    net = make("shifted")
+    net.save(tmp_path / "net")
+    other = NETWORKS["shifted"][0]()
+    other.register_buffer("mean", torch.zeros(7))
+    with pytest.raises(CheckpointError, match=r"(?s)net was made from another model: .*mean"):
+        clnp.ContinualNet.load(tmp_path / "net", other)
+
+
+def test_a_model_with_something_more_is_refused(saved):
+    path, _ = saved
+    model = mlp()
+    model.register_buffer("more", torch.zeros(7))
+    with pytest.raises(CheckpointError, match=r"(?s)net was made from another model: .*more"):
+        clnp.ContinualNet.load(path, model)
+
+
+def test_a_network_that_was_damaged_before_it_was_saved_is_not_loaded(tmp_path):
+    net = make()
+    learn(net, "a", example("mlp"))
+    net.model.fc1.weight_frozen[0, 0] += 1
+    net.save(tmp_path / "net")
+    with pytest.raises(ForgettingError, match=r"task 'a' has changed: fc1\.weight"):
+        load(tmp_path / "net")
+
+
+@pytest.mark.parametrize("function", ["replace", "fsync", "open"])
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(saved, monkeypatch, function):
+    path, data = saved
+    net = load(path)
+    net.abandon_task()
+    before = copied_state(net)
+
+    def fail(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(OSError, match="No space left"):
+        net.save(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == data
+    assert os.listdir(path.parent) == ["net"]
+    assert same_state(net.state_dict(), before)
+
+
+def test_an_interrupted_save_leaves_the_old_file_and_nothing_else(saved, monkeypatch):
+    path, data = saved
+    net = load(path)
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net.save(path)
+    assert path.read_bytes() == data
+    assert os.listdir(path.parent) == ["net"]
+
+
+def test_a_save_replaces_the_old_file(saved):
+    path, data = saved
+    net = load(path)
+    net.end_task()
+    net.save(path)
+    assert path.read_bytes() != data
+    assert load(path).tasks == ("a", "b")
+    assert os.listdir(path.parent) == ["net"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_file_has_the_permissions_that_the_umask_gives(tmp_path, umask):
+    net, before = make(), os.umask(umask)
+    try:
+        net.save(tmp_path / "net")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "net").stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
+    net = make()
+    with pytest.raises(FileNotFoundError) as caught:
+        net.save(tmp_path / "missing" / "net")
+    assert caught.value.filename == str(tmp_path / "missing")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError) as caught:
+        net.save(tmp_path / "file" / "net")
+    assert caught.value.filename == str(tmp_path / "file")
+    with pytest.raises(OSError, match="directory"):
+        net.save(tmp_path)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_may_not_be_read_is_refused(saved, monkeypatch):
+    def refuse(path):  # As the system does to all but root.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    path, _ = saved
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        load(path)
+
+
+def test_a_checkpoint_of_other_tasks_does_not_reach_a_network_in_memory(saved):
+    path, data = saved
+    net = load(path)
+    before = copied_state(net)
+    path.write_bytes(data[:-1])
+    with pytest.raises(CheckpointError):
+        load(path)
+    assert same_state(net.state_dict(), before)
+    net.verify()
+
+
+def test_every_loaded_tensor_has_memory_of_its_own(saved):
+    path, _ = saved
+    for tensor in load(path).state_dict().values():
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def test_loaded_weights_share_no_memory_with_one_another(saved):
+    path, _ = saved
+    one, two = load(path), load(path)
+    with torch.no_grad():
+        for parameter in one.parameters():
+            parameter.zero_()
+    assert not torch.equal(one.model.fc1.weight_free, two.model.fc1.weight_free)
+    one.verify()
+
+
+def test_outputs_of_each_task_come_back(tmp_path):
+    net, x = make("conv", head="single"), example("conv")
+    for task, num_outputs in (("a", 2), ("b", 4), ("c", 3)):
+        net.begin_task(task, num_outputs)
+        train(net, x)
+        net.end_task(first({"conv1": 1, "conv2": 1, "fc1": 2}))
+    net.save(tmp_path / "net")
+    loaded = clnp.ContinualNet.load(tmp_path / "net", ConvNet())
+    for task, num_outputs in (("a", 2), ("b", 4), ("c", 3)):
+        assert loaded(x, task=task).shape == (8, num_outputs)
+        assert torch.equal(loaded(x, task=task), net(x, task=task))
+
+
+class Activated(nn.Module):
+    """A dense network with an activation of its own and dropout."""
+
+    def __init__(self, activation: nn.Module, dropout: nn.Module) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 5), nn.Linear(5, 4)
+        self.activation, self.dropout = activation, dropout
+
+    def forward(self, x):
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))
+
+
+def test_a_model_that_computes_something_else_is_refused(tmp_path):
+    x = example("mlp")
+    net = clnp.ContinualNet(Activated(nn.ReLU(), nn.Dropout(0.5)), x)
+    before = learn(net, "a", x)
+    net.save(tmp_path / "net")
+    for activation, expected in (
+        (nn.Tanh(), r"activation is Tanh\(\), expected ReLU\(\)"),
+        (nn.Sequential(nn.ReLU()), r"activation is Sequential\(\), expected ReLU\(\)"),
+    ):
+        with pytest.raises(CheckpointError, match=f"net was made from another model: {expected}"):
+            clnp.ContinualNet.load(tmp_path / "net", Activated(activation, nn.Dropout(0.5)))
+    for rate in (0.0, 0.5, 0.9):
+        model = Activated(nn.ReLU(), nn.Dropout(rate))
+        loaded = clnp.ContinualNet.load(tmp_path / "net", model)
+        assert torch.equal(loaded(x, task="a"), before)
+        assert loaded.model.dropout.p == rate
+
+
+def test_a_slope_is_part_of_the_model(tmp_path):
+    net = clnp.ContinualNet(Activated(nn.LeakyReLU(0.1), nn.Dropout()), example("mlp"))
+    net.save(tmp_path / "net")
+    with pytest.raises(CheckpointError, match=r"activation is LeakyReLU\(negative_slope=0.2"):
+        clnp.ContinualNet.load(tmp_path / "net", Activated(nn.LeakyReLU(0.2), nn.Dropout()))
+
+
+def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make().save("~/net")
+    assert os.listdir(tmp_path) == ["net"]
+    assert load("~/net").tasks == ()
+    assert load(Path("~/net")).tasks == ()
+
+
+def test_a_file_may_have_a_long_name(tmp_path):
+    path = tmp_path / ("n" * 250)
+    make().save(path)
+    make().save(path)
+    assert os.listdir(tmp_path) == [path.name]
+    load(path)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["mlp", "conv", "depthwise"])
+def test_an_open_task_pruned_to_nothing_comes_back(tmp_path, name, head):
+    network, _ = NETWORKS[name]
+    net, x = make(name, head=head), example(name)
+    for ended in (False, True):
+        if ended:
+            learn(net, "a", x)
+        net.begin_task("b")
+        net.prune(dict.fromkeys(net.graph.groups, ()))
+        net.save(tmp_path / "net")
+        loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+        assert same_state(loaded.state_dict(), net.state_dict())
+        assert torch.equal(loaded.eval()(x), net.eval()(x))
+        net.abandon_task()
+
+
+def test_what_is_attached_comes_back_and_an_optimizer_goes_on_as_if_never_stopped(tmp_path):
+    x = example("mlp")
+    y = torch.arange(len(x)) % 3
+    net = make()
+    net.begin_task("a")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+
+    def step(net, optimizer):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+    step(net, optimizer)
+    extra = {
+        "optimizer": optimizer.state_dict(),
+        "epoch": 3,
+        "note": "tensor:",
+        "list": [None, 1.5],
+    }
+    net.save(tmp_path / "net", attached=extra)
+    loaded = load(tmp_path / "net")
+    found = clnp.attached(tmp_path / "net")
+    assert (found["epoch"], found["note"], found["list"]) == (3, "tensor:", [None, 1.5])
+    again = torch.optim.AdamW(loaded.parameters(), lr=0.05)
+    again.load_state_dict(found["optimizer"])
+    for _ in range(3):
+        step(net, optimizer)
+        step(loaded, again)
+    for one, other in zip(net.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(one, other)
+    make().save(tmp_path / "bare")
+    assert clnp.attached(tmp_path / "bare") is None
+
+
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ArgumentError, match="which cannot be stored"):
+        make().save(tmp_path / "net", attached={"f": print})
+    assert not (tmp_path / "net").exists()

@@ -1,0 +1,86 @@
+"""A small experiment for tests of trackers, and ways for it to break off."""
+
+import torch
+
+from clnp import MLP, Experiment, FineTuning, LearnerConfig, Task, Training
+from support.forgetting import Crash
+
+NAMES = ("a", "cats & <dogs>/é")
+LABELS = ("task 01 a", "task 02 cats _ _dogs__é")
+
+
+def task(name, *, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(200, 6, generator=generator)
+    y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
+    return Task(name, (x[:140], y[:140]), test=(x[140:], y[140:]))
+
+
+def experiment(*names):
+    """Two tasks by default: two candidates of four epochs, two rounds of two epochs."""
+    torch.manual_seed(0)
+    tasks = [task(name, seed=number) for number, name in enumerate(names or NAMES)]
+    config = LearnerConfig(
+        margin=3.0,
+        training=Training(epochs=4, lr=0.02, batch_size=32),
+        alphas=(1e-3, 5e-3),
+        fine_tuning=FineTuning(epochs=2, lr=1e-3, rounds=2),
+    )
+    return Experiment(MLP(6, (20, 20), 3), torch.zeros(2, 6), tasks, config)
+
+
+def without_timings(result):
+    return {key: value for key, value in result.items() if key != "timings"}
+
+
+def crash_after(num_events):
+    """Something to tell events to that ends everything after so many."""
+    seen = []
+
+    def crash(event):
+        seen.append(event)
+        if len(seen) > num_events:
+            raise Crash
+
+    return crash
+
+
+class Notebook:
+    """A tracker that writes down all that it is told, from the last beginning on."""
+
+    def __init__(self):
+        self.begun, self.events, self.ended = [], [], []
+
+    def begin(self, run):
+        self.begun.append(run)
+        self.events, self.ended = [], []
+
+    def event(self, event):
+        self.events.append(event)
+
+    def end(self, result, error):
+        self.ended.append((result, error))
+
+
+class Faulty(Notebook):
+    """A tracker that fails at a moment: when it `begin`s, after some events, or at the `end`."""
+
+    def __init__(self, moment):
+        super().__init__()
+        self.moment, self.num_calls = moment, 0
+
+    def begin(self, run):
+        super().begin(run)
+        if self.moment == "begin":
+            raise ConnectionError("no route to host\nand a page of details")
+
+    def event(self, event):
+        super().event(event)
+        self.num_calls += 1
+        if self.num_calls == self.moment:
+            raise ConnectionError("server gone")
+
+    def end(self, result, error):
+        super().end(result, error)
+        if self.moment == "end":
+            raise ConnectionError

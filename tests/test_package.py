@@ -1,0 +1,72 @@
+"""The shape of the package: rooms, public names, and what importing it loads."""
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+
+from support.paths import SRC
+
+PACKAGE = SRC / "clnp"
+ROOMS = sorted(path.parent for path in PACKAGE.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_room_says_what_lives_there_and_is_small(room):
+    assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
+    if room.name not in ("report", "core"):
+        assert len(list(room.glob("*.py"))) <= 14
+
+
+def test_public_names_are_those_that_a_type_checker_sees():
+    import clnp
+
+    source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    imported = {
+        alias.asname: node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.level
+        for alias in node.names
+    }
+    assert imported == {**clnp._HOMES, "methods": None}
+    assert clnp.__all__ == sorted(imported)
+    assert set(clnp.__all__) <= set(dir(clnp))
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    import clnp
+
+    with pytest.raises(AttributeError, match="module 'clnp' has no attribute 'Nothing'"):
+        _ = clnp.Nothing
+
+
+def test_import_does_not_load_torch():
+    assert "torch" not in modules_after("import clnp, clnp.cli.app")
+
+
+def test_public_names_can_be_imported():
+    import clnp
+
+    assert [name for name in clnp.__all__ if not hasattr(clnp, name)] == []
+
+
+def test_no_public_name_loads_an_optional_dependency():
+    loaded = modules_after("from clnp import *")
+    assert "torch" in loaded
+    optional = {"matplotlib", "mlflow", "rich", "sklearn", "tensorboard", "torchvision", "wandb"}
+    optional |= {"onnx", "onnxruntime", "onnxscript"}
+    assert loaded & optional == set()
+
+
+def modules_after(code: str) -> set[str]:
+    """The packages that a fresh interpreter has loaded after the code has run."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{code}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+    )
+    return {name.split(".")[0] for name in done.stdout.split()}
