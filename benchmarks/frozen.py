@@ -18,9 +18,9 @@ class Subject:
     head: str
 
 
-MLP = Subject("MLP 784-2000-2000-10, single head", clnp.MLP, (784,), "single")
-NARROW_CNN = Subject("narrow CNN, multi-head", clnp.NarrowCNN, (3, 32, 32), "multi")
-WIDE_CNN = Subject("wide CNN, single head", clnp.WideCNN, (3, 32, 32), "single")
+MLP = Subject("MLP 784-2000-2000-10, single head", clnp.models.MLP, (784,), "single")
+NARROW_CNN = Subject("narrow CNN, multi-head", clnp.models.NarrowCNN, (3, 32, 32), "multi")
+WIDE_CNN = Subject("wide CNN, single head", clnp.models.WideCNN, (3, 32, 32), "single")
 
 
 def with_fraction_frozen(

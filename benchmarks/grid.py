@@ -26,7 +26,7 @@ def grid_seconds(
     """How long a learner takes to train all candidates."""
     torch.manual_seed(0)
     net = clnp.ContinualNet(
-        clnp.MLP().to(device), torch.zeros(2, 784, device=device), head="single"
+        clnp.models.MLP().to(device), torch.zeros(2, 784, device=device), head="single"
     )
     config = clnp.LearnerConfig(
         training=training,

@@ -94,7 +94,7 @@ def tasks_of(
 
 def plain(setting: Setting, alpha: Mapping[str, float]) -> Learn:
     """A hand-written loop over data on the device; the L1 term is on the layers in `alpha`."""
-    model = clnp.MLP().to(setting.device)
+    model = clnp.models.MLP().to(setting.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     weights = [(a, model.get_submodule(path).weight) for path, a in alpha.items()]
 
@@ -116,7 +116,7 @@ def plain(setting: Setting, alpha: Mapping[str, float]) -> Learn:
 
 def continual(setting: Setting, keep: float) -> Learn:
     """clnp with its L1 term; each task keeps that fraction of every hidden layer."""
-    model = clnp.MLP().to(setting.device)
+    model = clnp.models.MLP().to(setting.device)
     net = clnp.ContinualNet(model, torch.zeros(2, 784, device=setting.device), head="single")
     kept = {group: range(int(size * keep)) for group, size in net.graph.groups.items()}
     training = clnp.Training(
@@ -151,7 +151,9 @@ def strategies(keep: float) -> dict[str, System]:
         def begin(setting: Setting) -> Learn:
             # PackNet wants its own layers, and tells tasks apart by their labels.
             packs = strategy is PackNet
-            model = (PackNetModel(clnp.MLP()) if packs else clnp.MLP()).to(setting.device)
+            model = (PackNetModel(clnp.models.MLP()) if packs else clnp.models.MLP()).to(
+                setting.device
+            )
             made = strategy(
                 model=model,
                 optimizer=torch.optim.Adam(model.parameters(), lr=LR),

@@ -51,7 +51,7 @@ def learn(net: clnp.ContinualNet, name: str, classes: tuple[int, ...]) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    net = clnp.ContinualNet(clnp.MLP(64, (100, 100), 10), torch.zeros(2, 64), head="multi")
+    net = clnp.ContinualNet(clnp.models.MLP(64, (100, 100), 10), torch.zeros(2, 64), head="multi")
     outputs: dict[str, Tensor] = {}
     for name, classes in TASKS.items():
         learn(net, name, classes)

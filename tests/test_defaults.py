@@ -165,8 +165,8 @@ def used(model: nn.Module, x: Tensor, y: Tensor, path: Path) -> list[Tensor]:
         net.end_task()
     net.widen({next(iter(net.graph.groups)): 2})
     net.begin_task("c")
-    net.save(path, attached={"tensor": x, "empty": x[:0]})
-    loaded = clnp.ContinualNet.load(path, model)
+    clnp.save(net, path, attached={"tensor": x, "empty": x[:0]})
+    loaded = clnp.load(path, model)
     net.verify()
     loaded.verify()
     for each in (net, loaded):

@@ -1,7 +1,9 @@
 """The shape of the package: rooms, public names, and what importing it loads."""
 
 import ast
+import importlib
 import os
+import re
 import subprocess
 import sys
 
@@ -30,7 +32,8 @@ def test_public_names_are_those_that_a_type_checker_sees():
         if isinstance(node, ast.ImportFrom) and node.level
         for alias in node.names
     }
-    assert imported == {**clnp._HOMES, "methods": None}
+    namespaces = {"errors": None, "methods": None, "trackers": None, "models": "data"}
+    assert imported == {**clnp._FILES, **namespaces, "__version__": "version"}
     assert clnp.__all__ == sorted(imported)
     assert set(clnp.__all__) <= set(dir(clnp))
 
@@ -40,6 +43,26 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
     with pytest.raises(AttributeError, match="module 'clnp' has no attribute 'Nothing'"):
         _ = clnp.Nothing
+
+
+@pytest.mark.parametrize("name", ["inspect", "GraphError", "MLP", "TensorBoard", "Lines"])
+def test_an_old_name_fails_with_the_new_one(name):
+    import clnp
+
+    new = clnp._RENAMED[name]
+    with pytest.raises(AttributeError, match=f"clnp.{name} was renamed. Use {re.escape(new)}"):
+        getattr(clnp, name)
+
+
+def test_every_new_name_is_there():
+    import clnp
+
+    for new in clnp._RENAMED.values():
+        if re.fullmatch(r"[\w.]+", new):
+            room, _, name = new.rpartition(".")
+            assert room == "clnp" or hasattr(
+                importlib.import_module(room.replace("clnp.models", "clnp.data.models")), name
+            ), new
 
 
 def test_import_does_not_load_torch():

@@ -6,111 +6,94 @@ Names are imported when they are first used: `clnp --help` need not wait for PyT
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from . import methods as methods
-    from .core.forecast import Forecast as Forecast, forecast as forecast
-    from .core.layers.ledger import Capacity as Capacity, Ledger as Ledger
+    from . import errors as errors, methods as methods, trackers as trackers
+    from .core.forecast import Forecast as Forecast
+    from .core.layers.ledger import Capacity as Capacity
     from .core.net import ContinualNet as ContinualNet
     from .core.pruning.activity import Activity as Activity
     from .core.pruning.thresholds import PruningPlan as PruningPlan
-    from .core.record import Certificate as Certificate, OpenState as OpenState
-    from .core.structure.discover import inspect as inspect
+    from .core.structure.discover import discover as discover
     from .core.structure.graph import Graph as Graph
-    from .data.models import MLP as MLP, NarrowCNN as NarrowCNN, WideCNN as WideCNN
-    from .errors import (
-        ArgumentError as ArgumentError,
-        CapacityError as CapacityError,
-        CheckpointError as CheckpointError,
-        ClnpError as ClnpError,
-        DataError as DataError,
-        DivergedError as DivergedError,
-        ExportError as ExportError,
-        ForgettingError as ForgettingError,
-        GraphError as GraphError,
-        Problem as Problem,
-        PruningError as PruningError,
-        RecipeError as RecipeError,
-        RunError as RunError,
-        StoppedError as StoppedError,
-        TaskError as TaskError,
-    )
+    from .data import models as models
     from .exports.export import export as export
     from .learner.learner import Learner as Learner
     from .learner.progress import TaskReport as TaskReport
     from .report.write import write_report as write_report
     from .runs.experiment import Experiment as Experiment
-    from .runs.trackers import TrackedRun as TrackedRun, Tracker as Tracker
-    from .storage.checkpoint import attached as attached
+    from .storage.checkpoint import load as load, save as save
     from .studies.verify import verify as verify
-    from .terminal.progress import Lines as Lines
-    from .trackers.mlflow import MLflow as MLflow
-    from .trackers.tensorboard import TensorBoard as TensorBoard
-    from .trackers.wandb import WeightsAndBiases as WeightsAndBiases
     from .training.config import (
         FineTuning as FineTuning,
         LearnerConfig as LearnerConfig,
-        TaskSettings as TaskSettings,
         Training as Training,
     )
     from .training.objective import Objective as Objective
     from .training.task import Task as Task
-    from .version import __version__ as __version__
 
-_FILES = {
-    "core.forecast": ["Forecast", "forecast"],
-    "core.layers.ledger": ["Capacity", "Ledger"],
+_NAMES = {
+    "core.forecast": ["Forecast"],
+    "core.layers.ledger": ["Capacity"],
     "core.net": ["ContinualNet"],
     "core.pruning.activity": ["Activity"],
     "core.pruning.thresholds": ["PruningPlan"],
-    "core.record": ["Certificate", "OpenState"],
-    "core.structure.discover": ["inspect"],
+    "core.structure.discover": ["discover"],
     "core.structure.graph": ["Graph"],
-    "data.models": ["MLP", "NarrowCNN", "WideCNN"],
-    "errors": [
-        "ArgumentError",
-        "CapacityError",
-        "CheckpointError",
-        "ClnpError",
-        "DataError",
-        "DivergedError",
-        "ExportError",
-        "ForgettingError",
-        "GraphError",
-        "Problem",
-        "PruningError",
-        "RecipeError",
-        "RunError",
-        "StoppedError",
-        "TaskError",
-    ],
     "exports.export": ["export"],
     "learner.learner": ["Learner"],
     "learner.progress": ["TaskReport"],
     "report.write": ["write_report"],
     "runs.experiment": ["Experiment"],
-    "runs.trackers": ["TrackedRun", "Tracker"],
-    "storage.checkpoint": ["attached"],
+    "storage.checkpoint": ["load", "save"],
     "studies.verify": ["verify"],
-    "terminal.progress": ["Lines"],
-    "trackers.mlflow": ["MLflow"],
-    "trackers.tensorboard": ["TensorBoard"],
-    "trackers.wandb": ["WeightsAndBiases"],
-    "training.config": ["FineTuning", "LearnerConfig", "TaskSettings", "Training"],
+    "training.config": ["FineTuning", "LearnerConfig", "Training"],
     "training.objective": ["Objective"],
     "training.task": ["Task"],
-    "version": ["__version__"],
 }
-_HOMES = {name: file for file, names in _FILES.items() for name in names}
+_FILES = {name: file for file, names in _NAMES.items() for name in names}
+_NAMESPACES = {"errors": "errors", "methods": "methods", "models": "data.models"}
+_NAMESPACES |= {"trackers": "trackers"}
 
-__all__ = sorted([*_HOMES, "methods"])
+_RENAMED = {
+    "baselines": "clnp.methods",
+    "attached": "clnp.storage.attached",
+    "forecast": "net.forecast()",
+    "inspect": "print(clnp.discover(model, example_input))",
+    "Certificate": "clnp.core.Certificate",
+    "Ledger": "clnp.core.Ledger",
+    "Lines": "clnp.terminal.Lines",
+    "OpenState": "clnp.core.OpenState",
+    "TaskSettings": "clnp.training.config.TaskSettings",
+    **{name: f"clnp.models.{name}" for name in ("MLP", "NarrowCNN", "WideCNN")},
+    **{
+        name: f"clnp.trackers.{name}"
+        for name in ("MLflow", "TensorBoard", "TrackedRun", "Tracker", "WeightsAndBiases")
+    },
+    **{
+        f"{name}Error": f"clnp.errors.{name}Error"
+        for name in (
+            *("Argument", "Capacity", "Checkpoint", "Clnp", "Data", "Diverged", "Export"),
+            *("Forgetting", "Graph", "Pruning", "Recipe", "Run", "Stopped", "Task"),
+        )
+    },
+    "Problem": "clnp.errors.Problem",
+}
+"""The names of version 0 that are spelled in another way now."""
+
+__all__ = sorted([*_FILES, *_NAMESPACES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "methods":
-        return import_module(".methods", __name__)
-    if name not in _HOMES:
+    if name in _RENAMED:
+        raise AttributeError(f"clnp.{name} was renamed. Use {_RENAMED[name]}")
+    if name in _NAMESPACES:
+        value = import_module(f".{_NAMESPACES[name]}", __name__)
+    elif name in _FILES:
+        value = getattr(import_module(f".{_FILES[name]}", __name__), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value
 

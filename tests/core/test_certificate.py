@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import clnp
+from clnp.core.certificate import Certificate, certify, digest_of
 from clnp.core.layers.ledger import Row
-from clnp.core.record import Certificate, certify, digest_of
 from clnp.errors import ForgettingError
 from support.networks import HEADS, NETWORKS, example, learn, make, train
 
@@ -169,7 +170,7 @@ def test_a_copied_moved_or_reloaded_network_has_the_same_certificates(tmp_path):
     net, x = make("conv"), example("conv")
     learn(net, "a", x)
     learn(net, "b", x)
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     others = [
         copy.deepcopy(net),
         copy.copy(net),

@@ -77,17 +77,17 @@ def test_a_model_with_other_attributes_is_loaded_with_a_warning(tmp_path):
     net.begin_task("a")
     net.end_task({"inner.0": [0, 1]})
     net.model.scale = 2.0  # What it is later says nothing of the model that it was made from.
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     with warnings.catch_warnings(action="error"):
-        clnp.ContinualNet.load(tmp_path / "net", Told(scale=1.0))
-        clnp.ContinualNet.load(tmp_path / "net", Told(scale=1.0, more="than it had"))
+        clnp.load(tmp_path / "net", Told(scale=1.0))
+        clnp.load(tmp_path / "net", Told(scale=1.0, more="than it had"))
     for others, message in (
         ({"scale": 3.0}, "made from a model whose scale is 1.0, and here it is 3.0. If forward"),
         ({"sizes": (1,), "scale": 1.0}, r"whose sizes is \(3, 4\), and here it is \(1,\)"),
         ({}, "whose scale is 1.0, and here it is nothing"),
     ):
         with pytest.warns(UserWarning, match=message) as caught:
-            clnp.ContinualNet.load(tmp_path / "net", Told(**others))
+            clnp.load(tmp_path / "net", Told(**others))
         assert [each.filename for each in caught] == [__file__]
 
 

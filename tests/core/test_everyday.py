@@ -19,9 +19,12 @@ from support.networks import HEADS, example, first, half, learn, make, train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 NETWORKS = {
-    "mlp": (lambda: clnp.MLP(20, (24, 18), 5), (16, 20)),
-    "narrow": (lambda: clnp.NarrowCNN(5, widths=(6, 7, 8, 9, 10), image_size=12), (8, 3, 12, 12)),
-    "wide": (lambda: clnp.WideCNN(5, widths=(6, 7, 8, 9, 10)), (8, 3, 28, 28)),
+    "mlp": (lambda: clnp.models.MLP(20, (24, 18), 5), (16, 20)),
+    "narrow": (
+        lambda: clnp.models.NarrowCNN(5, widths=(6, 7, 8, 9, 10), image_size=12),
+        (8, 3, 12, 12),
+    ),
+    "wide": (lambda: clnp.models.WideCNN(5, widths=(6, 7, 8, 9, 10)), (8, 3, 28, 28)),
 }
 
 
@@ -95,7 +98,7 @@ def test_a_compiled_step_is_that_of_the_network_itself(device):
     torch.compiler.reset()
     torch.manual_seed(0)
     x = torch.randn(8, 20, device=device)
-    net = clnp.ContinualNet(clnp.MLP(20, (24, 18), 5).to(device), x)
+    net = clnp.ContinualNet(clnp.models.MLP(20, (24, 18), 5).to(device), x)
     net.begin_task("a")
     net.end_task({"fc1": range(9), "fc2": range(5)})
     net.begin_task("b")
@@ -118,12 +121,12 @@ def test_moving_between_devices_keeps_certificates():
 @pytest.mark.gpu
 def test_batches_are_moved_to_the_device_of_the_network(tmp_path):
     x = torch.randn(8, 20)
-    net = clnp.ContinualNet(clnp.MLP(20, (24, 18), 5).cuda(), x.cuda())
+    net = clnp.ContinualNet(clnp.models.MLP(20, (24, 18), 5).cuda(), x.cuda())
     net.begin_task("a")
     assert set(net.measure_activity([(x, None)])) == {"fc1", "fc2"}
     net.end_task()
-    net.save(tmp_path / "net.safetensors")
-    loaded = clnp.ContinualNet.load(tmp_path / "net.safetensors", clnp.MLP(20, (24, 18), 5))
+    clnp.save(net, tmp_path / "net.safetensors")
+    loaded = clnp.load(tmp_path / "net.safetensors", clnp.models.MLP(20, (24, 18), 5))
     assert loaded(x, task="a").device.type == "cpu"
     assert loaded.certificates == net.certificates
 
@@ -167,7 +170,7 @@ def test_an_ended_task_can_be_differentiated_by_its_input():
 def test_gradients_reach_an_input_through_the_frozen_neurons():
     torch.manual_seed(0)
     x = torch.randn(4, 20, requires_grad=True)
-    net = clnp.ContinualNet(clnp.MLP(20, (24, 18), 5), torch.zeros(2, 20))
+    net = clnp.ContinualNet(clnp.models.MLP(20, (24, 18), 5), torch.zeros(2, 20))
     net.begin_task("a")
     net.end_task()
     net.begin_task("b")
@@ -321,8 +324,8 @@ def test_update_bn_changes_the_statistics_of_the_open_task_only(head, tmp_path):
         torch.testing.assert_close(norm.running_mean_free, like.running_mean_free)
         torch.testing.assert_close(norm.running_var_free, like.running_var_free)
     assert torch.equal(net(x, task="a"), ended)
-    net.save(tmp_path / "net")
-    clnp.ContinualNet.load(tmp_path / "net", type(net.model)())
+    clnp.save(net, tmp_path / "net")
+    clnp.load(tmp_path / "net", type(net.model)())
     net.end_task()
     net.verify()
 
@@ -572,7 +575,7 @@ def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset():
         return run
 
     x = torch.randn(4, 6)
-    net = clnp.ContinualNet(clnp.MLP(6, (40, 40), 3), x)
+    net = clnp.ContinualNet(clnp.models.MLP(6, (40, 40), 3), x)
     compiled = torch.compile(net, backend=backend)
     for number in range(10):
         net.begin_task(f"t{number}")

@@ -305,7 +305,7 @@ def test_initial_weights_are_for_the_first_task():
 def test_initial_weights_of_another_model_are_refused():
     net = make()
     with pytest.raises(ArgumentError, match=r"initial is not like the model: fc1 is Linear\(in_f"):
-        net.begin_task("a", initial=clnp.MLP(6, (8, 5), 4))
+        net.begin_task("a", initial=clnp.models.MLP(6, (8, 5), 4))
     with pytest.raises(ArgumentError, match=r"not like the model: \(model\) is Concatenating"):
         net.begin_task("a", initial=Concatenating())
     with pytest.raises(ArgumentError, match="initial is not like the model: too few outputs"):
@@ -1561,9 +1561,9 @@ def test_a_network_that_is_loaded_in_inference_mode_can_be_trained(tmp_path):
     net, x = make("mlp"), example("mlp")
     before = learn(net, "a", x)
     net.begin_task("b")
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     with torch.inference_mode():
-        loaded = clnp.ContinualNet.load(tmp_path / "net", mlp())
+        loaded = clnp.load(tmp_path / "net", mlp())
     train(loaded, x)
     assert torch.equal(loaded(x, task="a"), before)
 
@@ -1581,8 +1581,8 @@ def test_constants_that_are_not_saved_are_converted_when_a_network_is_loaded(tmp
     net = clnp.ContinualNet(made(), x.float()).double()
     net.begin_task("a")
     net.end_task()
-    net.save(tmp_path / "net")
-    loaded = clnp.ContinualNet.load(tmp_path / "net", made())
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", made())
     assert torch.equal(loaded(x, task="a"), net(x, task="a"))
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clnp import OpenState
+from clnp.core import OpenState
 from clnp.errors import TaskError
 from support.networks import HEADS, NETWORKS, example, learn, make, train
 

@@ -292,8 +292,8 @@ def test_tasks_are_laid_out_once(monkeypatch):
 def test_a_loaded_network_and_a_copy_answer_the_same(name, head, tmp_path):
     net, x = learnt(name, head)
     before = net.predict_all(x)
-    net.save(tmp_path / "net")
-    loaded = clnp.ContinualNet.load(tmp_path / "net", NETWORKS[name][0]())
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", NETWORKS[name][0]())
     assert same(before, loaded.predict_all(x))
     assert same(before, copy.deepcopy(net).predict_all(x))
     state = copied_state(net)
@@ -304,7 +304,11 @@ def test_a_loaded_network_and_a_copy_answer_the_same(name, head, tmp_path):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("family", ["cnn", "wide"])
 def test_images_may_be_in_another_memory_format(family, head):
-    network = clnp.WideCNN(3, widths=(6, 5, 4, 5, 6)) if family == "wide" else NETWORKS["conv"][0]()
+    network = (
+        clnp.models.WideCNN(3, widths=(6, 5, 4, 5, 6))
+        if family == "wide"
+        else NETWORKS["conv"][0]()
+    )
     x = torch.randn(2, 3, 32, 32) if family == "wide" else example("conv")
     net = clnp.ContinualNet(network, x, head=head)
     for task in "ab":

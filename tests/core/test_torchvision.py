@@ -13,7 +13,7 @@ import clnp
 models = pytest.importorskip("torchvision").models
 
 NUM_OUTPUTS = 3
-OURS = (clnp.MLP, clnp.NarrowCNN, clnp.WideCNN)
+OURS = (clnp.models.MLP, clnp.models.NarrowCNN, clnp.models.WideCNN)
 
 
 def vgg11_bn() -> nn.Module:
@@ -32,9 +32,9 @@ NETWORKS = {
     "mobilenet_v2": (lambda: models.mobilenet_v2(num_classes=NUM_OUTPUTS, width_mult=0.5), 64),
     "efficientnet_b0": (lambda: models.efficientnet_b0(num_classes=NUM_OUTPUTS), 64),
     "densenet121": (lambda: models.densenet121(num_classes=NUM_OUTPUTS), 64),
-    "MLP": (lambda: clnp.MLP(48, (20, 20), NUM_OUTPUTS), 4),
-    "NarrowCNN": (lambda: clnp.NarrowCNN(NUM_OUTPUTS, widths=(8, 8, 12, 12, 24)), 32),
-    "WideCNN": (lambda: clnp.WideCNN(NUM_OUTPUTS, widths=(8, 8, 12, 12, 24)), 32),
+    "MLP": (lambda: clnp.models.MLP(48, (20, 20), NUM_OUTPUTS), 4),
+    "NarrowCNN": (lambda: clnp.models.NarrowCNN(NUM_OUTPUTS, widths=(8, 8, 12, 12, 24)), 32),
+    "WideCNN": (lambda: clnp.models.WideCNN(NUM_OUTPUTS, widths=(8, 8, 12, 12, 24)), 32),
 }
 
 

@@ -149,7 +149,7 @@ def test_methods_are_compared_from_python(tmp_path, monkeypatch):
     labelled = [(x, (x[:, place] > 0).long()) for place in range(2)]
     tasks = [clnp.Task(str(place), data, test=data) for place, data in enumerate(labelled)]
     config = clnp.LearnerConfig(training=clnp.Training(epochs=2))
-    given = {"model": clnp.MLP(6, (8, 8), 2), "x": x, "tasks": tasks, "config": config}
+    given = {"model": clnp.models.MLP(6, (8, 8), 2), "x": x, "tasks": tasks, "config": config}
     names = run_blocks(ROOT / "docs/comparing.md", given)
     page = (tmp_path / "runs/report/report.html").read_text(encoding="utf-8")
     assert all(name in page for name in ("clnp", "single", "ewc", "packnet"))

@@ -105,7 +105,7 @@ def test_a_task_is_exported_and_needs_no_preparation(folder, capsys):
 
 def test_the_answer_says_what_the_file_is(folder, capsys):
     answer = export(capsys, "split", "--task", "digits 2-3")
-    net = clnp.ContinualNet.load(f"split/{CHECKPOINT}", clnp.MLP(64, (20, 20), 2))
+    net = clnp.load(f"split/{CHECKPOINT}", clnp.models.MLP(64, (20, 20), 2))
     few = sum(each.numel() for each in net.subnetwork("digits 2-3").parameters())
     assert (answer["file"], answer["run"]) == ("split/digits-2-3.pt2", "split")
     assert (answer["task"], answer["format"]) == ("digits 2-3", "pt2")

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 import clnp
-from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, TaskSettings, Training
+from clnp import FineTuning, Learner, LearnerConfig, Objective, Task, Training
 from clnp.data.datasets import digits
 from clnp.errors import ArgumentError, CapacityError, DivergedError, TaskError
 from clnp.learner.progress import Progress
 from clnp.storage.packing import pack, unpack
+from clnp.training.config import TaskSettings
 from support.networks import ConvNet, copied_state, same_state
 
 

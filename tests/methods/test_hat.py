@@ -295,7 +295,7 @@ def experiment(baseline, *, epochs=15, patience=None):
     torch.manual_seed(0)
     sgd = {"optimizer": "SGD", "lr": 0.1, "batch_size": 16, "clip_norm": 10_000.0}
     config = LearnerConfig(training=Training(epochs=epochs, patience=patience, **sgd))
-    model = clnp.MLP(12, (60, 60), 3)
+    model = clnp.models.MLP(12, (60, 60), 3)
     return Experiment(model, torch.zeros(2, 12), permuted_rule(), config, baseline=baseline)
 
 

@@ -306,7 +306,7 @@ def experiment(baseline, *, head="single", epochs=8, patience=None):
     torch.manual_seed(0)
     training = Training(epochs=epochs, lr=0.01, batch_size=32, patience=patience)
     config = LearnerConfig(training=training)
-    model = clnp.MLP(12, (40, 40), 3)
+    model = clnp.models.MLP(12, (40, 40), 3)
     return Experiment(
         model, torch.zeros(2, 12), permuted_rule(), config, head=head, baseline=baseline
     )

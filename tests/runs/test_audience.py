@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from clnp import RunError, StoppedError
+from clnp.errors import RunError, StoppedError
 from clnp.runs.directory import CONFIG, EVENTS, RESULT, Run, read_events, read_json, to_json
 from clnp.runs.experiment import Course
 from clnp.runs.trackers import Audience, tell_again

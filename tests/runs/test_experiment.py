@@ -47,7 +47,7 @@ def experiment(*names, head="multi", width=30, seed=0, test=True, **options):
     tasks = [task(name, seed=number, test=test) for number, name in enumerate(names or "ab")]
     training = Training(epochs=6, lr=0.02, batch_size=32, alpha=1e-3)
     config = LearnerConfig(**{"margin": 3.0, "training": training, **options})
-    model = clnp.MLP(6, (width, width), 3)
+    model = clnp.models.MLP(6, (width, width), 3)
     return Experiment(model, torch.zeros(2, 6), tasks, config, head=head, seed=seed)
 
 
@@ -94,7 +94,7 @@ def test_a_run_directory_has_config_environment_and_events(tmp_path):
 def test_the_network_of_a_run_can_be_loaded(tmp_path):
     made = experiment()
     result = made.run(tmp_path / "run")
-    net = clnp.ContinualNet.load(tmp_path / "run" / CHECKPOINT, made.model)
+    net = clnp.load(tmp_path / "run" / CHECKPOINT, made.model)
     assert net.tasks == ("a", "b")
     x, y = made.tasks[0].test
     score = 100 * (net(x, task="a").argmax(1) == y).double().mean().item()
@@ -475,11 +475,14 @@ def test_another_model_does_not_go_on_with_a_run(tmp_path):
 def test_another_model_is_not_given_the_result_of_a_finished_run(tmp_path, baseline):
     made = replace(experiment(), baseline=baseline)
     first = made.run(tmp_path / "run")
-    for model, found in ((clnp.MLP(6, (30, 31), 3), "fc2 Linear"), (nn.Sequential(), "MLP")):
+    for model, found in (
+        (clnp.models.MLP(6, (30, 31), 3), "fc2 Linear"),
+        (nn.Sequential(), "MLP"),
+    ):
         with pytest.raises(RunError, match=rf"holds another experiment: its model has {found}\("):
             replace(made, model=model).run(tmp_path / "run")
     torch.manual_seed(1)  # Weights of a model are where it begins, no part of what it is.
-    again = replace(made, model=clnp.MLP(6, (30, 30), 3)).run(tmp_path / "run")
+    again = replace(made, model=clnp.models.MLP(6, (30, 30), 3)).run(tmp_path / "run")
     assert without_timings(again) == without_timings(first)
 
 
@@ -560,7 +563,7 @@ def test_a_full_network_ends_a_run_well(tmp_path):
 def test_an_experiment_needs_tasks_with_names_of_their_own():
     with pytest.raises(ArgumentError, match="an experiment needs at least one task"):
         Experiment(mlp(), torch.zeros(2, 6), [])
-    stray = clnp.LearnerConfig(tasks={"aa": clnp.TaskSettings(margin=1.0)})
+    stray = clnp.LearnerConfig(tasks={"aa": clnp.training.optimizer.TaskSettings(margin=1.0)})
     message = "config.tasks: unknown task 'aa'; did you mean 'a'. Known: a"
     with pytest.raises(ArgumentError, match=message):
         Experiment(mlp(), torch.zeros(2, 6), [Task("a", None)], stray)

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from clnp import RunError, TrackedRun
+from clnp.errors import RunError
 from clnp.runs.trackers import IDENTIFIERS, note, recall
+from clnp.trackers import TrackedRun
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,12 @@ def saved(tmp_path):
     learn(net, "a", example("mlp"))
     net.begin_task("b", num_outputs=3)
     path = tmp_path / "net"
-    net.save(path)
+    clnp.save(net, path)
     return path, path.read_bytes()
 
 
 def load(path) -> clnp.ContinualNet:
-    return clnp.ContinualNet.load(path, mlp())
+    return clnp.load(path, mlp())
 
 
 def with_metadata(path, data: bytes, **changes: object) -> None:
@@ -63,8 +63,8 @@ def test_a_closed_network_comes_back(tmp_path, name, head):
     network, _ = NETWORKS[name]
     net, x = make(name, head=head), example(name)
     before = {task: learn(net, task, x) for task in "ab"}
-    net.save(tmp_path / "net")
-    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", network())
     assert all(torch.equal(loaded(x, task=task), before[task]) for task in before)
     assert same_state(loaded.state_dict(), net.state_dict())
     assert loaded.certificates == net.certificates
@@ -86,8 +86,8 @@ def test_training_goes_on_from_an_open_task_bit_by_bit(tmp_path, name, head):
     net.begin_task("b", num_outputs=3)
     train(net, x)
     net.prune({group: range(1, n) for group, n in net.ledger.free().items()})
-    net.save(tmp_path / "net")
-    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", network())
     assert loaded.open_task == "b"
     for one in (net, loaded):
         torch.manual_seed(5)
@@ -103,7 +103,7 @@ def test_what_a_plan_found_out_about_an_open_task_comes_back(tmp_path):
     net.begin_task("b")
     plan = net.plan_pruning(net.measure_activity([x]), thresholds=0.0)
     net.prune(plan)
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     loaded = load(tmp_path / "net")
     loaded.end_task()
     assert loaded.ledger.row("b").reused == plan.reused
@@ -113,7 +113,7 @@ def test_a_plan_fits_the_reloaded_network(tmp_path):
     net, x = make(), example("mlp")
     learn(net, "a", x)
     net.begin_task("b")
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     plan = net.plan_pruning(net.measure_activity([x]), thresholds=0.01)
     assert load(tmp_path / "net").end_task(plan) == net.end_task(plan)
 
@@ -127,8 +127,8 @@ def test_the_count_of_batches_of_an_open_task_comes_back(tmp_path):
     net = clnp.ContinualNet(network(), x)
     net.begin_task("a")
     train(net, x)
-    net.save(tmp_path / "net")
-    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", network())
     for one in (net, loaded):
         train(one, 2 * x)
     assert same_state(loaded.state_dict(), net.state_dict())
@@ -138,7 +138,7 @@ def test_a_widened_network_comes_back(tmp_path):
     net, x = make(), example("mlp")
     before = learn(net, "a", x)
     net.widen({"fc2": 6})
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     loaded = load(tmp_path / "net")
     assert loaded.ledger.sizes == {"fc1": 7, "fc2": 11}
     assert torch.equal(loaded(x, task="a"), before)
@@ -147,12 +147,12 @@ def test_a_widened_network_comes_back(tmp_path):
 
 
 def test_a_new_network_comes_back(tmp_path):
-    make().save(tmp_path / "net")
+    clnp.save(make(), tmp_path / "net")
     assert load(tmp_path / "net").tasks == ()
 
 
 def test_a_path_may_be_a_string(tmp_path):
-    make().save(str(tmp_path / "net"))
+    clnp.save(make(), str(tmp_path / "net"))
     assert load(str(tmp_path / "net")).tasks == ()
 
 
@@ -163,8 +163,8 @@ def test_a_network_keeps_its_dtype_whatever_that_of_the_model_is(tmp_path, name,
     net, x = make(name).to(dtype), example(name).to(dtype)
     before = learn(net, "a", x)
     net.begin_task("b")
-    net.save(tmp_path / "net")
-    loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", network())
     assert {p.dtype for p in loaded.parameters()} == {dtype}
     assert torch.equal(loaded(x, task="a"), before)
     train(loaded, x)
@@ -178,7 +178,7 @@ def test_loading_leaves_random_numbers_and_the_given_model_alone(saved):
     path, _ = saved
     model = mlp()
     before, rng = copied_state(model), torch.get_rng_state()
-    loaded = clnp.ContinualNet.load(path, model)
+    loaded = clnp.load(path, model)
     assert torch.equal(torch.get_rng_state(), rng)
     train(loaded, example("mlp"))
     assert same_state(model.state_dict(), before)
@@ -190,13 +190,13 @@ def test_loading_leaves_random_numbers_and_the_given_model_alone(saved):
 def test_a_loaded_network_is_in_the_mode_of_the_given_model(saved):
     path, _ = saved
     for training in (True, False):
-        loaded = clnp.ContinualNet.load(path, mlp().train(training))
+        loaded = clnp.load(path, mlp().train(training))
         assert {module.training for module in loaded.modules()} == {training}
 
 
 def test_a_loaded_network_is_saved_as_it_was(tmp_path, saved):
     path, _ = saved
-    load(path).save(tmp_path / "again")
+    clnp.save(load(path), tmp_path / "again")
     record, tensors = checkpoint.read(path)
     again, tensors_again = checkpoint.read(tmp_path / "again")
     assert again == record
@@ -342,9 +342,9 @@ def test_a_directory_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (clnp.MLP(6, (8, 5), 4), r"fc1 is Linear\(in_features=6, out_features=8"),
-        (clnp.MLP(6, (7, 5), 3), r"fc3 is Linear\(in_features=5, out_features=3"),
-        (clnp.MLP(6, (7,), 4), r"fc2 is Linear\(in_features=7, out_features=4"),
+        (clnp.models.MLP(6, (8, 5), 4), r"fc1 is Linear\(in_features=6, out_features=8"),
+        (clnp.models.MLP(6, (7, 5), 3), r"fc3 is Linear\(in_features=5, out_features=3"),
+        (clnp.models.MLP(6, (7,), 4), r"fc2 is Linear\(in_features=7, out_features=4"),
         (Residual(), r"\(model\) is Residual\(\), expected MLP\(\)"),
     ],
 )
@@ -352,17 +352,17 @@ def test_another_model_is_refused(saved, model, expected):
     path, _ = saved
     before = copied_state(model)
     with pytest.raises(CheckpointError, match=f"net was made from another model: {expected}"):
-        clnp.ContinualNet.load(path, model)
+        clnp.load(path, model)
     assert same_state(model.state_dict(), before)
 
 
 def test_a_model_with_another_constant_is_refused(tmp_path):
     net = make("shifted")
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     other = NETWORKS["shifted"][0]()
     other.register_buffer("mean", torch.zeros(7))
     with pytest.raises(CheckpointError, match=r"(?s)net was made from another model: .*mean"):
-        clnp.ContinualNet.load(tmp_path / "net", other)
+        clnp.load(tmp_path / "net", other)
 
 
 def test_a_model_with_something_more_is_refused(saved):
@@ -370,14 +370,14 @@ def test_a_model_with_something_more_is_refused(saved):
     model = mlp()
     model.register_buffer("more", torch.zeros(7))
     with pytest.raises(CheckpointError, match=r"(?s)net was made from another model: .*more"):
-        clnp.ContinualNet.load(path, model)
+        clnp.load(path, model)
 
 
 def test_a_network_that_was_damaged_before_it_was_saved_is_not_loaded(tmp_path):
     net = make()
     learn(net, "a", example("mlp"))
     net.model.fc1.weight_frozen[0, 0] += 1
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     with pytest.raises(ForgettingError, match=r"task 'a' has changed: fc1\.weight"):
         load(tmp_path / "net")
 
@@ -394,7 +394,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(saved, monkeypatch, 
 
     monkeypatch.setattr(os, function, fail)
     with pytest.raises(OSError, match="No space left"):
-        net.save(path)
+        clnp.save(net, path)
     monkeypatch.undo()
     assert path.read_bytes() == data
     assert os.listdir(path.parent) == ["net"]
@@ -410,7 +410,7 @@ def test_an_interrupted_save_leaves_the_old_file_and_nothing_else(saved, monkeyp
 
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        net.save(path)
+        clnp.save(net, path)
     assert path.read_bytes() == data
     assert os.listdir(path.parent) == ["net"]
 
@@ -419,7 +419,7 @@ def test_a_save_replaces_the_old_file(saved):
     path, data = saved
     net = load(path)
     net.end_task()
-    net.save(path)
+    clnp.save(net, path)
     assert path.read_bytes() != data
     assert load(path).tasks == ("a", "b")
     assert os.listdir(path.parent) == ["net"]
@@ -429,7 +429,7 @@ def test_a_save_replaces_the_old_file(saved):
 def test_a_file_has_the_permissions_that_the_umask_gives(tmp_path, umask):
     net, before = make(), os.umask(umask)
     try:
-        net.save(tmp_path / "net")
+        clnp.save(net, tmp_path / "net")
         assert os.umask(umask) == umask
     finally:
         os.umask(before)
@@ -439,14 +439,14 @@ def test_a_file_has_the_permissions_that_the_umask_gives(tmp_path, umask):
 def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
     net = make()
     with pytest.raises(FileNotFoundError) as caught:
-        net.save(tmp_path / "missing" / "net")
+        clnp.save(net, tmp_path / "missing" / "net")
     assert caught.value.filename == str(tmp_path / "missing")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(NotADirectoryError) as caught:
-        net.save(tmp_path / "file" / "net")
+        clnp.save(net, tmp_path / "file" / "net")
     assert caught.value.filename == str(tmp_path / "file")
     with pytest.raises(OSError, match="directory"):
-        net.save(tmp_path)
+        clnp.save(net, tmp_path)
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -493,8 +493,8 @@ def test_outputs_of_each_task_come_back(tmp_path):
         net.begin_task(task, num_outputs)
         train(net, x)
         net.end_task(first({"conv1": 1, "conv2": 1, "fc1": 2}))
-    net.save(tmp_path / "net")
-    loaded = clnp.ContinualNet.load(tmp_path / "net", ConvNet())
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", ConvNet())
     for task, num_outputs in (("a", 2), ("b", 4), ("c", 3)):
         assert loaded(x, task=task).shape == (8, num_outputs)
         assert torch.equal(loaded(x, task=task), net(x, task=task))
@@ -516,30 +516,30 @@ def test_a_model_that_computes_something_else_is_refused(tmp_path):
     x = example("mlp")
     net = clnp.ContinualNet(Activated(nn.ReLU(), nn.Dropout(0.5)), x)
     before = learn(net, "a", x)
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     for activation, expected in (
         (nn.Tanh(), r"activation is Tanh\(\), expected ReLU\(\)"),
         (nn.Sequential(nn.ReLU()), r"activation is Sequential\(\), expected ReLU\(\)"),
     ):
         with pytest.raises(CheckpointError, match=f"net was made from another model: {expected}"):
-            clnp.ContinualNet.load(tmp_path / "net", Activated(activation, nn.Dropout(0.5)))
+            clnp.load(tmp_path / "net", Activated(activation, nn.Dropout(0.5)))
     for rate in (0.0, 0.5, 0.9):
         model = Activated(nn.ReLU(), nn.Dropout(rate))
-        loaded = clnp.ContinualNet.load(tmp_path / "net", model)
+        loaded = clnp.load(tmp_path / "net", model)
         assert torch.equal(loaded(x, task="a"), before)
         assert loaded.model.dropout.p == rate
 
 
 def test_a_slope_is_part_of_the_model(tmp_path):
     net = clnp.ContinualNet(Activated(nn.LeakyReLU(0.1), nn.Dropout()), example("mlp"))
-    net.save(tmp_path / "net")
+    clnp.save(net, tmp_path / "net")
     with pytest.raises(CheckpointError, match=r"activation is LeakyReLU\(negative_slope=0.2"):
-        clnp.ContinualNet.load(tmp_path / "net", Activated(nn.LeakyReLU(0.2), nn.Dropout()))
+        clnp.load(tmp_path / "net", Activated(nn.LeakyReLU(0.2), nn.Dropout()))
 
 
 def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    make().save("~/net")
+    clnp.save(make(), "~/net")
     assert os.listdir(tmp_path) == ["net"]
     assert load("~/net").tasks == ()
     assert load(Path("~/net")).tasks == ()
@@ -547,8 +547,8 @@ def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch):
 
 def test_a_file_may_have_a_long_name(tmp_path):
     path = tmp_path / ("n" * 250)
-    make().save(path)
-    make().save(path)
+    clnp.save(make(), path)
+    clnp.save(make(), path)
     assert os.listdir(tmp_path) == [path.name]
     load(path)
 
@@ -563,8 +563,8 @@ def test_an_open_task_pruned_to_nothing_comes_back(tmp_path, name, head):
             learn(net, "a", x)
         net.begin_task("b")
         net.prune(dict.fromkeys(net.graph.groups, ()))
-        net.save(tmp_path / "net")
-        loaded = clnp.ContinualNet.load(tmp_path / "net", network())
+        clnp.save(net, tmp_path / "net")
+        loaded = clnp.load(tmp_path / "net", network())
         assert same_state(loaded.state_dict(), net.state_dict())
         assert torch.equal(loaded.eval()(x), net.eval()(x))
         net.abandon_task()
@@ -589,9 +589,9 @@ def test_what_is_attached_comes_back_and_an_optimizer_goes_on_as_if_never_stoppe
         "note": "tensor:",
         "list": [None, 1.5],
     }
-    net.save(tmp_path / "net", attached=extra)
+    clnp.save(net, tmp_path / "net", attached=extra)
     loaded = load(tmp_path / "net")
-    found = clnp.attached(tmp_path / "net")
+    found = clnp.storage.attached(tmp_path / "net")
     assert (found["epoch"], found["note"], found["list"]) == (3, "tensor:", [None, 1.5])
     again = torch.optim.AdamW(loaded.parameters(), lr=0.05)
     again.load_state_dict(found["optimizer"])
@@ -600,11 +600,11 @@ def test_what_is_attached_comes_back_and_an_optimizer_goes_on_as_if_never_stoppe
         step(loaded, again)
     for one, other in zip(net.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(one, other)
-    make().save(tmp_path / "bare")
-    assert clnp.attached(tmp_path / "bare") is None
+    clnp.save(make(), tmp_path / "bare")
+    assert clnp.storage.attached(tmp_path / "bare") is None
 
 
 def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ArgumentError, match="which cannot be stored"):
-        make().save(tmp_path / "net", attached={"f": print})
+        clnp.save(make(), tmp_path / "net", attached={"f": print})
     assert not (tmp_path / "net").exists()

@@ -28,7 +28,7 @@ def experiment(names="ab", **options):
     torch.manual_seed(0)
     config = clnp.LearnerConfig(margin=5.0, training=clnp.Training(epochs=2, lr=0.01))
     tasks = [task(name, seed) for seed, name in enumerate(names)]
-    model = clnp.MLP(6, (16, 16), 3)
+    model = clnp.models.MLP(6, (16, 16), 3)
     return clnp.Experiment(model, torch.zeros(2, 6), tasks, config, **options)
 
 
@@ -162,11 +162,11 @@ def test_what_cannot_be_verified_is_told(tmp_path):
 
 
 def test_lines_tell_of_an_experiment_and_of_a_learner(tmp_path, capsys):
-    experiment().run(tmp_path / "run", on_event=clnp.Lines().show)
+    experiment().run(tmp_path / "run", on_event=clnp.terminal.Lines().show)
     told = capsys.readouterr().err
     assert "task 1 of 2: a\n" in told
     assert "  candidate 1 of 1, alpha 1e-05, lr 0.01: validation " in told
     made = experiment()
     net = clnp.ContinualNet(made.model, made.example_input)
-    clnp.Learner(net, made.config, on_event=clnp.Lines().show).learn(made.tasks[0])
+    clnp.Learner(net, made.config, on_event=clnp.terminal.Lines().show).learn(made.tasks[0])
     assert "  candidate 1, alpha 1e-05, lr 0.01: validation " in capsys.readouterr().err

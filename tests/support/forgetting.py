@@ -53,7 +53,7 @@ def experiment(
     torch.manual_seed(0)
     options = {"epochs": 8, "lr": 0.005, "batch_size": 32, **training}
     config = LearnerConfig(training=Training(**options))
-    model, x = clnp.MLP(20, (64, 64), 4).to(device), torch.zeros(2, 20, device=device)
+    model, x = clnp.models.MLP(20, (64, 64), 4).to(device), torch.zeros(2, 20, device=device)
     tasks = permuted(noise=noise, seed=seed)
     return Experiment(model, x, tasks, config, head=head, seed=seed, baseline=baseline)
 

@@ -107,9 +107,9 @@ class Shifted(nn.Module):
         return self.fc2(F.relu(self.fc1(x - self.mean)))
 
 
-def mlp() -> clnp.MLP:
+def mlp() -> clnp.models.MLP:
     """The dense network 6-7-5-4, layers fc1, fc2 and fc3."""
-    return clnp.MLP(6, (7, 5), 4)
+    return clnp.models.MLP(6, (7, 5), 4)
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -2,7 +2,8 @@
 
 import torch
 
-from clnp import MLP, Experiment, FineTuning, LearnerConfig, Task, Training
+from clnp import Experiment, FineTuning, LearnerConfig, Task, Training
+from clnp.data.models import MLP
 from support.forgetting import Crash
 
 NAMES = ("a", "cats & <dogs>/é")

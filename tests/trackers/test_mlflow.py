@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from clnp import MLflow, RunError
+from clnp.errors import RunError
 from clnp.runs.directory import read_events, read_json
 from clnp.runs.trackers import tell_again
+from clnp.trackers import MLflow
 from clnp.trackers.curves import Curves
 from support.forgetting import Crash
 from support.tracked import LABELS, crash_after, experiment, task, without_timings

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from clnp import RunError, TensorBoard
 from clnp.cli import app
 from clnp.cli.app import TRACKERS
+from clnp.errors import RunError
 from clnp.runs.directory import read_events
+from clnp.trackers import TensorBoard
 from clnp.trackers.named import NAMES, check_installed, trackers_named
 from support.terminal import recipe
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 import clnp
-from clnp import RunError, TensorBoard
+from clnp.errors import RunError
 from clnp.runs.directory import read_events, read_json
 from clnp.runs.trackers import tell_again
+from clnp.trackers import TensorBoard
 from clnp.trackers.curves import Curves
 from support.forgetting import Crash
 from support.tracked import LABELS, crash_after, experiment, without_timings
@@ -184,7 +185,7 @@ def test_a_learner_in_a_loop_of_ones_own_can_be_tracked(tmp_path):
     made, tracker = experiment(), TensorBoard()
     net = clnp.ContinualNet(made.model, made.example_input, head="multi")
     learner = clnp.Learner(net, made.config, on_event=tracker.event)
-    tracker.begin(clnp.TrackedRun(tmp_path))
+    tracker.begin(clnp.trackers.TrackedRun(tmp_path))
     for task in made.tasks:
         learner.learn(task)
     tracker.end(None, None)

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from clnp import RunError, WeightsAndBiases
+from clnp.errors import RunError
 from clnp.runs.directory import read_events, read_json
 from clnp.runs.trackers import tell_again
+from clnp.trackers import WeightsAndBiases
 from clnp.trackers.curves import Curves
 from clnp.trackers.wandb import key
 from support.forgetting import Crash

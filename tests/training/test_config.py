@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from clnp import FineTuning, LearnerConfig, TaskSettings, Training
+from clnp import FineTuning, LearnerConfig, Training
 from clnp.errors import ArgumentError
 from clnp.runs.fingerprint import plain
+from clnp.training.config import TaskSettings
 
 
 def test_one_candidate_is_a_grid_of_one():

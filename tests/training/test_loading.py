@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from clnp import ArgumentError, LearnerConfig, Task
+from clnp import LearnerConfig, Task
+from clnp.errors import ArgumentError
 from clnp.methods.method import Setting
 from clnp.training.task import load_task
 

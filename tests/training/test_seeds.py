@@ -34,7 +34,8 @@ def test_the_order_of_keys_does_not_matter():
 
 
 def test_another_process_derives_the_same():
-    code = "from clnp.training.rng import derive; print(derive(3, 'order', 2, 0.1, {'b': 1, 'a': None}))"
+    code = "from clnp.training.rng import derive\n"
+    code += "print(derive(3, 'order', 2, 0.1, {'b': 1, 'a': None}))"
     environment = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": str(SRC)}
     ran = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps
 from numbers import Integral
-from os import PathLike
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, Never, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,20 +34,19 @@ from clnp.core.structure.graph import Graph
 from clnp.errors import (
     ArgumentError,
     CapacityError,
-    CheckpointError,
     DivergedError,
     GraphError,
     Problem,
     PruningError,
     TaskError,
 )
-from clnp.storage import checkpoint
 
+from .certificate import Certificate, certify
 from .forecast import Forecast, forecast
 from .penalty import add_l1_gradient, l1_penalty
-from .record import Certificate, Description, OpenState, Record, certify, identity
+from .record import Description, OpenState, Record, identity
 
-Net = TypeVar("Net", bound="GuardedNet")
+Net = TypeVar("Net", bound="ContinualNet")
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -66,133 +64,7 @@ def in_turn(
     return run
 
 
-class GuardedNet(nn.Module):
-    """A module whose ended tasks outlive what is done to modules: converted, emptied, loaded."""
-
-    graph: Graph
-    head: str
-    ledger: Ledger
-    _body: Body
-    _open: OpenTask | None
-    _certificates: tuple[Certificate, ...]
-    _description: Description
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The ended tasks, in order."""
-        return self.ledger.tasks
-
-    @property
-    def open_task(self) -> str | None:
-        """The task that is being learnt."""
-        return self._open.name if self._open else None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self._body.head.like.device
-
-    @property
-    def certificates(self) -> dict[str, Certificate]:
-        """What each ended task read when it ended, hashed."""
-        return {certificate.task: certificate for certificate in self._certificates}
-
-    @in_turn
-    def verify(self) -> None:
-        """Recompute every certificate; a `ForgettingError` names task and tensor that changed."""
-        for certificate in self._certificates:
-            certificate.check(self._certify(certificate.task))
-
-    def _certify(self, task: str) -> Certificate:
-        reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
-        return certify(self.ledger.row(task), reads)
-
-    def record(self) -> Record:
-        """Everything about the network but its tensors and its model's code."""
-        return Record(
-            graph=self.graph,
-            head=self.head,
-            description=self._description,
-            ledger=self.ledger,
-            certificates=self._certificates,
-            num_outputs=self._body.head.outputs(len(self.ledger.rows)),
-            open_task=self._open,
-            open_free=dict(self._body.stage.free),
-        )
-
-    def get_extra_state(self) -> Tensor:
-        """What a state dict must agree on to be loaded: ledger, open task, certificates."""
-        return identity(self.record())
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Refuse the state dict of a network that has learnt something else."""
-        if not torch.equal(state.cpu(), self.get_extra_state()):
-            raise TaskError(
-                "this state dict is of a network with another ledger: other tasks, widths or "
-                "frozen weights. Use net.save(path) and ContinualNet.load(path, model)"
-            )
-
-    @in_turn
-    def state_dict(self, *args: Any, **options: Any) -> Any:
-        """As for any module; it can be loaded into the same network in the same state only."""
-        return super().state_dict(*args, **options)
-
-    @in_turn
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Load a state dict of this network; one that cannot prove to be of it is refused."""
-        if self.ledger.rows and "_extra_state" not in state_dict:
-            raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
-        if "_extra_state" in state_dict:
-            self.set_extra_state(state_dict["_extra_state"])
-        for name in self._body.changed_by(state_dict, "model."):
-            raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
-        if assign:
-            for name, tensor in self.state_dict().items():
-                given = state_dict.get(name, tensor)
-                self._body.stage.check_dtype(tensor.dtype, given.dtype)
-        return super().load_state_dict(state_dict, strict, assign)
-
-    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """What the open task trains, by name; nothing between tasks."""
-        found = super().named_parameters(*args, **options)
-        return (each for each in found if each[1] is not self._body.head.like)
-
-    @in_turn
-    def train(self, mode: bool = True) -> Self:
-        """As for any module, but not in the middle of another thread's pass."""
-        return super().train(mode)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
-    ) -> None:
-        *_, errors = args
-        for name in self._body.changed_constants(state_dict, f"{prefix}model."):
-            errors.append(CHANGES.format(name))
-            state_dict[name] = self._body.constant(name.removeprefix(f"{prefix}model."))
-        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
-
-    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
-        """Refused once a task has ended: it would leave nothing of it."""
-        if self.ledger.rows:
-            raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
-        return super().to_empty(device=device, recurse=recurse)
-
-    def extra_repr(self) -> str:
-        """Head, tasks and free neurons in one line."""
-        free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
-        return (
-            f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
-        )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._body.stage.check_conversion(self._body.head.like, fn)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
-
-
-class ContinualNet(GuardedNet):
+class ContinualNet(nn.Module):
     """A copy of `model` that learns one task after the other with exactly zero forgetting.
 
     `example_input` is one batch that `model` accepts (a tensor, a tuple of positional inputs, or a
@@ -231,22 +103,25 @@ class ContinualNet(GuardedNet):
         self._certificates: tuple[Certificate, ...] = ()
         self.train(model.training)
 
-    @in_turn
-    def open_state(self) -> OpenState:
-        """A copy of the open task as it is now, for `set_open_state`."""
-        task, stage = self._need_open("open_state"), self._body.stage
-        return OpenState(task, stage.free, stage.frozen, self._body.take())
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The ended tasks, in order."""
+        return self.ledger.tasks
 
-    @in_turn
-    def set_open_state(self, state: OpenState) -> None:
-        """Put the open task back to where the copy was taken; its Parameters are new."""
-        task = self._need_open("set_open_state")
-        if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
-            raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
-        if dict(state.frozen) != self._body.stage.frozen:
-            raise TaskError("the copy was taken before another task ended; begin the task anew")
-        self._body.put(state.free, state.tensors)
-        self._open = state.task
+    @property
+    def open_task(self) -> str | None:
+        """The task that is being learnt."""
+        return self._open.name if self._open else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self._body.head.like.device
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """What each ended task read when it ended, hashed."""
+        return {certificate.task: certificate for certificate in self._certificates}
 
     def forward(self, *args: Any, task: str | None = None, **kwargs: Any) -> Any:
         """The outputs of an ended task, or of the open one when no task is named.
@@ -493,45 +368,166 @@ class ContinualNet(GuardedNet):
         narrow = self._body.narrow(self.ledger.index(task), *self.ledger.widths(task))
         return subnetwork(self.model, narrow)
 
-    def save(self, path: str | PathLike[str], *, attached: Any = None) -> None:
-        """Write the network, an open task included, to one safetensors file, atomically.
+    @in_turn
+    def verify(self) -> None:
+        """Recompute every certificate; a `ForgettingError` names task and tensor that changed."""
+        for certificate in self._certificates:
+            certificate.check(self._certify(certificate.task))
 
-        `attached` goes with it, an optimizer's state dict for example: nested dictionaries, lists,
-        numbers, text and tensors, which `clnp.attached(path)` reads back.
-        """
-        with self._body.lock:
-            record, tensors = self.record(), self.state_dict()
-        checkpoint.write(path, replace(record, attached=attached), tensors)
+    def _certify(self, task: str) -> Certificate:
+        reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
+        return certify(self.ledger.row(task), reads)
+
+    def record(self) -> Record:
+        """Everything about the network but its tensors and its model's code."""
+        return Record(
+            graph=self.graph,
+            head=self.head,
+            description=self._description,
+            ledger=self.ledger,
+            certificates=self._certificates,
+            num_outputs=self._body.head.outputs(len(self.ledger.rows)),
+            open_task=self._open,
+            open_free=dict(self._body.stage.free),
+        )
+
+    @in_turn
+    def open_state(self) -> OpenState:
+        """A copy of the open task as it is now, for `set_open_state`."""
+        task, stage = self._need_open("open_state"), self._body.stage
+        return OpenState(task, stage.free, stage.frozen, self._body.take())
+
+    @in_turn
+    def set_open_state(self, state: OpenState) -> None:
+        """Put the open task back to where the copy was taken; its Parameters are new."""
+        task = self._need_open("set_open_state")
+        if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
+            raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
+        if dict(state.frozen) != self._body.stage.frozen:
+            raise TaskError("the copy was taken before another task ended; begin the task anew")
+        self._body.put(state.free, state.tensors)
+        self._open = state.task
+
+    @in_turn
+    def snapshot(self) -> tuple[Record, dict[str, Tensor]]:
+        """Everything that `from_snapshot` rebuilds the network from; its tensors are not copies."""
+        return self.record(), self.state_dict()
 
     @classmethod
     @torch.inference_mode(False)
-    def load(
-        cls, path: str | PathLike[str], model: nn.Module, *, check: bool = True
+    def from_snapshot(
+        cls, record: Record, tensors: Mapping[str, Tensor], model: nn.Module
     ) -> "ContinualNet":
-        """The network that was saved at `path`; `model` is like the one that it was made from.
+        """Rebuild a network from its snapshot and a model like the one that it was made from.
 
-        It is on the device of `model`, which is copied and stays as it is. `check=False` loads a
-        damaged file, so that `verify` can tell which task is concerned.
+        Args:
+            record: The first part of `snapshot()`.
+            tensors: The second part; they are copied.
+            model: It is copied and stays as it is; the network is on its device.
         """
-        record, tensors = checkpoint.read(path, check=check)
-        difference = record.description.difference(model)
-        if difference is not None:
-            raise CheckpointError(f"{path} was made from another model: {difference}")
-        record.description.warn(model, str(path))
         net = cls.__new__(cls)
         net._assemble(model, record.graph, record.head)
         net.ledger, net._certificates = record.ledger, record.certificates
         net._open = task = record.open_task
         net._body.allocate(record.ledger, record.num_outputs)
         if task is not None:
-            device = net._body.head.like.device
+            device = net.device
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 net._body.open(record.open_free, task.num_outputs)
-        checkpoint.fill(net, tensors, path=path)
+        own = net.state_dict()
+        given = [tensors[name] for name in own if name in tensors]
+        dtypes = {tensor.dtype for tensor in given if tensor.is_floating_point()}
+        if len(dtypes) == 1:
+            net.to(dtypes.pop())  # Buffers that are not among the tensors, too.
+        here = {
+            name: tensor.to(own[name].device, copy=True) if name in own else tensor
+            for name, tensor in tensors.items()
+        }
+        net.load_state_dict(here, assign=True)
         net._body.stage.sealed = bool(record.ledger.rows)
-        if check:
-            net.verify()
         return net
+
+    # What PyTorch may do to a module, and what it may not do to one with ended tasks.
+
+    def get_extra_state(self) -> Tensor:
+        """What a state dict must agree on to be loaded: ledger, open task, certificates."""
+        return identity(self.record())
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse the state dict of a network that has learnt something else."""
+        if not torch.equal(state.cpu(), self.get_extra_state()):
+            raise TaskError(
+                "this state dict is of a network with another ledger: other tasks, widths or "
+                "frozen weights. Use clnp.save(net, path) and clnp.load(path, model)"
+            )
+
+    @in_turn
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        """As for any module; it can be loaded into the same network in the same state only."""
+        return super().state_dict(*args, **options)
+
+    @in_turn
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state dict of this network; one that cannot prove to be of it is refused."""
+        if self.ledger.rows and "_extra_state" not in state_dict:
+            raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
+        if "_extra_state" in state_dict:
+            self.set_extra_state(state_dict["_extra_state"])
+        for name in self._body.changed_by(state_dict, "model."):
+            raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
+        if assign:
+            for name, tensor in self.state_dict().items():
+                given = state_dict.get(name, tensor)
+                self._body.stage.check_dtype(tensor.dtype, given.dtype)
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the open task trains, by name; nothing between tasks."""
+        found = super().named_parameters(*args, **options)
+        return (each for each in found if each[1] is not self._body.head.like)
+
+    @in_turn
+    def train(self, mode: bool = True) -> Self:
+        """As for any module, but not in the middle of another thread's pass."""
+        return super().train(mode)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, *args: Any
+    ) -> None:
+        *_, errors = args
+        for name in self._body.changed_constants(state_dict, f"{prefix}model."):
+            errors.append(CHANGES.format(name))
+            state_dict[name] = self._body.constant(name.removeprefix(f"{prefix}model."))
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Refused once a task has ended: it would leave nothing of it."""
+        if self.ledger.rows:
+            raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
+        return super().to_empty(device=device, recurse=recurse)
+
+    def extra_repr(self) -> str:
+        """Head, tasks and free neurons in one line."""
+        free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
+        return (
+            f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._body.stage.check_conversion(self._body.head.like, fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def save(self, *args: Any, **kwargs: Any) -> Never:
+        """Renamed to `clnp.save(net, path)`."""
+        raise AttributeError("net.save was renamed. Use clnp.save(net, path)")
+
+    @classmethod
+    def load(cls, *args: Any, **kwargs: Any) -> Never:
+        """Renamed to `clnp.load(path, model)`."""
+        raise AttributeError("ContinualNet.load was renamed. Use clnp.load(path, model)")
 
     def _need_open(self, call: str) -> OpenTask:
         if self._open is None:

@@ -1,24 +1,23 @@
 """Everything about a network but its tensors and its model's code.
 
-`Description` says what a model is made of, `OpenState` holds a copy of the open task, and a
-`Certificate` proves that what an ended task reads has not changed.
+`Description` says what a model is made of, `OpenState` holds a copy of the open task, and `Record`
+is what a network is rebuilt from.
 """
 
-import hashlib
 import json
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clnp.core.layers.ledger import Ledger, OpenTask, Row
+from clnp.core.layers.ledger import Ledger, OpenTask
 from clnp.core.structure.graph import Graph
-from clnp.errors import CheckpointError, ForgettingError
+
+from .certificate import Certificate
 
 _LONGEST = 200
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -72,7 +71,7 @@ class Description:
                 warnings.warn(
                     f"{where} was made from a model whose {name} is {there}, and here it is "
                     f"{here}. If forward reads it, ended tasks answer otherwise",
-                    stacklevel=4,  # Of those who call `ContinualNet.load`, which is decorated.
+                    stacklevel=3,  # The line that calls `clnp.load`.
                 )
 
     def to_json(self) -> dict[str, Any]:
@@ -130,63 +129,6 @@ class OpenState:
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """SHA-256 of every tensor that an ended task reads, and one digest over those and its row."""
-
-    task: str
-    digest: str
-    tensors: Mapping[str, str]
-
-    def check(self, now: "Certificate") -> None:
-        """Raise a `ForgettingError` that names task and tensor unless `now` is the same."""
-        for name, digest in self.tensors.items():
-            if now.tensors.get(name) != digest:
-                raise ForgettingError(
-                    f"task {self.task!r} has changed: {name} is no longer what was frozen when the "
-                    "task ended. Load a checkpoint from before the change"
-                )
-        if now.digest != self.digest:
-            raise ForgettingError(
-                f"task {self.task!r} has changed: its row of the ledger is no longer what was "
-                "recorded when the task ended. Load a checkpoint from before the change"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries that `from_json` reads back."""
-        return {"task": self.task, "digest": self.digest, "tensors": dict(self.tensors)}
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> "Certificate":
-        """The certificate that `to_json` wrote."""
-        return Certificate(record["task"], record["digest"], record["tensors"])
-
-
-def certify(row: Row, tensors: Mapping[str, Tensor]) -> Certificate:
-    """The certificate of a task whose inference reads exactly `tensors`."""
-    hashes = {name: digest_of(tensor) for name, tensor in tensors.items()}
-    record = {
-        "task": row.task,
-        "widths": dict(row.widths),
-        "reused": dict(row.reused),
-        "tensors": hashes,
-    }
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
-    return Certificate(row.task, hashlib.sha256(text.encode()).hexdigest(), hashes)
-
-
-def digest_of(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's dtype, shape and bytes; device and strides do not matter."""
-    found = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}\n".encode())
-    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    found.update(data.data)  # Not a copy: that of a large tensor counts.
-    return found.hexdigest()
-
-
-FORMAT = "clnp"
-VERSION = 1
-
-
-@dataclass(frozen=True)
 class Record:
     """Everything about a network but its tensors and its model's code."""
 
@@ -211,51 +153,3 @@ def identity(record: Record) -> Tensor:
     }
     text = json.dumps(known, sort_keys=True).encode()
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
-
-
-def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file, after a check that it is whole and made by clnp."""
-    foreign = CheckpointError(f"{path} is not a clnp checkpoint")
-    size = int.from_bytes(data[:8], "little")
-    if len(data) < 9 or data[8:9] != b"{":
-        raise foreign
-    if len(data) < 8 + size:
-        raise CheckpointError(
-            f"{path} is truncated: its header ends after {8 + size} bytes, "
-            f"the file after {len(data)}"
-        )
-    try:
-        header = json.loads(data[8 : 8 + size])
-        metadata: dict[str, str] = header.pop("__metadata__", {})
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        raise CheckpointError(f"{path} is corrupted: its header cannot be read") from None
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise foreign
-    if metadata.get("version") != str(VERSION):
-        raise CheckpointError(
-            f"{path} has format version {metadata.get('version')}, this clnp reads {VERSION}; "
-            "use the clnp that wrote it"
-        )
-    if len(data) != 8 + size + end:
-        what = "truncated" if len(data) < 8 + size + end else "corrupted"
-        raise CheckpointError(f"{path} is {what}: {len(data)} bytes, expected {8 + size + end}")
-    return metadata
-
-
-def _graph_to_json(graph: Graph) -> dict[str, Any]:
-    return {
-        "groups": dict(graph.groups),
-        "sites": [
-            {
-                "path": site.path,
-                "kind": site.kind,
-                "rows": [[s.group, s.size, s.span] for s in site.rows],
-                "columns": [[s.group, s.size, s.span] for s in site.columns],
-            }
-            for site in graph.sites.values()
-        ],
-        "classifier": graph.classifier,
-        "constants": list(graph.constants),
-        "num_inputs": graph.num_inputs,
-    }

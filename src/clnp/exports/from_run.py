@@ -180,7 +180,7 @@ def _checked_tasks(place: Path, tasks: Sequence[str] | None) -> list[str]:
     if not (place / RECIPE).is_file():
         raise RunError(
             f"{place} was begun from Python, and its model is in no file; there, "
-            f'clnp.export(clnp.ContinualNet.load("{place / CHECKPOINT}", model), task, file, '
+            f'clnp.export(clnp.load("{place / CHECKPOINT}", model), task, file, '
             "samples) does it"
         )
     if tasks is None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from clnp.core.net import ContinualNet
 from clnp.learner.learner import Learner
 from clnp.learner.progress import Progress, TaskReport
+from clnp.storage import checkpoint
 from clnp.training.objective import objective_named
 from clnp.training.task import Task
 
@@ -31,7 +32,7 @@ class NeuralPruning:
                 classifier=setting.classifier,
             )
         else:
-            self.net = ContinualNet.load(path, setting.model)
+            self.net = checkpoint.load(path, setting.model)
             if state["progress"] is None and self.net.open_task is not None:
                 self.net.abandon_task()  # The task has been exchanged for another.
         self.learner = Learner(
@@ -107,7 +108,7 @@ class NeuralPruning:
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
         """Write the network to a file, and with it what is attached."""
-        self.net.save(path, attached=attached)
+        checkpoint.save(self.net, path, attached=attached)
 
     def _progressed(self, progress: Progress) -> None:
         self._progress = progress

@@ -161,7 +161,7 @@ def recipe_of(place: Path) -> LoadedRecipe:
     if not (place / RECIPE).is_file():
         remedy = "use the Python program that began it"
         if is_ours(read_config(place)):
-            remedy += f', or clnp.ContinualNet.load("{place / CHECKPOINT}", model)'
+            remedy += f', or clnp.load("{place / CHECKPOINT}", model)'
         raise RunError(f"{place} was not made from a recipe: {remedy}")
     return load(str(place / RECIPE))
 

@@ -228,8 +228,7 @@ class Experiment:
         refused: with other tasks or settings, layers of another kind or size, or other data. Of
         data in tensors, in a `TensorDataset` or in a list every number counts; of other data sets,
         whose samples may be random, how many there are. What comes back is also in `result.json`.
-        Trackers, `clnp.TensorBoard()` for example, are told of the whole run, also if it is
-        finished.
+        Trackers, `clnp.trackers.TensorBoard()` for example, get the whole run, even a finished one.
         """
         seconds = number_of_seconds("checkpoint_seconds", checkpoint_seconds)
         told = listed("trackers", trackers, is_tracker, what="trackers")

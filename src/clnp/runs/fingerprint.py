@@ -30,7 +30,8 @@ from numpy import generic, ndarray
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset, default_collate
 
-from clnp.core.record import digest_of, kind_of
+from clnp.core.certificate import digest_of
+from clnp.core.record import kind_of
 from clnp.devices import on_the_host
 from clnp.errors import RunError
 from clnp.training.batches import is_pair, num_samples

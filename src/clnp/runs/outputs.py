@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clnp.core.record import digest_of
+from clnp.core.certificate import digest_of
 from clnp.core.structure.inputs import tensors_in
 from clnp.training.batches import num_samples
 from clnp.training.config import LearnerConfig

@@ -17,17 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor, nn
 
+from clnp.core.certificate import Certificate, digest_of
 from clnp.core.layers.ledger import Ledger, OpenTask
-from clnp.core.record import (
-    FORMAT,
-    VERSION,
-    Certificate,
-    Description,
-    Record,
-    _graph_to_json,
-    _metadata,
-    digest_of,
-)
+from clnp.core.net import ContinualNet
+from clnp.core.record import Description, Record
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.graph import Graph, Site
 from clnp.devices import on_the_host
@@ -36,8 +29,58 @@ from clnp.errors import CheckpointError
 from .atomic import replace_file
 from .packing import pack, unpack
 
+FORMAT = "clnp"
+VERSION = 1
 ATTACHED = "attached"
 """What the names of tensors begin with that are not the network's own."""
+
+
+def save(net: ContinualNet, path: str | PathLike[str], *, attached: Any = None) -> None:
+    """Write a network, an open task included, to one safetensors file, atomically.
+
+    Args:
+        net: The network.
+        path: The file, which holds the old content or the new one at any moment, never a part.
+        attached: What to store with it, an optimizer's state dict for example: nested dictionaries,
+            lists, numbers, text and tensors. `clnp.storage.attached(path)` reads it back.
+
+    Example:
+        >>> clnp.save(net, "flowers.safetensors")
+        >>> net = clnp.load("flowers.safetensors", model)
+    """
+    record, tensors = net.snapshot()
+    write(path, replace(record, attached=attached), tensors)
+
+
+def load(path: str | PathLike[str], model: nn.Module, *, check: bool = True) -> ContinualNet:
+    """Load a network from the file that `save` wrote.
+
+    Args:
+        path: The file.
+        model: A model like the one that the network was made from. It is copied and stays as it
+            is; the network is on its device.
+        check: Compare every tensor and every certificate with the hashes in the file. With False a
+            damaged file is loaded, for `net.verify()` to say which task it concerns.
+
+    Returns:
+        The network, with its ended tasks and, if there was one, its open task.
+
+    Example:
+        >>> net = clnp.load("flowers.safetensors", torchvision.models.resnet18())
+        >>> net(x, task="flowers")
+    """
+    record, tensors = read(path, check=check)
+    difference = record.description.difference(model)
+    if difference is not None:
+        raise CheckpointError(f"{path} was made from another model: {difference}")
+    record.description.warn(model, str(path))
+    try:
+        net = ContinualNet.from_snapshot(record, tensors, model)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} was made from another model: {error}") from error
+    if check:
+        net.verify()
+    return net
 
 
 def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tensor]) -> None:
@@ -109,23 +152,6 @@ def attached(path: str | PathLike[str]) -> Any:
     return record.attached
 
 
-def fill(net: nn.Module, tensors: Mapping[str, Tensor], *, path: str | PathLike[str]) -> None:
-    """Put the tensors into `net`, in fresh memory, on the devices that it is on."""
-    own = net.state_dict()
-    given = [tensors[name] for name in own if name in tensors]
-    dtypes = {tensor.dtype for tensor in given if tensor.is_floating_point()}
-    if len(dtypes) == 1:
-        net.to(dtypes.pop())  # Buffers that are not in the file, too.
-    here = {
-        name: tensor.to(own[name].device, copy=True) if name in own else tensor
-        for name, tensor in tensors.items()
-    }
-    try:
-        net.load_state_dict(here, assign=True)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path} was made from another model: {error}") from error
-
-
 def _record_from_json(fields: dict[str, Any]) -> Record:
     graph = fields["graph"]
     sites = {
@@ -146,3 +172,51 @@ def _record_from_json(fields: dict[str, Any]) -> Record:
         fields["open_task"] = OpenTask(**fields["open_task"])
     fields["num_outputs"] = tuple(fields["num_outputs"])
     return Record(**fields)
+
+
+def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file, after a check that it is whole and made by clnp."""
+    foreign = CheckpointError(f"{path} is not a clnp checkpoint")
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 9 or data[8:9] != b"{":
+        raise foreign
+    if len(data) < 8 + size:
+        raise CheckpointError(
+            f"{path} is truncated: its header ends after {8 + size} bytes, "
+            f"the file after {len(data)}"
+        )
+    try:
+        header = json.loads(data[8 : 8 + size])
+        metadata: dict[str, str] = header.pop("__metadata__", {})
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise CheckpointError(f"{path} is corrupted: its header cannot be read") from None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise foreign
+    if metadata.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path} has format version {metadata.get('version')}, this clnp reads {VERSION}; "
+            "use the clnp that wrote it"
+        )
+    if len(data) != 8 + size + end:
+        what = "truncated" if len(data) < 8 + size + end else "corrupted"
+        raise CheckpointError(f"{path} is {what}: {len(data)} bytes, expected {8 + size + end}")
+    return metadata
+
+
+def _graph_to_json(graph: Graph) -> dict[str, Any]:
+    return {
+        "groups": dict(graph.groups),
+        "sites": [
+            {
+                "path": site.path,
+                "kind": site.kind,
+                "rows": [[s.group, s.size, s.span] for s in site.rows],
+                "columns": [[s.group, s.size, s.span] for s in site.columns],
+            }
+            for site in graph.sites.values()
+        ],
+        "classifier": graph.classifier,
+        "constants": list(graph.constants),
+        "num_inputs": graph.num_inputs,
+    }

@@ -31,7 +31,7 @@ from clnp.runs.environment import arithmetic, describe
 from clnp.runs.experiment import Experiment
 from clnp.runs.fingerprint import check_alike
 from clnp.runs.outputs import Record, agree, expected, is_in_points, judge, tolerance
-from clnp.storage.checkpoint import attached
+from clnp.storage.checkpoint import attached, load
 from clnp.training.task import Task
 
 from .comparison import read_comparison
@@ -182,7 +182,7 @@ def restored(
             f"{place} was learnt by {experiment.method}, which promises nothing that could be "
             "verified; what it has forgotten is in its result"
         )
-    net = ContinualNet.load(checkpoint, experiment.model, check=False)
+    net = load(checkpoint, experiment.model, check=False)
     net.verify()
     if net.open_task is not None:
         net.abandon_task()  # Figures are those of the tasks that have ended.

@@ -32,7 +32,7 @@ class Silence:
 class Lines(Silence):
     """One line for each candidate, pruning and task, and now and then one for an epoch.
 
-        experiment.run("runs/mine", on_event=clnp.Lines().show)
+        experiment.run("runs/mine", on_event=clnp.terminal.Lines().show)
 
     They go to the standard error stream unless another one is given.
     """

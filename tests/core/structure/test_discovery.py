@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from clnp.core.structure.axis import Segment, groups_of, num_entries
 from clnp.core.structure.declared import takes_task
-from clnp.core.structure.discover import discover, inspect
+from clnp.core.structure.discover import discover
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, GraphError
 from support.assembled import Assembled
@@ -452,8 +452,9 @@ def test_copies_of_the_input_may_be_written():
     assert discover(model, VECTORS).groups == {"first": 6}
 
 
-def test_inspect_prints_the_groups(capsys):
-    graph = inspect(mlp(12, 8, 6, 2), VECTORS)
+def test_a_graph_prints_its_groups(capsys):
+    graph = discover(mlp(12, 8, 6, 2), VECTORS)
+    print(graph)
     printed = capsys.readouterr().out
     assert "classifier: 5" in printed
     assert graph.groups == {"1": 8, "3": 6}

@@ -3,7 +3,7 @@
 import pytest
 
 from clnp.core.structure.axis import Segment
-from clnp.core.structure.graph import Graph, Site, describe
+from clnp.core.structure.graph import Graph, Site
 from clnp.errors import ArgumentError
 
 A, B = (Segment("a", 4),), (Segment("b", 12),)
@@ -38,8 +38,8 @@ def test_group_named():
         GRAPH.group_named("fc")
 
 
-def test_describe():
-    assert describe(GRAPH).splitlines() == [
+def test_str():
+    assert str(GRAPH).splitlines() == [
         "group  neurons  made by   acted on by  read by",
         "-----  -------  --------  -----------  --------",
         "a            4  a         norm         residual",

@@ -17,7 +17,7 @@ from clnp.errors import ArgumentError, GraphError, Problem, unknown_name
 
 from .axis import Axis, Segment, groups_of
 from .declared import ROOT, Validation, held_tensors, takes_task, validate
-from .graph import Graph, Site, describe
+from .graph import Graph, Site
 from .inputs import Inputs, batch_size, imitate, inputs_of, own_random_numbers, tensors_in, two_of
 from .layouts import Groups, Mark, Neurons, spell
 from .observe import Moment, Observer, failure_of, observe
@@ -27,23 +27,29 @@ from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
 from .trace import Event, Recorder
 
 
-def inspect(model: nn.Module, example_input: Any, *, classifier: str | None = None) -> Graph:
-    """The neuron groups of the model, printed as a table; see `discover`."""
-    graph = discover(model, example_input, classifier=classifier)
-    print(describe(graph))
-    return graph
+def discover(model: nn.Module, example_input: Any, *, classifier: str | None = None) -> Graph:
+    """Find the neuron groups of a model by running an example through a copy of it.
 
+    Args:
+        model: Any module. It is copied and stays as it is.
+        example_input: One batch that `model` accepts: a tensor, a tuple of positional inputs or a
+            dictionary of keyword inputs.
+        classifier: The path of the layer that makes the outputs. By default the last Linear layer
+            or convolution that runs.
 
-def discover(model: nn.Module, example: Any, *, classifier: str | None = None) -> Graph:
-    """The neuron groups of the model, found by running `example` through a copy of it.
+    Returns:
+        The graph; print it for a table of the groups and of the layers that make and read them.
 
-    `example` is a tensor, a tuple of positional inputs or a dict of keyword inputs. `classifier`
-    is the path of the layer that makes the outputs: the last Linear or convolution that runs,
-    unless it is given. Everything that cannot be handled is listed in one `GraphError`.
+    Raises:
+        GraphError: The model has layers or operations that cannot be sliced by neuron. The error
+            lists every one of them.
+
+    Example:
+        >>> print(clnp.discover(torchvision.models.resnet18(), torch.randn(2, 3, 64, 64)))
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-    inputs = inputs_of(example)
+    inputs = inputs_of(example_input)
     validation = validate(model)
     mixing = [path for path in validation.layers if is_mixing(model.get_submodule(path))]
     if classifier is not None and classifier not in mixing:

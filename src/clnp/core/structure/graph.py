@@ -72,24 +72,23 @@ class Graph:
             f"classifier={self.classifier!r})"
         )
 
-
-def describe(graph: Graph) -> str:
-    """A table of the groups: neurons, and the layers that make, act on and read them."""
-    lines: list[tuple[str, ...]] = [("group", "neurons", "made by", "acted on by", "read by")]
-    for group, num_neurons in graph.groups.items():
-        inside = [s for s in graph.sites.values() if group in groups_of(s.rows)]
-        made = [site.path for site in inside if site.mixes]
-        acted = [site.path for site in inside if not site.mixes]
-        read = [site.path for site in graph.readers(group)]
-        columns = [made, acted, read]
-        for number in range(max(len(paths) for paths in columns)):
-            first = (group, str(num_neurons)) if number == 0 else ("", "")
-            lines.append((*first, *("".join(paths[number : number + 1]) for paths in columns)))
-    widths = [max(len(line[column]) for line in lines) for column in range(5)]
-    lines.insert(1, tuple("-" * width for width in widths))
-    table = ["  ".join(_cells(line, widths)).rstrip() for line in lines]
-    total = sum(graph.groups.values())
-    return "\n".join([*table, f"{total} neurons; classifier: {graph.classifier}"])
+    def __str__(self) -> str:
+        """Tabulate the groups: their neurons, and the layers that make, act on and read them."""
+        lines: list[tuple[str, ...]] = [("group", "neurons", "made by", "acted on by", "read by")]
+        for group, num_neurons in self.groups.items():
+            inside = [s for s in self.sites.values() if group in groups_of(s.rows)]
+            made = [site.path for site in inside if site.mixes]
+            acted = [site.path for site in inside if not site.mixes]
+            read = [site.path for site in self.readers(group)]
+            columns = [made, acted, read]
+            for number in range(max(len(paths) for paths in columns)):
+                first = (group, str(num_neurons)) if number == 0 else ("", "")
+                lines.append((*first, *("".join(paths[number : number + 1]) for paths in columns)))
+        widths = [max(len(line[column]) for line in lines) for column in range(5)]
+        lines.insert(1, tuple("-" * width for width in widths))
+        table = ["  ".join(_cells(line, widths)).rstrip() for line in lines]
+        total = sum(self.groups.values())
+        return "\n".join([*table, f"{total} neurons; classifier: {self.classifier}"])
 
 
 def _cells(line: tuple[str, ...], widths: list[int]) -> list[str]:
