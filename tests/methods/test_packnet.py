@@ -400,7 +400,7 @@ def test_a_run_that_broke_off_goes_on_to_the_same_end(tmp_path, event, number):
     with pytest.raises(Crash):
         experiment(settings, epochs=4).run(broken, checkpoint_seconds=0, on_event=crash)
     result = experiment(settings, epochs=4).run(broken)
-    for each in (runner, result):
+    for each in (whole, result):
         each.pop("timings")
     assert result == whole
 

@@ -11,7 +11,7 @@ from typing import Any
 from clnp.core.net import ContinualNet
 from clnp.core.pruning.activity import Activity
 from clnp.core.pruning.thresholds import PruningPlan
-from clnp.core.structure.surgery import NORMS
+from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import DivergedError, PruningError
 from clnp.training.batches import Kept
 from clnp.training.config import LearnerConfig
@@ -29,7 +29,7 @@ class Appraisal:
     ) -> None:
         self.net, self.data, self.config, self.seed = net, data, config, seed
         self.margin = config.of(data.task.name).margin
-        has_norms = any(isinstance(part, NORMS) for part in net.modules())
+        has_norms = any(map(keeps_statistics, net.modules()))
         self._recalibrating = config.recalibrate and has_norms
         use_some = self._recalibrating and config.calibration_samples
         self._calibration = Kept(self._draw) if use_some else None

@@ -10,7 +10,8 @@ from clnp.core.layers.initialisation import Initialise, initialise
 from clnp.core.layers.ledger import OpenTask
 from clnp.core.record import OpenState
 from clnp.core.structure.graph import Graph
-from clnp.core.structure.surgery import plain_layer, with_layers
+from clnp.core.structure.kinds import known_kind, plain_layer
+from clnp.core.structure.surgery import with_layers
 
 
 class Heads(nn.Module):
@@ -43,7 +44,7 @@ class Heads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.layers[0 if self.shared else self.current](x)
-        dim = -1 if isinstance(self._like[0], nn.Linear) else 1
+        dim = known_kind(self._like[0]).neuron_dim
         return outputs.narrow(dim, 0, self.num_outputs[self.current])
 
 

@@ -19,7 +19,8 @@ from clnp.checks import COUNT, optional, settle
 from clnp.core.layers.initialisation import initialisation, initialise
 from clnp.core.layers.ledger import OpenTask
 from clnp.core.record import OpenState
-from clnp.core.structure.surgery import plain_layer, with_layers
+from clnp.core.structure.kinds import known_kind, plain_layer
+from clnp.core.structure.surgery import with_layers
 from clnp.errors import ArgumentError
 from clnp.training.batches import RESIDENT_BYTES, Batches
 from clnp.training.config import Training
@@ -133,7 +134,7 @@ class JointHeads(nn.Module):
     ) -> None:
         super().__init__()
         self.counts, self.current, self.cut = counts, 0, cut
-        self.dim = -1 if isinstance(like, nn.Linear) else 1
+        self.dim = known_kind(like).neuron_dim
         num_inputs = int(like.weight.shape[1])
         self.size = num_inputs // len(counts) if cut else num_inputs
         if not self.size:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from clnp.checks import ABOVE_0, BETWEEN_0_AND_1, COUNT_FROM_0, settle
-from clnp.core.structure.surgery import CONVOLUTIONS, NORMS
+from clnp.core.structure.kinds import keeps_statistics, kind_of
 from clnp.errors import CapacityError
 from clnp.training.config import Training
 from clnp.training.fit import StepRule
@@ -92,7 +92,7 @@ class PackNetStrategy(Strategy):
                 is_held = torch.full_like(weight, not first, dtype=torch.bool)
             if is_held.any():
                 held.append((weight, is_held, weight.detach().clone()))
-        norms = [m for m in self.net.model.modules() if isinstance(m, NORMS) and not first]
+        norms = [m for m in self.net.model.modules() if keeps_statistics(m) and not first]
 
         def before_step(over: float) -> None:
             for norm in norms:
@@ -174,8 +174,8 @@ class PackNetStrategy(Strategy):
 
 def packed(net: DenseNet) -> dict[str, nn.Parameter]:
     """The weights that tasks divide among them, by name: of linear layers and convolutions."""
-    layers = [m for m in net.model.modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))]
-    weights = {id(layer.weight) for layer in layers}
+    kinds = ((module, kind_of(module)) for module in net.model.modules())
+    weights = {id(layer.weight) for layer, kind in kinds if kind and kind.penalised}
     return {name: weight for name, weight in net.trunk().items() if id(weight) in weights}
 
 

@@ -14,7 +14,7 @@ from clnp.core.layers.ledger import Ledger
 from clnp.core.record import Description, Record
 from clnp.core.structure.discover import discover
 from clnp.core.structure.graph import Graph
-from clnp.core.structure.surgery import NORMS
+from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import ArgumentError, CheckpointError
 from clnp.storage import checkpoint
 from clnp.training.config import Training
@@ -36,7 +36,7 @@ class TaskStatistics:
 
     def __init__(self, model: nn.Module | None) -> None:
         modules = {} if model is None else dict(model.named_modules())
-        self._norms = {path: m for path, m in modules.items() if isinstance(m, NORMS)}
+        self._norms = {path: m for path, m in modules.items() if keeps_statistics(m)}
         self.learnt: list[dict[str, Tensor]] = []
 
     def begin(self) -> None:

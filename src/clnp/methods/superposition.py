@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clnp.core.structure.surgery import is_mixing
+from clnp.core.structure.kinds import is_mixing
 from clnp.training.config import Training
 from clnp.training.rng import derive
 from clnp.training.task import TaskData

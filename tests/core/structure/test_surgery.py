@@ -1,5 +1,4 @@
 import copy
-import inspect
 import pickle
 
 import pytest
@@ -7,17 +6,7 @@ import torch
 from torch import nn
 
 import clnp
-from clnp.core.structure.surgery import (
-    SUPPORTED,
-    give_back,
-    in_front_of,
-    is_depthwise,
-    is_mixing,
-    plain_class,
-    plain_layer,
-    rebuilt,
-    with_layers,
-)
+from clnp.core.structure.surgery import give_back, in_front_of, rebuilt, with_layers
 from clnp.errors import GraphError
 
 
@@ -37,82 +26,6 @@ class Loud(nn.Module):
 
     def __reduce__(self):
         return rebuilt, type(self).__mro__[1:3], self.__dict__
-
-
-def settings(layer: nn.Module) -> str:
-    return f"{type(layer).__name__}({layer.extra_repr()})"
-
-
-def test_the_plain_class_is_that_of_pytorch():
-    assert plain_class(Scaled(2, 3)) is nn.Linear
-    assert plain_class(nn.Conv1d(1, 1, 1)) is nn.Conv1d
-    assert plain_class(nn.PReLU(3)) is nn.PReLU
-    with pytest.raises(TypeError, match="LayerNorm cannot be sliced by neuron"):
-        plain_class(nn.LayerNorm(3))
-    assert len(SUPPORTED) == 8
-
-
-@pytest.mark.parametrize(
-    ("layer", "mixing", "depthwise"),
-    [
-        (nn.Linear(3, 3), True, False),
-        (nn.Conv2d(3, 3, 1), True, False),
-        (nn.Conv2d(1, 1, 1), True, False),
-        (nn.Conv2d(4, 4, 1, groups=4), False, True),
-        (nn.Conv2d(4, 4, 1, groups=2), True, False),
-        (nn.Conv2d(4, 8, 1, groups=4), True, False),
-        (nn.BatchNorm2d(3), False, False),
-        (nn.PReLU(3), False, False),
-    ],
-)
-def test_mixing_and_depthwise_layers_are_told_apart(layer, mixing, depthwise):
-    assert is_mixing(layer) is mixing
-    assert is_depthwise(layer) is depthwise
-
-
-@pytest.mark.parametrize(
-    ("layer", "expected"),
-    [
-        (nn.Linear(4, 6), nn.Linear(3, 5)),
-        (nn.Linear(4, 6, bias=False), nn.Linear(3, 5, bias=False)),
-        (Scaled(4, 6), nn.Linear(3, 5)),
-        (nn.Conv1d(4, 6, 3, dilation=2), nn.Conv1d(3, 5, 3, dilation=2)),
-        (
-            nn.Conv2d(4, 6, (3, 1), stride=2, padding=1, bias=False, padding_mode="circular"),
-            nn.Conv2d(3, 5, (3, 1), stride=2, padding=1, bias=False, padding_mode="circular"),
-        ),
-        (nn.Conv2d(4, 6, 3, padding="same"), nn.Conv2d(3, 5, 3, padding="same")),
-        (nn.Conv3d(4, 6, 2), nn.Conv3d(3, 5, 2)),
-        (nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(5, 5, 3, groups=5)),
-        (nn.BatchNorm1d(6, eps=0.1, momentum=None), nn.BatchNorm1d(5, eps=0.1, momentum=None)),
-        (nn.BatchNorm2d(6, affine=False), nn.BatchNorm2d(5, affine=False)),
-        (nn.BatchNorm3d(6), nn.BatchNorm3d(5)),
-        (nn.PReLU(6), nn.PReLU(5)),
-    ],
-)
-def test_a_plain_layer_has_the_settings_and_other_widths(layer, expected):
-    made = plain_layer(layer, num_outputs=5, num_inputs=3)
-    assert type(made) is type(expected)
-    assert settings(made) == settings(expected)
-    assert {n: t.shape for n, t in made.state_dict().items()} == {
-        n: t.shape for n, t in expected.state_dict().items()
-    }
-
-
-@pytest.mark.parametrize("layer", [nn.Linear(4, 6), nn.BatchNorm1d(6, affine=False)])
-def test_a_plain_layer_has_mode_and_dtype_of_the_layer(layer):
-    layer = copy.deepcopy(layer).double().eval()
-    made = plain_layer(layer, num_outputs=5, num_inputs=3)
-    assert not made.training
-    floats = [t for t in made.state_dict().values() if t.is_floating_point()]
-    assert {t.dtype for t in floats} == {torch.float64}
-
-
-def test_a_plain_layer_draws_no_random_numbers():
-    layer = nn.Linear(4, 6)
-    before = torch.get_rng_state()
-    plain_layer(layer, num_outputs=5, num_inputs=3)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_reference_to_a_layer_follows_its_replacement():
@@ -192,13 +105,3 @@ def test_methods_of_a_class_that_would_be_hidden_are_refused():
     model = nn.Sequential(Opening(6, 5), nn.ReLU(), nn.Linear(5, 3))
     with pytest.raises(GraphError, match="0: has an attribute 'open'"):
         clnp.ContinualNet(model, torch.randn(2, 6))
-
-
-@pytest.mark.skipif(
-    "bias" not in inspect.signature(nn.BatchNorm2d).parameters, reason="needs a newer PyTorch"
-)
-@pytest.mark.parametrize("affine", [True, False])
-def test_a_norm_without_a_bias_stays_without(affine):
-    made = plain_layer(nn.BatchNorm2d(6, affine=affine, bias=False), num_outputs=3, num_inputs=3)
-    assert made.bias is None
-    assert (made.weight is not None) == affine

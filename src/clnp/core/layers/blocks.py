@@ -14,76 +14,15 @@ ended tasks together take a pass each, on the *portion* that it added (see porti
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from clnp.core.structure.axis import STAND_IN, Index
-from clnp.core.structure.surgery import CONVOLUTIONS, NORMS, is_depthwise
 from clnp.errors import TaskError
 
-from .stage import ONE_PATH, Stretches, Tensors
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One tensor of a layer: whether it has columns, is trained, and its value in a dead neuron."""
-
-    name: str
-    has_columns: bool = False
-    trained: bool = True
-    dead: float = 0.0
-
-
-def slots_of(layer: nn.Module) -> tuple[Slot, ...]:
-    """The tensors of a plain layer that are there, one row for each neuron."""
-    slots: tuple[Slot, ...]
-    if isinstance(layer, NORMS):
-        slots = (
-            Slot("weight"),
-            Slot("bias"),
-            Slot("running_mean", trained=False),
-            Slot("running_var", trained=False, dead=1.0),
-        )
-    else:
-        mixes = not isinstance(layer, nn.PReLU) and not is_depthwise(layer)
-        slots = (Slot("weight", has_columns=mixes), Slot("bias"))
-    return tuple(slot for slot in slots if getattr(layer, slot.name, None) is not None)
-
-
-def run(layer: nn.Module, x: Tensor, tensors: Tensors) -> Tensor:
-    """What the class of `layer` computes from `x` with these tensors, in evaluation mode."""
-    weight, bias = tensors.get("weight"), tensors.get("bias")
-    if isinstance(layer, nn.Linear):
-        assert weight is not None
-        return F.linear(x, weight, bias)
-    if isinstance(layer, CONVOLUTIONS):
-        assert weight is not None
-        return _convolve(layer, x, weight, bias)
-    if isinstance(layer, nn.PReLU):
-        assert weight is not None
-        return F.prelu(x, weight)
-    mean, variance = tensors["running_mean"], tensors["running_var"]
-    return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, layer.eps)  # type: ignore[arg-type]
-
-
-def _convolve(layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    groups = weight.shape[0] if is_depthwise(layer) else 1
-    padding = layer.padding
-    if layer.padding_mode != "zeros":
-        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-        padding = 0
-    convolution = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[weight.ndim]
-    return convolution(x, weight, bias, layer.stride, padding, layer.dilation, groups)
-
-
-def neuron_dim(layer: nn.Module) -> int:
-    """The dimension of the layer's input along which its neurons lie."""
-    return -1 if isinstance(layer, nn.Linear) else 1
+from .stage import ONE_PATH, Staged, Stretches, Tensors
 
 
 def real_part(x: Tensor, dim: int, stretches: Stretches) -> Tensor:
@@ -105,23 +44,24 @@ def with_stand_ins(y: Tensor, total: int, stretches: list[tuple[int, int]]) -> T
     return torch.cat(parts, 1)
 
 
-def dead_weight(layer: nn.Module, x: Tensor, *, num_rows: int, kernel: Iterable[int]) -> Tensors:
+def dead_weight(layer: Staged, x: Tensor, *, num_rows: int, kernel: Iterable[int]) -> Tensors:
     """A weight of zeros from all that `x` holds to `num_rows` outputs: for the shape alone."""
-    return {"weight": x.new_zeros(num_rows, x.shape[neuron_dim(layer)], *kernel)}
+    return {"weight": x.new_zeros(num_rows, x.shape[layer.site.layer_kind.neuron_dim], *kernel)}
 
 
-def carry(layer: nn.Module, x: Tensor, *, stretches: Stretches, free: Tensors) -> Tensor | None:
+def carry(layer: Staged, x: Tensor, *, stretches: Stretches, free: Tensors) -> Tensor | None:
     """What the frozen neurons `x` give to the layer's free rows; None when they give nothing."""
     if "reuse" not in free:
         return None
     tensors = {"weight": free["reuse"]}
     if "weight" not in free and "bias" in free:
         tensors["bias"] = free["bias"]  # Without free inputs nobody else adds it.
-    return run(layer, real_part(x, neuron_dim(layer), stretches), tensors)
+    kind = layer.site.layer_kind
+    return kind.run(layer, real_part(x, kind.neuron_dim, stretches), tensors)
 
 
 def complete(
-    layer: Any,
+    layer: Staged,
     x: Tensor,
     *,
     stretches: Stretches,
@@ -130,16 +70,17 @@ def complete(
     num_rows: int,
 ) -> Tensor:
     """The layer's free rows: what the free neurons `x` give to them, and what was carried."""
+    kind = layer.site.layer_kind
     if "reuse" in free and carried is None:
         raise TaskError(ONE_PATH.format(layer.site.path, "did not run"))
     if "weight" not in free:
         if carried is not None:
             return carried
         # All that it read has been pruned: what is left of its rows is the bias.
-        return run(
+        return kind.run(
             layer, x, {**free, **dead_weight(layer, x, num_rows=num_rows, kernel=layer.kernel)}
         )
-    y = run(layer, real_part(x, neuron_dim(layer), stretches), free)
+    y = kind.run(layer, real_part(x, kind.neuron_dim, stretches), free)
     return y if carried is None else y.add_(carried)
 
 

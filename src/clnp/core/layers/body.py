@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clnp.core.structure.axis import View, groups_of
 from clnp.core.structure.graph import Graph
 from clnp.core.structure.inputs import tensors_in
-from clnp.core.structure.surgery import NORMS, give_back, in_front_of, with_layers
+from clnp.core.structure.surgery import give_back, in_front_of, with_layers
 from clnp.errors import GraphError, Problem
 
 from .head import Head
@@ -149,10 +149,10 @@ class Body:
         }
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        """The weights of Linear layers and convolutions that the open task trains, by path."""
+        """The weights that the open task trains and that L1 penalises, by path."""
         found: list[tuple[str, Tensor]] = []
         for path, part in self.parts.items():
-            if not isinstance(part, (*NORMS, nn.PReLU)):
+            if part.site.layer_kind.penalised:
                 blocks = (part.weight_reuse if part.site.mixes else None, part.weight_free)
                 found.extend((path, block) for block in blocks if block is not None)
         return found

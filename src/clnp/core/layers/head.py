@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clnp.core.structure.axis import View, as_index, num_entries, occupied, positions
 from clnp.core.structure.graph import Site
 
-from .blocks import carry, complete, dead_weight, place, run, select
+from .blocks import carry, complete, dead_weight, place, select
 from .initialisation import Initial, starting_layer
 from .portions import Widths, in_order, own_entries, run_portion
 from .stage import Pass, Portion, Stage, Staged, Tensors
@@ -57,14 +57,14 @@ class Head(Staged):
         if running is Pass.PORTION:
             return run_portion(self, input)
         if running is Pass.PLAIN:
-            return run(self, input, self._shown)
+            return self.site.layer_kind.run(self, input, self._shown)
         if running is Pass.FROZEN:
             with torch.set_grad_enabled(self.stage.with_grad):
                 self._carry = carry(self, input, stretches=self._frozen_real, free=self._free())
             if self._carry is not None:
                 return self._carry.detach().clone()  # Forward may go on in place.
             dead = dead_weight(self, input, num_rows=self.num_outputs, kernel=self.kernel)
-            return run(self, input, dead)
+            return self.site.layer_kind.run(self, input, dead)
         carried, self._carry = self._carry, None
         return complete(
             self,

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from clnp.core.structure.surgery import plain_layer
+from clnp.core.structure.kinds import plain_layer
 from clnp.errors import ArgumentError, unknown_name
 
 Initialise = Callable[[nn.Module], object]

@@ -15,20 +15,9 @@ from torch.nn import functional as F
 
 from clnp.core.structure.axis import View, num_entries, occupied, positions
 from clnp.core.structure.graph import Site
-from clnp.core.structure.surgery import NORMS, is_depthwise
+from clnp.core.structure.kinds import Slot
 
-from .blocks import (
-    Slot,
-    carry,
-    complete,
-    dead_weight,
-    place,
-    real_part,
-    run,
-    select,
-    slots_of,
-    with_stand_ins,
-)
+from .blocks import carry, complete, dead_weight, place, real_part, select, with_stand_ins
 from .initialisation import Initial, starting_layer
 from .portions import Widths, in_order, own_entries, own_neurons, run_portion
 from .stage import Averaging, Pass, Portion, Stage, Staged, Tensors
@@ -47,8 +36,9 @@ class PrefixLayer(Staged):
 
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""
-        self.site, self.stage, self.slots = site, stage, slots_of(layer)
-        self.kernel: tuple[int, ...] = ()
+        self.site, self.stage = site, stage
+        self.slots = site.layer_kind.slots_of(layer)
+        self.kernel = ()
         for slot in self.slots:
             tensor = getattr(layer, slot.name)
             tail = tensor.shape[2 if slot.has_columns else 1 :]
@@ -75,11 +65,13 @@ class PrefixLayer(Staged):
                 self._carry = carry(self, input, stretches=self._frozen_real, free=self.free())
         if running is Pass.PLAIN and self.averaging is not None:
             return self._act_and_average(input, self.averaging)
-        return run(self, input, self._shown)
+        return self.site.layer_kind.run(self, input, self._shown)
 
     def _mix(self, x: Tensor) -> Tensor:
         if not self.num_free_rows:
-            return run(self, x, dead_weight(self, x, num_rows=1, kernel=self.kernel))
+            return self.site.layer_kind.run(
+                self, x, dead_weight(self, x, num_rows=1, kernel=self.kernel)
+            )
         carried, self._carry = self._carry, None
         return complete(
             self,
@@ -94,21 +86,24 @@ class PrefixLayer(Staged):
         if self._free_real is None:
             return self._act_on_real(x, self.free())
         if not self._free_real:
-            if not is_depthwise(self):
+            if not self.kernel:
                 return torch.zeros_like(x)
-            return run(self, x, {"weight": x.new_zeros(x.shape[1], *self.kernel)})
+            dead = {"weight": x.new_zeros(x.shape[1], *self.kernel)}
+            return self.site.layer_kind.run(self, x, dead)
         y = self._act_on_real(real_part(x, 1, self._free_real), self.free())
         return with_stand_ins(y, x.shape[1], self._free_real)
 
     def _act_on_real(self, x: Tensor, tensors: Tensors) -> Tensor:
         averaging = self.averaging
-        if not isinstance(self, NORMS) or not (self.training or averaging is not None):
-            return run(self, x, tensors)
-        momentum: float | None = self.momentum
+        if not self.site.layer_kind.keeps_statistics or not (
+            self.training or averaging is not None
+        ):
+            return self.site.layer_kind.run(self, x, tensors)
+        momentum: float | None = self.momentum  # type: ignore[assignment]
         if averaging is not None:
             num_values = x.numel() // x.shape[1]
             if num_values <= 1:  # A lone value has no variance.
-                return run(self, x, tensors)
+                return self.site.layer_kind.run(self, x, tensors)
             if not averaging.num_values:  # NaN would stay NaN, however little it counts.
                 mean, variance = tensors["running_mean"].zero_(), tensors["running_var"].fill_(1)
                 averaging.statistics = mean, variance
@@ -126,7 +121,7 @@ class PrefixLayer(Staged):
             tensors.get("bias"),
             True,
             momentum,
-            self.eps,
+            self.eps,  # type: ignore[arg-type]
         )
 
     def _act_and_average(self, x: Tensor, averaging: Averaging) -> Tensor:
@@ -138,7 +133,9 @@ class PrefixLayer(Staged):
         for name, tensor in before.items():
             shown[name].copy_(torch.where(channels, shown[name], tensor))
         stored = {**shown, **before}
-        return torch.where(channels.view(-1, *[1] * (x.ndim - 2)), y, run(self, x, stored))
+        return torch.where(
+            channels.view(-1, *[1] * (x.ndim - 2)), y, self.site.layer_kind.run(self, x, stored)
+        )
 
     @property
     def weight(self) -> Tensor | None:
@@ -215,7 +212,7 @@ class PrefixLayer(Staged):
                     self._set(f"{slot.name}_free", select(tensor, 1, own), slot)
                 else:
                     self._set(f"{slot.name}_free", tensor, slot)
-        if isinstance(self, NORMS):
+        if self.site.layer_kind.keeps_statistics:
             # Whatever the momentum: `update_bn` sets it to None for a while.
             like = self._need("running_mean_frozen")
             self.num_batches_free = like.new_zeros((), dtype=torch.int64)

@@ -23,7 +23,7 @@ from torch import Tensor
 from clnp.core.structure.axis import Axis, Index, Layout, occupied, positions
 from clnp.errors import TaskError
 
-from .blocks import dead_weight, neuron_dim, real_part, run
+from .blocks import dead_weight, real_part
 from .stage import Staged, Stretches
 
 Widths = Mapping[str, int]
@@ -55,18 +55,18 @@ def in_order(axis: Axis, layout: Layout, widths: Sequence[Widths]) -> Index:
 
 def run_portion(layer: Staged, x: Tensor) -> Tensor:
     """What the task whose turn it is added to the layer's outputs; `x` are its own neurons."""
-    portion = layer.portion
-    if not layer.site.mixes:
-        return run(layer, x, portion.tensors)
-    dim = neuron_dim(layer)
+    portion, kind = layer.portion, layer.site.layer_kind
+    if not kind.mixes:
+        return kind.run(layer, x, portion.tensors)
+    dim = kind.neuron_dim
     parts = [] if portion.own == [] else [real_part(x, dim, portion.own)]
     inputs = _kept(layer, parts) if portion.keeps else parts[0] if parts else None
     weight = portion.tensors["weight"]
     if inputs is None or not weight.shape[1]:
         # Nothing but the bias is left; the stand-ins in `x` may hold anything.
         dead = dead_weight(layer, x, num_rows=len(weight), kernel=weight.shape[2:])
-        return run(layer, torch.zeros_like(x), {**portion.tensors, **dead})
-    return run(layer, inputs, portion.tensors)
+        return kind.run(layer, torch.zeros_like(x), {**portion.tensors, **dead})
+    return kind.run(layer, inputs, portion.tensors)
 
 
 def _kept(layer: Staged, parts: list[Tensor]) -> Tensor | None:
@@ -78,7 +78,7 @@ def _kept(layer: Staged, parts: list[Tensor]) -> Tensor | None:
     if parts:
         # A copy even of a single part: forward may go on to write into its own tensor.
         before = [] if inputs is None else [inputs]
-        inputs = torch.cat([*before, *parts], neuron_dim(layer))
+        inputs = torch.cat([*before, *parts], layer.site.layer_kind.neuron_dim)
     stage.kept[path] = num_passes + 1, inputs
     return inputs
 

@@ -99,6 +99,7 @@ class Staged(nn.Module):
 
     site: Site
     stage: Stage
+    kernel: tuple[int, ...]
     _shown: Tensors
     _portions: Sequence[Portion]
     _carry: Tensor | None

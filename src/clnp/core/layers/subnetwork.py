@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from clnp.core.structure.surgery import is_mixing, original, plain_layer, with_layers
+from clnp.core.structure.kinds import is_mixing, plain_layer
+from clnp.core.structure.surgery import original, with_layers
 
 from .stage import Tensors
 

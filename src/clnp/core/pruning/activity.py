@@ -19,7 +19,6 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from clnp.core.layers.blocks import neuron_dim
 from clnp.core.layers.body import Body, Inputs, Named
 from clnp.core.layers.stage import Pass, Stage
 from clnp.core.structure.axis import Layout
@@ -112,7 +111,7 @@ class _Meter:
                 f"{self.site.path} is given a single sample, of shape {list(x.shape)}; activity is "
                 "measured over batches: give x[None]"
             )
-        dim = neuron_dim(layer) % x.ndim
+        dim = self.site.layer_kind.neuron_dim % x.ndim
         layout: Layout = stage.frozen if stage.running is Pass.FROZEN else stage.free
         sums = _sums(x, dim)
         self.num_places[stage.running] += x.numel() // x.shape[dim]

@@ -11,7 +11,6 @@ import torch
 from clnp.core.layers.body import Body
 from clnp.core.layers.layer import PrefixLayer
 from clnp.core.layers.stage import Averaging
-from clnp.core.structure.surgery import NORMS
 from clnp.errors import ArgumentError, DivergedError
 
 from .activity import Run, _feed, check_batches
@@ -65,4 +64,4 @@ def average(
 
 def norms_of(body: Body) -> list[PrefixLayer]:
     """The BatchNorm layers."""
-    return [layer for layer in body.layers.values() if isinstance(layer, NORMS)]
+    return [layer for layer in body.layers.values() if layer.site.layer_kind.keeps_statistics]

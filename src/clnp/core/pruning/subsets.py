@@ -13,7 +13,6 @@ from clnp.core.layers.head import Head
 from clnp.core.layers.layer import PrefixLayer
 from clnp.core.layers.stage import Averaging, Tensors
 from clnp.core.structure.axis import STAND_IN, View, as_index, groups_of, positions
-from clnp.core.structure.surgery import CONVOLUTIONS
 from clnp.errors import PruningError, TaskError
 
 from .activity import check_batches
@@ -48,7 +47,7 @@ class Candidates:
             self._batches = list(recalibrate) if norms_of(body) else None
         self._device = body.head.like.device
         self._multiple = aligned or ALIGNED.get(self._device.type, 1)
-        convolutions = (part for part in body.parts.values() if isinstance(part, CONVOLUTIONS))
+        convolutions = (part for part in body.parts.values() if part.kernel)
         self._to_align = set().union(*map(_groups, convolutions))
         self._whole: dict[str, Tensors] = {}
         self._laid_out: dict[str, tuple[tuple[tuple[int, ...], ...], Tensors]] = {}

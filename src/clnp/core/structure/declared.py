@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from clnp.errors import Problem
 
 from .inputs import tensors_in
-from .surgery import CONVOLUTIONS, NORMS, SUPPORTED, is_depthwise, plain_class
+from .kinds import kind_of, known_kind
 
 ROOT = "(model)"
 """How messages call the model itself, whose dotted path is empty."""
@@ -51,9 +51,9 @@ def validate(model: nn.Module) -> Validation:
             runnable = False
         found = [Problem(where, f"{_kind(module)} {what}", do) for what, do in _faults(module)]
         problems.extend(found)
-        if found and (isinstance(module, SUPPORTED) or _is_leaf(module)):
+        if found and (kind_of(module) is not None or _is_leaf(module)):
             refused.append(path)
-        elif isinstance(module, SUPPORTED):
+        elif kind_of(module) is not None:
             layers.append(path)
         for name, tensors in held_tensors(module).items():
             # A layer that is refused for its weights may keep what it makes of them.
@@ -143,7 +143,7 @@ def _faults(module: nn.Module) -> Iterator[tuple[str, str]]:
             f"has a parametrization on {names}",
             "Remove it with torch.nn.utils.parametrize.remove_parametrizations",
         )
-    elif isinstance(module, SUPPORTED):
+    elif kind_of(module) is not None:
         yield from _layer_faults(module)
     elif any(True for _ in module.parameters(recurse=False)):
         yield _weights_fault(module)
@@ -152,7 +152,7 @@ def _faults(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _layer_faults(layer: nn.Module) -> Iterator[tuple[str, str]]:
-    kind = plain_class(layer)
+    kind = known_kind(layer)
     if any(is_lazy(p) for p in layer.parameters(recurse=False)):
         yield "is lazy and not initialised", "Run the model once on an example before"
         return
@@ -168,29 +168,15 @@ def _layer_faults(layer: nn.Module) -> Iterator[tuple[str, str]]:
     own = [name for name in ("forward", "_conv_forward", "__call__") if _overrides(layer, name)]
     if own:
         yield (
-            f"is a {kind.__name__} with a {own[0]} of its own",
-            f"Use torch.nn.{kind.__name__}, and compute the rest around it",
+            f"is a {kind.layer_class.__name__} with a {own[0]} of its own",
+            f"Use torch.nn.{kind.layer_class.__name__}, and compute the rest around it",
         )
-    elif isinstance(layer, CONVOLUTIONS) and layer.groups > 1 and not is_depthwise(layer):
-        yield (
-            f"is a grouped convolution ({layer.in_channels} to {layer.out_channels} channels in "
-            f"{layer.groups} groups)",
-            "Use groups=1, or groups equal to both the input and the output channels",
-        )
-    elif isinstance(layer, NORMS) and layer.running_mean is None:
-        yield (
-            "has track_running_stats=False: an ended task would depend on its batch",
-            "Use track_running_stats=True",
-        )
-    elif isinstance(layer, nn.PReLU) and layer.num_parameters == 1:
-        yield (
-            "has one slope for all neurons, which no task could own",
-            "Use nn.PReLU(num_parameters) with one slope for each neuron, or LeakyReLU",
-        )
+    elif fault := kind.fault(layer):
+        yield fault
 
 
 def _overrides(layer: nn.Module, name: str) -> bool:
-    kind = plain_class(layer)
+    kind = known_kind(layer).layer_class
     if name in layer.__dict__:
         return True
     return getattr(type(layer), name, None) is not getattr(kind, name, None)

@@ -19,11 +19,11 @@ from .axis import Axis, Segment, groups_of
 from .declared import ROOT, Validation, held_tensors, takes_task, validate
 from .graph import Graph, Site
 from .inputs import Inputs, batch_size, imitate, inputs_of, own_random_numbers, tensors_in, two_of
+from .kinds import is_mixing, kind_of, known_kind
 from .layouts import Groups, Mark, Neurons, spell
 from .observe import Moment, Observer, failure_of, observe
 from .purity import Checkpointed, chances, differences
 from .replay import Plan, Replay, agrees, halved, narrow, single
-from .surgery import CONVOLUTIONS, is_depthwise, is_mixing, plain_class
 from .trace import Event, Recorder
 
 
@@ -88,7 +88,8 @@ class _Calls:
     def on_layer(self, moment: Moment, layer: nn.Module) -> Any:
         self.paths.append(moment.path)
         for tensor in tensors_in((moment.args, moment.kwargs))[:1]:
-            if isinstance(layer, CONVOLUTIONS) and tensor.ndim != len(layer.kernel_size) + 2:
+            kind = kind_of(layer)
+            if kind and kind.num_spatial_dims(layer) not in (None, tensor.ndim - 2):
                 self.batched = False
         return moment.run()
 
@@ -153,9 +154,7 @@ class _Search:
         sites = {}
         for path in rows:
             layer = self.model.get_submodule(path)
-            kind = plain_class(layer).__name__
-            kind = f"Depthwise{kind}" if is_depthwise(layer) else kind
-            sites[path] = Site(path, kind, rows[path], columns[path])
+            sites[path] = Site(path, known_kind(layer).name, rows[path], columns[path])
         # Forward may read one on a path that the example did not take.
         constants = [
             name

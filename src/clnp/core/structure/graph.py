@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from clnp.errors import ArgumentError, unknown_name
 
 from .axis import Axis, groups_of
-
-MIXING_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+from .kinds import KINDS, Kind
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Site:
 
     Layers that act on each channel by itself (BatchNorm, depthwise convolution, PReLU) read what
     they make: both are the same axis. The classifier makes no neurons: its `rows` are empty.
-    `kind` is the name of the PyTorch class, with "Depthwise" before that of such a convolution.
+    `kind` is the name of an entry of `KINDS`.
     """
 
     path: str
@@ -30,7 +29,12 @@ class Site:
 
         The axes alone do not tell: in `h + fc(h)` the layer makes the very neurons that it reads.
         """
-        return self.kind in MIXING_KINDS or self.rows != self.columns
+        return self.layer_kind.mixes
+
+    @property
+    def layer_kind(self) -> Kind:
+        """The entry of `KINDS`."""
+        return KINDS[self.kind]
 
 
 @dataclass(frozen=True)

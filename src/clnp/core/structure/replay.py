@@ -17,17 +17,14 @@ from clnp.errors import Problem, first_line
 from .axis import Axis, num_entries, positions
 from .declared import ROOT
 from .inputs import Inputs, imitate, seed, tensors_in
+from .kinds import known_kind, plain_layer
 from .layouts import Mark, Neurons
 from .observe import Moment
-from .surgery import NORMS, is_mixing, plain_layer, with_layers
+from .surgery import with_layers
 from .trace import Event
 
-_SIZES = (
-    "in_features", "out_features", "in_channels", "out_channels", "num_features", "num_parameters",
-)  # fmt: skip
 _OTHER_PATH = "the forward pass takes another path with fewer neurons"
 _STAY = "Let the path depend on the input alone, not on the number of neurons"
-_SLOTS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True)
@@ -79,20 +76,21 @@ def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Modul
     for path in plan.paths:
         layer = model.get_submodule(path)
         made, read = plan.entries(plan.rows[path]), plan.entries(plan.columns[path])
-        mixing = is_mixing(layer)
-        if mixing and not plan.rows[path]:
+        kind = known_kind(layer)
+        if kind.mixes and not plan.rows[path]:
             made = torch.arange(len(layer.weight), device="cpu")  # type: ignore[arg-type]
         smaller = plain_layer(layer, num_outputs=len(made), num_inputs=len(read))
-        for name in _SLOTS:
-            source = getattr(layer, name, None)
-            if isinstance(source, torch.Tensor):
-                part = source if source.ndim == 0 else source[made.to(source.device)]
-                if mixing and name == "weight":
-                    part = part[:, read.to(source.device)]
-                getattr(smaller, name).data.copy_(part)
+        for slot in kind.slots_of(layer):
+            source: torch.Tensor = getattr(layer, slot.name)
+            part = source[made.to(source.device)]
+            if slot.has_columns:
+                part = part[:, read.to(source.device)]
+            getattr(smaller, slot.name).data.copy_(part)
+        if kind.keeps_statistics and layer.num_batches_tracked is not None:
+            smaller.num_batches_tracked.copy_(layer.num_batches_tracked)  # type: ignore[operator,arg-type]
         # Forward may ask a layer for its class and for attributes that a user gave it.
         smaller.__class__ = type(layer)
-        own = {k for k in vars(smaller) if own_sizes or k not in _SIZES}
+        own = {k for k in vars(smaller) if own_sizes or k not in kind.sizes}
         smaller.__dict__.update({k: v for k, v in vars(layer).items() if k not in own})
         layers[path] = smaller
     return with_layers(model, layers)
@@ -215,26 +213,14 @@ def fill(model: nn.Module, plan: Plan) -> None:
         layer = model.get_submodule(path)
         gone = plan.dropped(plan.rows[path])
         unread = plan.dropped(plan.columns[path])
-        for name, spread, middle in _scales(layer):
-            tensor = getattr(layer, name, None)
-            if isinstance(tensor, torch.Tensor):
-                with torch.no_grad():
-                    tensor.uniform_(middle - spread, middle + spread)
-                    tensor[gone.to(tensor.device)] *= 10
-                    if name == "weight" and is_mixing(layer):
-                        tensor.index_fill_(1, unread.to(tensor.device), 0)
-
-
-def _scales(layer: nn.Module) -> list[tuple[str, float, float]]:
-    """For each tensor of a layer, spread and middle of the values that keep signals alive."""
-    if isinstance(layer, NORMS):
-        ones = [("weight", 0.3, 1.0), ("running_var", 0.3, 1.0)]
-        return [*ones, ("bias", 0.3, 0.0), ("running_mean", 0.3, 0.0)]
-    if isinstance(layer, nn.PReLU):
-        return [("weight", 0.1, 0.25)]
-    weight = layer.weight
-    assert isinstance(weight, torch.Tensor)
-    return [("weight", (6 / weight[0].numel()) ** 0.5, 0.0), ("bias", 0.1, 0.0)]
+        for slot in known_kind(layer).slots_of(layer):
+            tensor: torch.Tensor = getattr(layer, slot.name)
+            spread = slot.spread or (6 / tensor[0].numel()) ** 0.5
+            with torch.no_grad():
+                tensor.uniform_(slot.middle - spread, slot.middle + spread)
+                tensor[gone.to(tensor.device)] *= 10
+                if slot.has_columns:
+                    tensor.index_fill_(1, unread.to(tensor.device), 0)
 
 
 def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Plain PyTorch layers of other widths, and copies of a model that hold them.
+"""Copies of a model that hold other layers, and layers with a class of ours in front of theirs.
 
 The model that is given is never touched.
 """
@@ -7,86 +7,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-SUPPORTED = (nn.Linear, *CONVOLUTIONS, *NORMS, nn.PReLU)
-
-
-def plain_class(layer: nn.Module) -> type[nn.Module]:
-    """The PyTorch class that `layer` is an instance of, of those that can be sliced by neuron."""
-    for kind in SUPPORTED:
-        if isinstance(layer, kind):
-            return kind
-    raise TypeError(f"{type(layer).__name__} cannot be sliced by neuron")
-
-
-def is_mixing(layer: nn.Module) -> bool:
-    """Whether the layer computes new neurons from all of its inputs: Linear or full convolution."""
-    return isinstance(layer, nn.Linear) or (
-        isinstance(layer, CONVOLUTIONS) and not is_depthwise(layer)
-    )
-
-
-def is_depthwise(layer: nn.Module) -> bool:
-    """Whether the layer is a convolution with one filter for each channel."""
-    return (
-        isinstance(layer, CONVOLUTIONS)
-        and layer.groups > 1
-        and layer.groups == layer.in_channels == layer.out_channels
-    )
-
-
-def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Module:
-    """An uninitialised layer of `layer`'s PyTorch class and settings, of other widths.
-
-    `num_inputs` counts for Linear and full convolutions only: the others have as many inputs as
-    outputs. Device and dtype are those of `layer.weight`, or of its running mean.
-    """
-    kind: Any = plain_class(layer)
-    like: torch.Tensor = layer.weight if layer.weight is not None else layer.running_mean  # type: ignore[assignment]
-    where: dict[str, Any] = {"device": like.device, "dtype": like.dtype}
-    made: nn.Module
-    if isinstance(layer, nn.Linear):
-        made = _empty(kind, num_inputs, num_outputs, bias=layer.bias is not None, **where)
-    elif isinstance(layer, CONVOLUTIONS):
-        depthwise = is_depthwise(layer)
-        made = _empty(
-            kind,
-            num_outputs if depthwise else num_inputs,
-            num_outputs,
-            kernel_size=layer.kernel_size,
-            stride=layer.stride,
-            padding=layer.padding,
-            dilation=layer.dilation,
-            groups=num_outputs if depthwise else 1,
-            bias=layer.bias is not None,
-            padding_mode=layer.padding_mode,
-            **where,
-        )
-    elif isinstance(layer, NORMS):
-        # Only newer versions of PyTorch know of the word.
-        bias: dict[str, Any] = {"bias": False} if layer.affine and layer.bias is None else {}
-        settings = {"eps": layer.eps, "momentum": layer.momentum, "affine": layer.affine, **bias}
-        made = kind(num_outputs, **settings, **where)
-    else:
-        made = _empty(kind, num_outputs, **where)
-    made.train(layer.training)
-    return made
-
-
-def _empty(kind: Any, *sizes: int, device: Any, dtype: torch.dtype, **options: Any) -> nn.Module:
-    """A layer whose tensors hold anything at all.
-
-    That is `torch.nn.utils.skip_init`, which would import a second's worth of PyTorch for it.
-    """
-    made: nn.Module = kind(*sizes, device="meta", dtype=dtype, **options)
-    for name, parameter in made.named_parameters():
-        empty = torch.empty(parameter.shape, dtype=dtype, device=device)
-        setattr(made, name, nn.Parameter(empty))
-    return made
+from .kinds import known_kind, plain_layer
 
 
 def with_layers(model: nn.Module, layers: Mapping[str, nn.Module]) -> nn.Module:
@@ -124,7 +47,7 @@ def give_back(made: nn.Module) -> list[str]:
     own = {*ours, *vars(made), *made._parameters, *made._buffers}
     given: Mapping[str, Any] = vars(made)["_given"]
     taken = [name for name in given if name in own]
-    taken += sorted((set(dir(kind)) - set(dir(plain_class(made)))) & ours)
+    taken += sorted((set(dir(kind)) - set(dir(known_kind(made).layer_class))) & ours)
     if not taken:
         made.__dict__.update(given)
     return taken

@@ -12,10 +12,10 @@ from clnp.errors import Problem
 from .axis import Axis, Segment, has_input
 from .declared import held_tensors
 from .inputs import imitate, tensors_in
+from .kinds import known_kind
 from .layouts import Groups, Mark, Neurons, Refusal, State, spell
 from .observe import Moment
 from .rules import FORM_ONLY, Call, interpret
-from .surgery import CONVOLUTIONS, is_mixing
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Recorder:
             columns = incoming.axis
         elif incoming is not Mark.UNKNOWN:
             columns = (Segment(None, shape[expected]),)
-        if not is_mixing(layer):
+        if not known_kind(layer).mixes:
             if columns is not None:
                 if has_input(columns):
                     raise Refusal(
@@ -202,22 +202,19 @@ class Recorder:
             self.rows[path] = ()
             return Mark.OUTPUTS
         self.groups.add(path)
-        num_made = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-        assert isinstance(num_made, int)
-        self.rows[path] = (Segment(path, num_made),)
+        self.rows[path] = (Segment(path, len(layer.weight)),)  # type: ignore[arg-type]
         return Neurons(expected, self.rows[path])
 
 
 def _neuron_dim(layer: nn.Module, shape: tuple[int, ...]) -> int:
     """The dimension in which a layer expects its neurons."""
-    if isinstance(layer, nn.Linear):
-        return len(shape) - 1
-    if isinstance(layer, CONVOLUTIONS) and len(shape) != len(layer.kernel_size) + 2:
+    kind = known_kind(layer)
+    if kind.num_spatial_dims(layer) not in (None, len(shape) - 2):
         raise Refusal(
             f"{type(layer).__name__} is called without a batch dimension, on shape {shape}",
             "Give inputs with a batch dimension",
         )
-    return 1
+    return kind.neuron_dim if kind.neuron_dim > 0 else len(shape) + kind.neuron_dim
 
 
 def _to_meta(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,182 @@
+import copy
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from clnp.core.structure.kinds import KINDS, is_mixing, kind_of, known_kind, plain_layer
+
+
+class Scaled(nn.Linear):
+    """A user's own kind of Linear, with a setting."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, scale: float = 2.0) -> None:
+        super().__init__(num_inputs, num_outputs)
+        self.scale = scale
+
+
+def trained_norm(kind: type[nn.Module], channels: int, **settings: object) -> nn.Module:
+    """BatchNorm in evaluation mode with weights and statistics that are not the default ones."""
+    norm = kind(channels, **settings).eval()
+    for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+        if tensor is not None:
+            nn.init.uniform_(tensor, 0.5, 2)
+    return norm
+
+
+LAYERS = [
+    (nn.Linear(3, 4), (2, 3)),
+    (nn.Linear(3, 4, bias=False), (2, 5, 3)),
+    (nn.Conv1d(3, 4, 3, stride=2), (2, 3, 9)),
+    (nn.Conv2d(3, 4, 3, padding=1, dilation=2), (2, 3, 7, 7)),
+    (nn.Conv2d(3, 4, 3, padding="same", bias=False), (2, 3, 7, 7)),
+    (nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode="circular"), (2, 3, 7, 7)),
+    (nn.Conv2d(3, 4, 3, padding="same", padding_mode="reflect"), (2, 3, 7, 7)),
+    (nn.Conv2d(4, 4, 3, groups=4), (2, 4, 7, 7)),
+    (nn.Conv3d(3, 4, 2), (2, 3, 4, 4, 4)),
+    (nn.Conv1d(4, 4, 3, groups=4), (2, 4, 7)),
+    (nn.Conv3d(4, 4, 2, groups=4, bias=False), (2, 4, 3, 3, 3)),
+    (trained_norm(nn.BatchNorm1d, 3), (2, 3)),
+    (trained_norm(nn.BatchNorm2d, 3, eps=0.1), (2, 3, 4, 4)),
+    (trained_norm(nn.BatchNorm3d, 3, affine=False), (2, 3, 2, 2, 2)),
+    (nn.PReLU(3, init=0.1), (2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), LAYERS)
+def test_a_layer_runs_on_given_tensors_as_its_class_does(layer, shape):
+    x = torch.randn(shape)
+    tensors = {slot.name: getattr(layer, slot.name) for slot in known_kind(layer).slots_of(layer)}
+    assert torch.equal(known_kind(layer).run(layer, x, tensors), layer(x))
+
+
+def test_a_depthwise_convolution_runs_on_a_prefix():
+    layer, x = nn.Conv2d(4, 4, 3, groups=4), torch.randn(2, 2, 7, 7)
+    narrow = nn.Conv2d(2, 2, 3, groups=2)
+    tensors = {"weight": layer.weight[:2], "bias": layer.bias[:2]}
+    narrow.load_state_dict(tensors)
+    assert torch.equal(known_kind(layer).run(layer, x, tensors), narrow(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Linear(3, 4), {"weight": True, "bias": False}),
+        (nn.Linear(3, 4, bias=False), {"weight": True}),
+        (nn.Conv2d(4, 4, 3, groups=4), {"weight": False, "bias": False}),
+        (nn.PReLU(3), {"weight": False}),
+        (nn.BatchNorm1d(3, affine=False), {"running_mean": False, "running_var": False}),
+    ],
+)
+def test_slots_are_the_tensors_that_a_layer_has_and_whether_they_have_columns(layer, expected):
+    assert {s.name: s.has_columns for s in known_kind(layer).slots_of(layer)} == expected
+
+
+def test_statistics_are_not_trained_and_a_dead_channel_has_variance_1():
+    slots = {slot.name: slot for slot in KINDS["BatchNorm2d"].slots}
+    assert [name for name, slot in slots.items() if slot.trained] == ["weight", "bias"]
+    assert [slot.dead for slot in slots.values()] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_every_kind_is_tested():
+    assert {known_kind(layer).name for layer, _ in LAYERS} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("layer", "found"),
+    [
+        (nn.Conv2d(4, 8, 1, groups=4), "is a grouped convolution (4 to 8 channels in 4 groups)"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "has track_running_stats=False: "),
+        (nn.PReLU(), "has one slope for all neurons"),
+    ],
+)
+def test_layers_that_cannot_be_sliced_say_why(layer, found):
+    fault = known_kind(layer).fault(layer)
+    assert fault is not None
+    assert fault[0].startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "mixes"),
+    [
+        (nn.Linear(3, 3), "Linear", True),
+        (Scaled(3, 3), "Linear", True),
+        (nn.Conv2d(3, 3, 1), "Conv2d", True),
+        (nn.Conv2d(1, 1, 1), "Conv2d", True),
+        (nn.Conv2d(4, 4, 1, groups=4), "DepthwiseConv2d", False),
+        (nn.Conv2d(4, 4, 1, groups=2), "Conv2d", True),
+        (nn.Conv2d(4, 8, 1, groups=4), "Conv2d", True),
+        (nn.BatchNorm2d(3), "BatchNorm2d", False),
+        (nn.PReLU(3), "PReLU", False),
+    ],
+)
+def test_a_layer_has_the_kind_of_its_class_and_settings(layer, name, mixes):
+    assert known_kind(layer).name == name
+    assert is_mixing(layer) is mixes
+
+
+def test_a_layer_that_is_not_in_the_table_has_no_kind():
+    assert kind_of(nn.LayerNorm(3)) is None
+    assert not is_mixing(nn.ReLU())
+    with pytest.raises(TypeError, match="LayerNorm cannot be sliced by neuron"):
+        known_kind(nn.LayerNorm(3))
+
+
+def settings(layer: nn.Module) -> str:
+    return f"{type(layer).__name__}({layer.extra_repr()})"
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Linear(4, 6), nn.Linear(3, 5)),
+        (nn.Linear(4, 6, bias=False), nn.Linear(3, 5, bias=False)),
+        (Scaled(4, 6), nn.Linear(3, 5)),
+        (nn.Conv1d(4, 6, 3, dilation=2), nn.Conv1d(3, 5, 3, dilation=2)),
+        (
+            nn.Conv2d(4, 6, (3, 1), stride=2, padding=1, bias=False, padding_mode="circular"),
+            nn.Conv2d(3, 5, (3, 1), stride=2, padding=1, bias=False, padding_mode="circular"),
+        ),
+        (nn.Conv2d(4, 6, 3, padding="same"), nn.Conv2d(3, 5, 3, padding="same")),
+        (nn.Conv3d(4, 6, 2), nn.Conv3d(3, 5, 2)),
+        (nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(5, 5, 3, groups=5)),
+        (nn.BatchNorm1d(6, eps=0.1, momentum=None), nn.BatchNorm1d(5, eps=0.1, momentum=None)),
+        (nn.BatchNorm2d(6, affine=False), nn.BatchNorm2d(5, affine=False)),
+        (nn.BatchNorm3d(6), nn.BatchNorm3d(5)),
+        (nn.PReLU(6), nn.PReLU(5)),
+    ],
+)
+def test_a_plain_layer_has_the_settings_and_other_widths(layer, expected):
+    made = plain_layer(layer, num_outputs=5, num_inputs=3)
+    assert type(made) is type(expected)
+    assert settings(made) == settings(expected)
+    assert {n: t.shape for n, t in made.state_dict().items()} == {
+        n: t.shape for n, t in expected.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 6), nn.BatchNorm1d(6, affine=False)])
+def test_a_plain_layer_has_mode_and_dtype_of_the_layer(layer):
+    layer = copy.deepcopy(layer).double().eval()
+    made = plain_layer(layer, num_outputs=5, num_inputs=3)
+    assert not made.training
+    floats = [t for t in made.state_dict().values() if t.is_floating_point()]
+    assert {t.dtype for t in floats} == {torch.float64}
+
+
+def test_a_plain_layer_draws_no_random_numbers():
+    layer = nn.Linear(4, 6)
+    before = torch.get_rng_state()
+    plain_layer(layer, num_outputs=5, num_inputs=3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.skipif(
+    "bias" not in inspect.signature(nn.BatchNorm2d).parameters, reason="needs a newer PyTorch"
+)
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_norm_without_a_bias_stays_without(affine):
+    made = plain_layer(nn.BatchNorm2d(6, affine=affine, bias=False), num_outputs=3, num_inputs=3)
+    assert made.bias is None
+    assert (made.weight is not None) == affine
