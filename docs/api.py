@@ -4,6 +4,7 @@ python docs/api.py
 """
 
 import inspect
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,21 @@ All that `import clnp` offers, in one line each; the docstring of each says more
 """
 SECTIONS = {
     "The network": (
-        "For a training loop of your own: [your own loop](your-own-loop.md).",
+        "For [a training loop of your own](your-own-loop.md).",
         [
             "ContinualNet",
-            "inspect",
+            "discover",
+            "save",
+            "load",
             "Graph",
             "Activity",
             "PruningPlan",
             "Capacity",
-            "Ledger",
-            "forecast",
             "Forecast",
-            "Certificate",
-            "OpenState",
-            "attached",
+            "core.Certificate",
+            "core.Ledger",
+            "core.OpenState",
+            "storage.attached",
         ],
     ),
     "Learning a task": (
@@ -43,51 +45,34 @@ SECTIONS = {
             "LearnerConfig",
             "Training",
             "FineTuning",
-            "TaskSettings",
+            "learner.TaskSettings",
             "Task",
             "Objective",
             "TaskReport",
         ],
     ),
     "Runs": (
-        "[The same from Python](quickstart.md#the-same-from-python), [tracking](tracking.md), "
-        "[reports](report.md), [other methods](comparing.md).",
-        [
-            "Experiment",
-            "Lines",
-            "verify",
-            "write_report",
-            "export",
-            "Tracker",
-            "TrackedRun",
-            "TensorBoard",
-            "MLflow",
-            "WeightsAndBiases",
-            "baselines",
-        ],
+        "[From Python](quickstart.md#the-same-from-python), [tracking](tracking.md), "
+        "[reports](report.md).",
+        ["Experiment", "verify", "write_report", "export", "terminal.Lines"],
     ),
-    "Networks": ("Those of the paper.", ["MLP", "NarrowCNN", "WideCNN"]),
+    "Methods": (
+        "Other methods on the same tasks, and [one of your own](comparing.md).",
+        [f"methods.{name}" for name in clnp.methods.__all__],
+    ),
+    "Trackers": (
+        "[Tracking](tracking.md) a run.",
+        [f"trackers.{name}" for name in sorted(clnp.trackers.__all__)],
+    ),
+    "Networks": ("Those of the paper.", ["models.MLP", "models.NarrowCNN", "models.WideCNN"]),
     "Errors": (
         "All but `Problem` are a `ClnpError`, and also the built-in one in brackets.",
-        [
-            "ClnpError",
-            "ArgumentError",
-            "CapacityError",
-            "CheckpointError",
-            "DataError",
-            "DivergedError",
-            "ExportError",
-            "ForgettingError",
-            "GraphError",
-            "Problem",
-            "PruningError",
-            "RecipeError",
-            "RunError",
-            "StoppedError",
-            "TaskError",
-        ],
+        sorted(
+            f"errors.{name}"
+            for name, thing in vars(clnp.errors).items()
+            if isinstance(thing, type) and thing.__module__ == "clnp.errors"
+        ),
     ),
-    "Version": ("", ["__version__"]),
 }
 """Sections of the page: what stands above the table, and the names in it."""
 WITH_METHODS = ("ContinualNet", "Learner", "Experiment")
@@ -102,20 +87,26 @@ def first_line(thing: Any) -> str:
 
 def meaning(name: str) -> str:
     """What a public name is, in a line."""
-    thing = getattr(clnp, name)
-    if isinstance(thing, str):  # The version, which has no docstring.
-        return "The version of the package."
+    thing = named(name)
     line = first_line(thing)
-    if inspect.isclass(thing) and issubclass(thing, clnp.ClnpError):
+    if inspect.isclass(thing) and issubclass(thing, clnp.errors.ClnpError):
         own = [base.__name__ for base in thing.__bases__ if base.__module__ == "builtins"]
-        line += f" (`{', '.join(own)}`)" if own and thing is not clnp.ClnpError else ""
+        line += f" (`{', '.join(own)}`)" if own and thing is not clnp.errors.ClnpError else ""
     return line
+
+
+def named(name: str) -> Any:
+    """Return the thing of that name, `learner.TaskSettings` for example."""
+    room, _, last = name.rpartition(".")
+    where = (
+        getattr(clnp, room) if room in clnp.__all__ else import_module(f"clnp.{room}".strip("."))
+    )
+    return getattr(where, last)
 
 
 def source(name: str) -> str:
     """The file that the name is in, from docs/."""
-    file = clnp._HOMES.get(name, f"{name}/__init__").replace(".", "/")
-    return f"../src/clnp/{file}.py"
+    return f"../src/{named(name).__module__.replace('.', '/')}.py"
 
 
 def methods(kind: type) -> dict[str, Any]:

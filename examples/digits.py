@@ -1,8 +1,8 @@
-"""Three tasks on scikit-learn's handwritten digits, one network, nothing forgotten.
+"""Learn three tasks of scikit-learn's handwritten digits in one network and forget none of them.
 
     python examples/digits.py
 
-The loop below is all there is: everything that clnp does goes through `ContinualNet`.
+The loop is in `learn`. Everything that clnp does goes through `ContinualNet`.
 """
 
 import torch
@@ -16,9 +16,9 @@ TASKS = {"0 to 3": (0, 1, 2, 3), "4 to 6": (4, 5, 6), "7 to 9": (7, 8, 9)}
 
 
 def split(classes: tuple[int, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Training, validation and test images of some classes, with labels that count from 0."""
+    """Return training, validation and test images of some classes, with labels from 0."""
     images, digits = load_digits(return_X_y=True)
-    chosen = [place for place, digit in enumerate(digits) if digit in classes]
+    chosen = [index for index, digit in enumerate(digits) if digit in classes]
     x = torch.tensor(images[chosen] / 16, dtype=torch.float32)
     y = torch.tensor([classes.index(digit) for digit in digits[chosen]])
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -67,7 +67,7 @@ def main() -> None:
         print(f"{name:10}{before:9.1f} %{after:8.1f} %   {same}")
     print(f"\n{net.capacity()}")
     net.verify()
-    print(f"\nverified: the {len(net.tasks)} tasks read exactly what they read when they ended")
+    print(f"\nverified: the {len(net.tasks)} tasks read the same weights as when they ended")
     small = net.subnetwork("0 to 3")
     num_parameters = sum(parameter.numel() for parameter in small.parameters())
     print(f'net.subnetwork("0 to 3") is a plain module with {num_parameters} parameters:\n{small}')

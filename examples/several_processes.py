@@ -1,10 +1,10 @@
-"""Two tasks trained by several processes at once, each on its share of every batch.
+"""Train two tasks in several processes, each on its share of every batch.
 
     torchrun --nproc-per-node 2 examples/several_processes.py
 
-On GPUs if there are as many as processes, on the CPU otherwise. All processes must freeze the same
-neurons with the same statistics of BatchNorm: the plan is that of the first process, and so are the
-statistics, which each process has of its own shares.
+It uses GPUs if there is one for each process, and the CPU otherwise. All processes must freeze the
+same neurons with the same BatchNorm statistics. Each process makes its own, from its own shares, so
+the first one broadcasts its plan and its statistics.
 """
 
 import os
@@ -26,7 +26,7 @@ TASKS = {"0 to 4": range(5), "5 to 9": range(5, 10)}
 
 def digits(classes: range, device: torch.device) -> tuple[Tensor, Tensor]:
     images, labels = load_digits(return_X_y=True)
-    chosen = [place for place, label in enumerate(labels) if label in classes]
+    chosen = [index for index, label in enumerate(labels) if label in classes]
     x = torch.tensor(images[chosen] / 16, dtype=torch.float32, device=device).view(-1, 1, 8, 8)
     return x, torch.tensor(labels[chosen] - classes.start, device=device)
 
@@ -42,8 +42,8 @@ def model() -> nn.Module:
 def learn(net: clnp.ContinualNet, name: str, x: Tensor, y: Tensor) -> None:
     held_out = len(x) // 5
     net.begin_task(name)
-    # After begin_task, which has made new Parameters, the same in all processes by the same seed.
-    # Once a layer is full, free neurons in front of it are not read and have no gradient.
+    # After begin_task, which makes new Parameters: the same in all processes, by the same seed.
+    # Once a layer is full, nothing reads the free neurons in front of it: they have no gradient.
     is_full = any(free == 0 for free in net.capacity().free.values())
     shared = DistributedDataParallel(net, find_unused_parameters=is_full)
     optimizer = torch.optim.Adam(shared.parameters(), lr=3e-3)
@@ -79,11 +79,11 @@ def learn(net: clnp.ContinualNet, name: str, x: Tensor, y: Tensor) -> None:
 def main() -> None:
     if "LOCAL_RANK" not in os.environ:
         sys.exit(
-            "start it with torchrun: torchrun --nproc-per-node 2 examples/several_processes.py"
+            "Start it with torchrun: torchrun --nproc-per-node 2 examples/several_processes.py"
         )
-    place = int(os.environ["LOCAL_RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-    device = torch.device("cuda", place) if on_gpu else torch.device("cpu")
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     dist.init_process_group("nccl" if on_gpu else "gloo")
     torch.manual_seed(0)
     net = clnp.ContinualNet(model().to(device), torch.zeros(2, 1, 8, 8, device=device))
@@ -101,7 +101,7 @@ def main() -> None:
         assert len({digest for _, digest in found}) == 1
     if dist.get_rank() == 0:
         print("all processes have the same network, and nothing was forgotten")
-    dist.barrier()  # Nobody leaves while another one still listens.
+    dist.barrier()  # No process may exit while another still communicates.
     dist.destroy_process_group()
 
 

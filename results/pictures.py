@@ -1,4 +1,4 @@
-"""Makes the pictures of results in README.md and docs/, and a report for each recipe.
+"""Make the pictures of results in README.md and docs/, and a report for each recipe.
 
     python results/pictures.py [--reports DIR]
 
@@ -18,15 +18,15 @@ from clnp.studies.series import SERIES
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"
 SHOWN = {
-    "permuted-mnist": ("growth",),
-    "split-cifar-narrow-best": ("growth",),
-    "split-cifar-wide": ("accuracy", "capacity", "growth"),
+    "permuted-mnist": ("reuse",),
+    "split-cifar-narrow-best": ("reuse",),
+    "split-cifar-wide": ("accuracy", "capacity", "reuse"),
 }
 """The figures of each recipe that README and docs show."""
 
 
 def restore(recipe: str, place: Path) -> None:
-    """Lay out a series as it was, as far as its results tell."""
+    """Write the directory of a series again, as far as its results have it."""
     records = [json.loads(path.read_text()) for path in sorted((HERE / recipe).glob("seed*.json"))]
     seeds = [record["result"]["seed"] for record in records]
     place.mkdir(parents=True)

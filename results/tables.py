@@ -1,4 +1,4 @@
-"""Makes the tables of results in README.md and docs/, between their marks.
+"""Make the tables of results in README.md and docs/, between their marks.
 
     python results/tables.py
 

@@ -65,7 +65,7 @@ _RENAMED = {
     "Ledger": "clnp.core.Ledger",
     "Lines": "clnp.terminal.Lines",
     "OpenState": "clnp.core.OpenState",
-    "TaskSettings": "clnp.training.config.TaskSettings",
+    "TaskSettings": "clnp.learner.TaskSettings",
     **{name: f"clnp.models.{name}" for name in ("MLP", "NarrowCNN", "WideCNN")},
     **{
         name: f"clnp.trackers.{name}"

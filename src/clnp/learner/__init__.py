@@ -1,1 +1,5 @@
 """Algorithm 1 of the paper for one task: the grid, the margin, the sparsest candidate."""
+
+from clnp.training.config import TaskSettings
+
+__all__ = ["TaskSettings"]

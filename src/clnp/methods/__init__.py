@@ -3,6 +3,9 @@
 A baseline is one file with its formula at the top, and one entry in `registry`.
 """
 
+from clnp.training.fit import StepRule
+
+from .dense import DenseNet
 from .ewc import EWC
 from .hat import HAT
 from .joint import Joint
@@ -16,11 +19,13 @@ __all__ = [
     "EWC",
     "HAT",
     "SI",
+    "DenseNet",
     "Finetune",
     "Joint",
     "PackNet",
     "Retraining",
     "Single",
+    "StepRule",
     "Strategy",
     "Superposition",
 ]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from clnp.core.forecast import full_told
 from clnp.training.events import Event, guess_told
 
 LINE_SECONDS = 10.0
@@ -250,6 +249,8 @@ def described(event: Event, plan: Mapping[str, Any]) -> str | None:
         test = "" if event["test_score"] is None else f", test {float(event['test_score']):.2f}"
         new = ", ".join(f"{group} {count}" for group, count in event["new"].items())
         neurons = f"; new neurons {new}" if new else ""
+        from clnp.core.forecast import full_told  # Loads PyTorch, which is there by now.
+
         full = full_told(event.get("full", ()))
         guess = guess_told(float(event["score"]), event.get("guess"))
         score = f"validation {float(event['score']):.2f}{test}{guess}"
