@@ -1,0 +1,157 @@
+"""Frozen dataclasses as plain data for JSON, and back from files that may be old or damaged."""
+
+import dataclasses
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union
+
+Tree = Mapping[str, object]
+"""Nested settings as JSON has them."""
+T = TypeVar("T")
+
+_LARGEST = 2**53
+"""Above it, JSON readers disagree about integers."""
+
+
+class UnreadableError(ValueError):
+    """Raised if data does not hold what a record needs."""
+
+
+def omitted(default: Any = None) -> Any:
+    """Return a dataclass field that is not written while it has its default."""
+    return dataclasses.field(default=default, metadata={"omitted": True})
+
+
+def to_plain(value: Any) -> Any:
+    """Return the value with dataclasses and mappings as dicts, and tuples as lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: to_plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if not (field.metadata.get("omitted") and getattr(value, field.name) == field.default)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return the value as JSON that every reader accepts: numbers that are not finite are text."""
+
+    def finite(part: Any) -> Any:
+        if isinstance(part, float) and not math.isfinite(part):
+            return str(part)
+        if isinstance(part, dict):
+            return {key: finite(item) for key, item in part.items()}
+        return [finite(item) for item in part] if isinstance(part, list) else part
+
+    return json.dumps(finite(to_plain(value)), indent=indent, allow_nan=False)
+
+
+def read(kind: type[T], data: object) -> T:
+    """Return a record of this dataclass from plain data.
+
+    Reading is lenient: unknown keys are ignored, and a field whose value is missing or damaged has
+    its default. In a list or mapping, damaged items are left out.
+
+    Raises:
+        UnreadableError: If the data is not a mapping, or a field without a default is missing or
+            damaged.
+    """
+    found: T = _read(kind, data)
+    return found
+
+
+@functools.cache
+def _fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
+    """Return the type of each field, and whether it must be there."""
+    hints = typing.get_type_hints(kind)
+    missing = dataclasses.MISSING
+    return {
+        field.name: (
+            hints[field.name],
+            field.default is missing and field.default_factory is missing,
+        )
+        for field in dataclasses.fields(kind)
+    }
+
+
+def _read(hint: Any, value: Any) -> Any:
+    if hint is Any or hint is object:
+        return value
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _read_union(args, value)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UnreadableError(f"{value!r} is not a list")
+        return tuple(item for _, item in _readable(args[0], enumerate(value)))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise UnreadableError(f"{value!r} is not a mapping")
+        return {str(key): item for key, item in _readable(args[1], value.items())}
+    if dataclasses.is_dataclass(hint):
+        return _read_record(hint, value)
+    return _read_scalar(hint, value)
+
+
+def _read_union(args: tuple[Any, ...], value: Any) -> Any:
+    if value is None and types.NoneType in args:
+        return None
+    for arg in args:
+        if arg is not types.NoneType:
+            try:
+                return _read(arg, value)
+            except UnreadableError:
+                continue
+    if types.NoneType in args:
+        return None
+    raise UnreadableError(f"{value!r} is of another type")
+
+
+def _readable(hint: Any, items: Any) -> Any:
+    for key, item in items:
+        try:
+            yield key, _read(hint, item)
+        except UnreadableError:
+            continue
+
+
+def _read_record(kind: Any, data: Any) -> Any:
+    if not isinstance(data, Mapping):
+        raise UnreadableError(f"{data!r} is not a mapping")
+    values = {}
+    for name, (hint, required) in _fields(kind).items():
+        if name not in data and not required:
+            continue
+        try:
+            values[name] = _read(hint, data.get(name))
+        except UnreadableError as error:
+            if required:
+                raise UnreadableError(f"{name}: {error}") from error
+    return kind(**values)
+
+
+def _read_scalar(kind: Any, value: Any) -> Any:
+    if kind is bool or kind is str:
+        if not isinstance(value, kind):
+            raise UnreadableError(f"{value!r} is not a {kind.__name__}")
+        return value
+    if kind is int and type(value) is int:
+        return value
+    # JSON has no other way to write nan and inf than as text.
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise UnreadableError(f"{value!r} is not a number")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError) as error:
+        raise UnreadableError(f"{value!r} is not a number") from error
+    if kind is float:
+        return number
+    if not (math.isfinite(number) and abs(number) < _LARGEST):
+        raise UnreadableError(f"{value!r} is not an integer")
+    return int(number)
