@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,10 +25,9 @@ def find_device(name: str | None) -> torch.device:
     return torch.device("cuda", 0) if name == "cuda" else device
 
 
-def use_threads(device: torch.device, before: Mapping[str, Any]) -> None:
-    """Use as many threads as the run did: another number adds up in another order."""
-    num_threads = before.get("num_threads")
-    if device.type == "cpu" and type(num_threads) is int and 1 <= num_threads <= 1024:
+def use_threads(device: torch.device, num_threads: int | None) -> None:
+    """Use as many threads as the run did before: another number adds in another order."""
+    if device.type == "cpu" and num_threads is not None and 1 <= num_threads <= 1024:
         torch.set_num_threads(num_threads)
 
 

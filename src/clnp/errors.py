@@ -19,7 +19,6 @@ ClnpError
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 FAILURE, USER_ERROR, STOPPED = 1, 2, 130
 """Exit codes: something failed, it cannot be done as it was asked for, a signal stopped it."""
@@ -151,11 +150,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def failure(error: BaseException) -> dict[str, Any]:
-    """What an event says of it: the reason, and whether a run can go on once that is mended."""
-    if isinstance(error, ClnpError):  # Data, files and disks can be.
-        return {"reason": str(error), "mendable": isinstance(error, RunError | DataError)}
+def failure(error: BaseException) -> tuple[str, bool]:
+    """Return why an error ended a run, and whether the run can be resumed once that is fixed."""
+    if isinstance(error, ClnpError):  # Data, files and disks can be fixed.
+        return str(error), isinstance(error, RunError | DataError)
     if is_out_of_memory(error):
-        return {"reason": OUT_OF_MEMORY, "mendable": True}
-    told = f": {first_line(error)}" if str(error) else ""
-    return {"reason": f"{type(error).__name__}{told}", "mendable": True}
+        return OUT_OF_MEMORY, True
+    reason = f": {first_line(error)}" if str(error) else ""
+    return f"{type(error).__name__}{reason}", True

@@ -225,6 +225,25 @@ class RunResult:
 
 
 @dataclass(frozen=True)
+class RunState:
+    """What the checkpoint of a run holds beside the network and the state of the method.
+
+    `began` is the second of the run, and `told` the length of its log, when the open task started.
+    """
+
+    num_event_bytes: int = 0
+    seconds: float = 0.0
+    experiment: RunConfig = field(default_factory=RunConfig)
+    done: tuple[TaskRecord, ...] = ()
+    scores: tuple[tuple[float | None, ...], ...] = ()
+    task_seconds: tuple[float, ...] = ()
+    began: float = 0.0
+    told: int = 0
+    full: str | None = None
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class SeriesConfig:
     """Several runs of one recipe that differ in their seed."""
 

@@ -22,8 +22,16 @@ from clnp.core.net import ContinualNet
 from clnp.core.penalty import alpha_by_layer
 from clnp.core.record import OpenState
 from clnp.errors import ArgumentError, DivergedError, TaskError
+from clnp.records import (
+    CandidateChosen,
+    CandidatePruned,
+    CandidateTrained,
+    EpochEnded,
+    Event,
+    RoundEnded,
+    TaskEnded,
+)
 from clnp.training.config import LearnerConfig, Training
-from clnp.training.events import Event
 from clnp.training.fit import Epoch, Fit, evaluate, l1_rule
 from clnp.training.optimizer import check_optimizer
 from clnp.training.rng import derive, isolated, seed_all
@@ -149,8 +157,8 @@ class Learner:
             done = self._trained(appraisal, progress, trainings[first : first + num])
             for number, candidate in enumerate(done, first):
                 progress.trained.append(candidate)
-                told = {key: value for key, value in vars(candidate).items() if key != "state"}
-                self.on_event({"event": "candidate", "task": name, "candidate": number, **told})
+                fields = {key: value for key, value in vars(candidate).items() if key != "state"}
+                self.on_event(CandidateTrained(task=name, candidate=number, **fields))
             progress.let_go(below=appraisal.margin)
             # Not before: a part of those that were trained together cannot be saved.
             self.on_progress(progress)
@@ -184,9 +192,11 @@ class Learner:
             progress.fit = None
             return [candidate]
 
-        def tell(place: int, epoch: Epoch) -> None:
-            where = {"candidate": first + place, "num_epochs": trainings[place].epochs}
-            self.on_event({"event": "epoch", "task": name, **where, **vars(epoch)})
+        def log(index: int, epoch: Epoch) -> None:
+            num_epochs = trainings[index].epochs
+            self.on_event(
+                EpochEnded(task=name, candidate=first + index, num_epochs=num_epochs, **vars(epoch))
+            )
 
         return train_at_once(
             self.net,
@@ -196,21 +206,38 @@ class Learner:
             seeds=seeds,
             begin=lambda net, seed: self._open(net, data, seed),
             judge=appraisal.unpruned,
-            on_epoch=tell,
+            on_epoch=log,
             on_round=lambda: self.on_progress(progress),
         )
 
     def _fit(
-        self, data: TaskData, progress: Progress, training: Training, *, seed: int, **where: int
+        self,
+        data: TaskData,
+        progress: Progress,
+        training: Training,
+        *,
+        seed: int,
+        candidate: int | None = None,
+        round: int | None = None,
     ) -> None:
-        """Train in the open task, from where it broke off if it did; `where` marks its epochs."""
+        """Train a candidate, or a round of fine-tuning, in the open task; resume it if possible."""
         rule = l1_rule(self.net, training.alpha)
         progress.fit = fit = Fit(self.net, data, training, seed=seed, rule=rule)
         if progress.resumed is not None:
             fit.restore(progress.resumed)
             progress.resumed = None
-        where["num_epochs"] = training.epochs
-        fit.run(lambda epoch: self._tell(progress, "epoch", data.task.name, **where, **vars(epoch)))
+        fit.run(
+            lambda epoch: self._log(
+                progress,
+                EpochEnded(
+                    task=data.task.name,
+                    candidate=candidate,
+                    round=round,
+                    num_epochs=training.epochs,
+                    **vars(epoch),
+                ),
+            )
+        )
 
     def candidates(self, task: str) -> list[Training]:
         """What the task is tried with: its own grid, the common one, or the one that is kept."""
@@ -240,7 +267,7 @@ class Learner:
             }
             choices.append(Choice(number, plan, free_fraction(left, self.net.ledger.sizes)))
             self.net.abandon_task()
-            self._tell(progress, "pruning", name, candidate=number, plan=plan.to_json())
+            self._log(progress, CandidatePruned(task=name, candidate=number, plan=plan))
         chosen = max(choices, key=lambda c: (c.free_fraction, scores[c.candidate], -c.candidate))
         progress.winner, progress.plans = chosen.candidate, [chosen.plan]
         winner = progress.trained[chosen.candidate]
@@ -249,7 +276,8 @@ class Learner:
         progress.let_go()
         self.net.prune(chosen.plan)
         appraisal.recalibrate(best)
-        self._tell(progress, "chosen", name, candidate=chosen.candidate, kept=chosen.plan.kept)
+        chosen_event = CandidateChosen(task=name, candidate=chosen.candidate, kept=chosen.plan.kept)
+        self._log(progress, chosen_event)
 
     def _reopen(self, data: TaskData, state: OpenState) -> None:
         self._open(self.net, data, 0)
@@ -298,7 +326,8 @@ class Learner:
             else:
                 progress.round += 1
             kept = not progress.left_margin
-            self._tell(progress, "round", data.task.name, round=number, score=score, kept=kept)
+            ended = RoundEnded(task=data.task.name, round=number, score=score, kept=kept)
+            self._log(progress, ended)
         return progress.round
 
     def _end(
@@ -338,11 +367,18 @@ class Learner:
             guess=appraisal.guess(),
         )
         new = {group: net.capacity().of(name, group).new for group in net.ledger.sizes}
-        scores = {"score": report.score, "test_score": test_score, "guess": report.guess}
-        room = {"new": new, "full": list(report.full)}
-        self.on_event({"event": "task", "task": name, **room, **scores})
+        self.on_event(
+            TaskEnded(
+                task=name,
+                new=new,
+                full=report.full,
+                score=report.score,
+                test_score=test_score,
+                guess=report.guess,
+            )
+        )
         return report
 
-    def _tell(self, progress: Progress, event: str, task: str, **details: Any) -> None:
-        self.on_event({"event": event, "task": task, **details})
+    def _log(self, progress: Progress, event: Event) -> None:
+        self.on_event(event)
         self.on_progress(progress)

@@ -10,9 +10,9 @@ from clnp.core.net import ContinualNet
 from clnp.core.pruning.thresholds import PruningPlan
 from clnp.core.record import OpenState
 from clnp.errors import DivergedError
+from clnp.records import guess_note
 from clnp.text import duration
 from clnp.training.config import Alpha
-from clnp.training.events import guess_told
 from clnp.training.fit import Fit
 
 
@@ -157,7 +157,7 @@ class TaskReport:
         test = "" if self.test_score is None else f", test {self.test_score:.2f}"
         return (
             f"learnt {self.task}: validation {self.score:.2f}{test}"
-            f"{guess_told(self.score, self.guess)}, best unpruned "
+            f"{guess_note(self.score, self.guess)}, best unpruned "
             f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
             f"pruning: {self.plans[-1]}{full_told(self.full)}; {duration(self.seconds)}"
         )

@@ -22,6 +22,7 @@ from clnp.core.record import OpenState
 from clnp.core.structure.kinds import known_kind, plain_layer
 from clnp.core.structure.surgery import with_layers
 from clnp.errors import ArgumentError
+from clnp.records import NetworkRecord, TaskEnded, TaskRecord
 from clnp.training.batches import RESIDENT_BYTES, Batches
 from clnp.training.config import Training
 from clnp.training.fit import StepRule
@@ -31,7 +32,7 @@ from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task
 
 from .method import Setting
-from .runner import NO_NEURONS, WholeNetwork, of_this_model, outcome, scores
+from .runner import WholeNetwork, of_this_model, outcome, scores
 
 
 @dataclass(frozen=True)
@@ -245,7 +246,7 @@ class JointMethod(WholeNetwork):
         """Whether the task has been learnt: none has, before the last one came."""
         return self.finished
 
-    def learn(self, task: Task) -> dict[str, Any]:
+    def learn(self, task: Task) -> TaskRecord:
         """Nothing, unless it is the last task: then learn all of them."""
         found: dict[str, float | None] = {"score": None, "test_score": None}
         best, num_epochs = None, 0
@@ -254,7 +255,7 @@ class JointMethod(WholeNetwork):
                 best, num_epochs = self._learn_all()
                 self.finished = True
                 found = scores(self.predict, self.setting.load(task, self.device))
-        self.setting.on_event({"event": "task", "task": task.name, "new": {}, **found})
+        self.setting.on_event(TaskEnded(task=task.name, **found))
         return outcome(task, self.training, num_epochs=num_epochs, best=best, **found)
 
     def _learn_all(self) -> tuple[float, int]:
@@ -277,15 +278,12 @@ class JointMethod(WholeNetwork):
         """The outputs of a task."""
         return self.run(inputs, [each.name for each in self.setting.tasks].index(task))
 
-    def figures(self) -> dict[str, Any]:
-        """What a result says about the network: it is stored, and nothing beside it."""
+    def figures(self) -> NetworkRecord:
+        """Return the bytes that are stored."""
         total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
         own = sum(parameter.nbytes for parameter in self.net.heads.parameters())
         heads = 0 if self.net.heads.cut else own
-        return {
-            **NO_NEURONS,
-            "stored_bytes": {"network": total - heads, "heads": heads},
-        }
+        return NetworkRecord(stored_bytes={"network": total - heads, "heads": heads})
 
     def state(self) -> dict[str, Any]:
         """All of it; `progress` is None unless it is training."""

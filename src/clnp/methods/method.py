@@ -1,7 +1,7 @@
 """What a method of continual learning is, to a run; and what a baseline adds to training."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from clnp.records import OURS, EpochEnded, Event, NetworkRecord, RunConfig, RunResult, TaskRecord
 from clnp.training.config import LearnerConfig, Training
-from clnp.training.events import Event
 from clnp.training.fit import Epoch, StepRule
 from clnp.training.task import Task, TaskData, load_task
 
@@ -37,16 +37,23 @@ class Setting:
         """The task's data, with the same samples held out whatever the method."""
         return load_task(task, device, self.config, seed=self.seed)
 
-    def tell_epoch(
+    def log_epoch(
         self, task: Task, epoch: Epoch, *, num_epochs: int, round: int | None = None
     ) -> None:
         """Tell of an epoch of a task that has one candidate, after which it could be saved.
 
         `round` is the number of a round of fine-tuning, if it is of one.
         """
-        where = {"candidate": 0} if round is None else {"round": round}
-        where["num_epochs"] = num_epochs
-        self.on_event({"event": "epoch", "task": task.name, **where, **vars(epoch)})
+        candidate = 0 if round is None else None
+        self.on_event(
+            EpochEnded(
+                task=task.name,
+                candidate=candidate,
+                round=round,
+                num_epochs=num_epochs,
+                **vars(epoch),
+            )
+        )
         self.on_progress()
 
 
@@ -72,14 +79,14 @@ class Method(Protocol):
     def epochs_before(self, number: int) -> int:
         """The epochs of all tasks before that number, if none of them stops early."""
 
-    def learn(self, task: Task) -> dict[str, Any]:
-        """Learn the task, from where it broke off; what a result says about it."""
+    def learn(self, task: Task) -> TaskRecord:
+        """Learn the task, or resume it, and return its record."""
 
     def predict(self, inputs: Tensor, task: str) -> Any:
         """The outputs of a task that has been learnt."""
 
-    def figures(self) -> dict[str, Any]:
-        """What a result says about the network."""
+    def figures(self) -> NetworkRecord:
+        """Return the figures of the network."""
 
     def verify(self) -> None:
         """Raise an error if something is not as the method promises."""
@@ -91,17 +98,9 @@ class Method(Protocol):
         """Write the network to a file, and with it what is attached."""
 
 
-OURS = "clnp"
-
-
-def method_of(record: Mapping[str, Any]) -> str:
-    """The method that the config or the result of a run names; ours, if it names none."""
-    return str(record.get("method", OURS))
-
-
-def is_ours(record: Mapping[str, Any]) -> bool:
-    """Whether the config or the result is that of a run by neural pruning."""
-    return method_of(record) == OURS
+def is_ours(record: RunConfig | RunResult) -> bool:
+    """Whether the config or the result is that of a run of neural pruning."""
+    return record.method == OURS
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Continual learning by neural pruning, as a run carries it out."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,13 @@ from torch import Tensor
 from clnp.core.net import ContinualNet
 from clnp.learner.learner import Learner
 from clnp.learner.progress import Progress, TaskReport
+from clnp.records import (
+    CandidateRecord,
+    CapacityRecord,
+    NetworkRecord,
+    PruningRecord,
+    TaskRecord,
+)
 from clnp.storage import checkpoint
 from clnp.training.objective import objective_named
 from clnp.training.task import Task
@@ -79,8 +86,8 @@ class NeuralPruning:
             total += (1 if kept else len(config.of(name).candidates())) * self.num_epochs(name)
         return total
 
-    def learn(self, task: Task) -> dict[str, Any]:
-        """Learn the task, from where it broke off; what a result says about it."""
+    def learn(self, task: Task) -> TaskRecord:
+        """Learn the task, or resume it, and return its record."""
         try:
             return self._record(self.learner.learn(task, self._progress), task)
         finally:
@@ -90,8 +97,8 @@ class NeuralPruning:
         """The outputs of a task that has been learnt."""
         return self.net(inputs, task=task)
 
-    def figures(self) -> dict[str, Any]:
-        """What a result says about the network."""
+    def figures(self) -> NetworkRecord:
+        """Return the figures of the network."""
         return figures(self.net)
 
     def verify(self) -> None:
@@ -114,55 +121,41 @@ class NeuralPruning:
         self._progress = progress
         self._on_progress()
 
-    def _record(self, report: TaskReport, task: Task) -> dict[str, Any]:
-        """What is known about a task that has ended.
+    def _record(self, report: TaskReport, task: Task) -> TaskRecord:
+        """Return the record of a task that has ended.
 
-        `pruning` is before any fine-tuning, but for the thresholds, which are those of the end.
+        Its pruning is the first one, before fine-tuning, with the thresholds of the last one.
         """
         plan, capacity = report.plan, self.net.capacity()
         usages = [usage for usage in capacity.usages if usage.task == report.task]
-        return {
-            "task": report.task,
-            "objective": objective_named(task.objective).name,
-            "candidates": [
-                {
-                    "alpha": candidate.alpha,
-                    "lr": candidate.lr,
-                    "num_epochs": candidate.num_epochs,
-                    "score": candidate.score,
-                    "diverged": candidate.diverged,
-                }
-                for candidate in report.candidates
-            ],
-            "winner": report.winner,
-            "best_score": report.best_score,
-            "pruning": {
-                "score": plan.score,
-                "kept": dict(plan.kept),
-                "thresholds": dict(report.plans[-1].thresholds),
-            },
-            "num_rounds": report.num_rounds,
-            "score": report.score,
-            "test_score": report.test_score,
-            "guess": report.guess,
-            "new": {usage.group: usage.new for usage in usages},
-            "reused": {usage.group: usage.reused for usage in usages},
-        }
+        return TaskRecord(
+            task=report.task,
+            objective=objective_named(task.objective).name,
+            candidates=tuple(
+                CandidateRecord(c.alpha, c.lr, c.num_epochs, c.score, c.diverged)
+                for c in report.candidates
+            ),
+            winner=report.winner,
+            best_score=report.best_score,
+            pruning=PruningRecord(plan.score, plan.kept, report.plans[-1].thresholds),
+            num_rounds=report.num_rounds,
+            score=report.score,
+            test_score=report.test_score,
+            guess=report.guess,
+            new={usage.group: usage.new for usage in usages},
+            reused={usage.group: usage.reused for usage in usages},
+        )
 
 
-def figures(net: ContinualNet) -> dict[str, Any]:
-    """What a result holds that follows from the network alone."""
+def figures(net: ContinualNet) -> NetworkRecord:
+    """Return the figures of a network."""
     capacity = net.capacity()
-    return {
-        "capacity": {
-            "sizes": dict(capacity.sizes),
-            "usages": [asdict(usage) for usage in capacity.usages],
-            "free": capacity.free,
-        },
-        "forecast": asdict(net.forecast()),
-        "certificates": {name: c.digest for name, c in net.certificates.items()},
-        "stored_bytes": stored_bytes(net),
-    }
+    return NetworkRecord(
+        CapacityRecord(capacity.sizes, capacity.usages, capacity.free),
+        net.forecast(),
+        {name: certificate.digest for name, certificate in net.certificates.items()},
+        stored_bytes(net),
+    )
 
 
 def stored_bytes(net: ContinualNet) -> dict[str, int]:

@@ -16,6 +16,7 @@ from clnp.core.structure.discover import discover
 from clnp.core.structure.graph import Graph
 from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import ArgumentError, CheckpointError
+from clnp.records import CandidateRecord, NetworkRecord, RoundEnded, TaskEnded, TaskRecord
 from clnp.storage import checkpoint
 from clnp.training.config import Training
 from clnp.training.fit import Epoch, Fit, StepRule, evaluate
@@ -84,14 +85,6 @@ class TaskStatistics:
         return sum(tensor.nbytes for each in self.learnt[1:] for tensor in each.values())
 
 
-NO_NEURONS: dict[str, Any] = {
-    "capacity": {"sizes": {}, "usages": [], "free": {}},
-    "forecast": {"num_tasks": None, "bottleneck": None},
-    "certificates": {},
-}
-"""What a result says of neurons, which baselines do not claim."""
-
-
 def outcome(
     task: Task,
     training: Training,
@@ -101,23 +94,17 @@ def outcome(
     score: float | None,
     test_score: float | None,
     guess: float | None = None,
-) -> dict[str, Any]:
-    """What a result says about a task: trained once, and nothing pruned."""
-    candidate = {"alpha": 0.0, "lr": training.lr, "num_epochs": num_epochs}
-    return {
-        "task": task.name,
-        "objective": objective_named(task.objective).name,
-        "candidates": [{**candidate, "score": best, "diverged": None}],
-        "winner": 0,
-        "best_score": best,
-        "pruning": {"score": None, "kept": {}, "thresholds": {}},
-        "num_rounds": 0,
-        "score": score,
-        "test_score": test_score,
-        "guess": guess,
-        "new": {},
-        "reused": {},
-    }
+) -> TaskRecord:
+    """Return the record of a task that was trained once, without pruning."""
+    return TaskRecord(
+        task=task.name,
+        objective=objective_named(task.objective).name,
+        candidates=(CandidateRecord(0.0, training.lr, num_epochs, best),),
+        best_score=best,
+        score=score,
+        test_score=test_score,
+        guess=guess,
+    )
 
 
 @contextmanager
@@ -194,10 +181,10 @@ class WholeNetwork:
             fit.restore(self.resumed)
             self.resumed = None
 
-        def tell(epoch: Epoch) -> None:
-            self.setting.tell_epoch(data.task, epoch, num_epochs=training.epochs, round=round)
+        def log(epoch: Epoch) -> None:
+            self.setting.log_epoch(data.task, epoch, num_epochs=training.epochs, round=round)
 
-        best = fit.run(tell)
+        best = fit.run(log)
         self._fit = None
         return best, len(fit.epochs)
 
@@ -288,8 +275,8 @@ class DenseMethod(WholeNetwork):
         """The epochs of all tasks before that number, if none of them stops early."""
         return number * self.training.epochs
 
-    def learn(self, task: Task) -> dict[str, Any]:
-        """Learn the task, from where it broke off; what a result says about it."""
+    def learn(self, task: Task) -> TaskRecord:
+        """Learn the task, or resume it, and return its record."""
         with isolated(self.device):
             data = self.setting.load(task, self.device)
             index = len(self.net.tasks)
@@ -310,7 +297,7 @@ class DenseMethod(WholeNetwork):
             self.statistics.end()
             self.net.end_task()
             found = scores(self.predict, data)
-        self.setting.on_event({"event": "task", "task": task.name, "new": {}, **found})
+        self.setting.on_event(TaskEnded(task=task.name, **found))
         best, num_epochs = trained["best"], trained["num_epochs"]
         return outcome(task, self.training, num_epochs=num_epochs, best=best, **found)
 
@@ -333,8 +320,7 @@ class DenseMethod(WholeNetwork):
             return
         check_returned(f"{type(self.strategy).__name__}.retraining()", again, Retraining)
         score, _ = self.train(data, again.training, seed=seed, rule=again.rule, round=0)
-        told = {"round": 0, "score": score, "kept": True}
-        self.setting.on_event({"event": "round", "task": data.task.name, **told})
+        self.setting.on_event(RoundEnded(task=data.task.name, round=0, score=score))
 
     def predict(self, inputs: Tensor, task: str) -> Any:
         """The outputs of a task that has been learnt."""
@@ -342,15 +328,15 @@ class DenseMethod(WholeNetwork):
         with self.strategy.running(index), self.statistics.running(index):
             return self.run(inputs, index)
 
-    def figures(self) -> dict[str, Any]:
-        """What a result says about the network: no neurons are claimed, but something is stored."""
+    def figures(self) -> NetworkRecord:
+        """Return the bytes that are stored."""
         heads = self.net.heads
         own = 0 if heads.shared else sum(p.nbytes for p in heads.parameters())
         total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
         stored = {"network": total - own, "heads": own, **self.strategy.stored_bytes()}
         if self.statistics.num_bytes:
             stored["statistics"] = self.statistics.num_bytes
-        return {**NO_NEURONS, "stored_bytes": stored}
+        return NetworkRecord(stored_bytes=stored)
 
     def state(self) -> dict[str, Any]:
         """All of it; `progress` is None between two tasks, `trained` unless it is retraining."""

@@ -4,7 +4,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -13,9 +12,9 @@ from typing import Any
 
 import torch
 
+from clnp.records import Environment
 from clnp.version import __version__
 
-PACKAGES = ("numpy", "safetensors")
 ARITHMETIC = (
     *("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda"),
     *("instructions", "variables", "matmul", "cudnn"),
@@ -32,36 +31,35 @@ VARIABLES = (
 """Variables of the environment by which libraries choose their instructions."""
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """Everything that the numbers of a run may depend on, beside its recipe."""
-    return {
-        "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": [Path(sys.argv[0]).name.replace("__main__.py", "clnp"), *sys.argv[1:]],
-        "clnp": __version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),  # With its build, such as +cu132.
-        **{name: metadata.version(name) for name in PACKAGES},
-        "platform": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "variables": _variables(),
-        "matmul": torch.get_float32_matmul_precision(),
-        "num_cores": os.cpu_count(),
-        "num_threads": torch.get_num_threads(),
-        "device": str(device),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
-        "cuda": torch.version.cuda if device.type == "cuda" else None,
-        "cudnn": _cudnn() if device.type == "cuda" else None,
-    }
+def describe(device: torch.device) -> Environment:
+    """Return everything that the numbers of a run may depend on, beside its config."""
+    on_gpu = device.type == "cuda"
+    return Environment(
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=(Path(sys.argv[0]).name.replace("__main__.py", "clnp"), *sys.argv[1:]),
+        clnp=__version__,
+        commit=_commit(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),  # With its build, such as +cu132.
+        numpy=metadata.version("numpy"),
+        safetensors=metadata.version("safetensors"),
+        platform=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu(),
+        instructions=torch.backends.cpu.get_cpu_capability(),
+        variables=_variables(),
+        matmul=torch.get_float32_matmul_precision(),
+        num_cores=os.cpu_count(),
+        num_threads=torch.get_num_threads(),
+        device=str(device),
+        gpu=torch.cuda.get_device_name(device) if on_gpu else None,
+        cuda=torch.version.cuda if on_gpu else None,
+        cudnn=_cudnn() if on_gpu else None,
+    )
 
 
-def arithmetic(environment: Mapping[str, Any]) -> str:
-    """What rounding depends on, in a line that is the same for all that round alike.
-
-    Only where it is the same are equal bits to be expected of two evaluations.
-    """
-    return ", ".join(f"{key} {environment.get(key)}" for key in ARITHMETIC)
+def arithmetic(environment: Environment) -> str:
+    """Return what rounding depends on. Equal bits can be expected only where this is equal."""
+    return ", ".join(f"{name} {getattr(environment, name)}" for name in ARITHMETIC)
 
 
 def _cudnn() -> int | None:

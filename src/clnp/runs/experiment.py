@@ -1,11 +1,10 @@
-"""An experiment: task after task learnt in one network, in a run that survives crashes."""
+"""An experiment: tasks learned one after the other in one network, in a run that survives crashes."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,157 +15,209 @@ from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, fa
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.registry import check_baseline, method_for, name_of, takes_more_tasks
+from clnp.plain import read, to_json, to_plain
+from clnp.records import (
+    FORMAT,
+    Evaluated,
+    Event,
+    NetworkFull,
+    NetworkRecord,
+    RunConfig,
+    RunFailed,
+    RunFinished,
+    RunResult,
+    RunStarted,
+    RunState,
+    RunStopped,
+    TaskDescription,
+    TaskRecord,
+    TaskResumed,
+    TaskStarted,
+    Timings,
+)
 from clnp.storage.checkpoint import attached
 from clnp.training.config import LearnerConfig
-from clnp.training.events import Event
 from clnp.training.optimizer import check_optimizers
 from clnp.training.task import Task, checked_tasks
 
 from .directory import (
     CHECKPOINT,
     CONFIG,
-    FORMAT,
     RECIPE,
     RESULT,
     Run,
-    command,
     expanded,
-    has_learnt,
+    has_progress,
     read_config,
     read_result,
     reading,
-    to_json,
+    resume_command,
     writing,
 )
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
-from .outputs import is_known, judge, note, note_elsewhere
-from .trackers import Audience, Tracker, forget, is_tracker, tell_again
+from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
+from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
 
 @dataclass
 class Tally:
-    """The records of the tasks that have ended, and what they took.
+    """The records of the ended tasks of a run, their scores, and what they cost.
 
-    `scores` has a row for each of them, with the scores of all tasks up to it; `began` is when the
-    one that is being learnt was begun, in seconds of the run, and `told` how much the run had told
-    before, in bytes of events. `full` says why no more fit.
+    `scores` has a row for each ended task, with the scores of all tasks up to it. `began` is the
+    second of the run, and `told` the length of its log, when the open task started. `full` says why
+    no further task fits.
     """
 
     num_tasks: int
-    done: list[dict[str, Any]] = field(default_factory=list)
-    scores: list[list[float | None]] = field(default_factory=list)
+    done: list[TaskRecord] = field(default_factory=list)
+    scores: list[tuple[float | None, ...]] = field(default_factory=list)
     task_seconds: list[float] = field(default_factory=list)
     began: float = 0.0
     told: int = 0
     full: str | None = None
     peak_bytes: int = 0
 
+    @staticmethod
+    def restored(state: RunState, num_tasks: int) -> "Tally":
+        """Return the tally of a checkpoint; tasks may have been added to the run since."""
+        return Tally(
+            num_tasks,
+            list(state.done),
+            list(state.scores),
+            list(state.task_seconds),
+            state.began,
+            state.told,
+            state.full,
+            state.peak_bytes,
+        )
+
     @property
     def finished(self) -> bool:
-        """Whether there is no task left, or no room for it."""
+        """Whether no task is left, or none fits."""
         return self.full is not None or len(self.done) == self.num_tasks
 
-    def add(self, record: dict[str, Any], now: float) -> None:
-        """Note a task that has ended, at this second of the run."""
+    def add(self, record: TaskRecord, seconds: float) -> None:
+        """Add a task that ended at this second of the run."""
         self.done.append(record)
-        self.task_seconds.append(now - self.began)
+        self.task_seconds.append(seconds - self.began)
 
-    def judge(
+    def evaluate(
         self, outcomes: Sequence[tuple[float, str] | None], arithmetic: str
-    ) -> list[float | None]:
-        """Note the score and the SHA-256 of the outputs of each ended task; the scores."""
-        row = []
-        for record, outcome in zip(self.done, outcomes, strict=True):
+    ) -> tuple[float | None, ...]:
+        """Add the test score and the SHA-256 of the outputs of every ended task."""
+        row: list[float | None] = []
+        for index, outcome in enumerate(outcomes):
             score, digest = (None, None) if outcome is None else outcome
+            record = with_outputs(self.done[index], arithmetic, digest)
+            if record.test_score is None:
+                record = replace(record, test_score=score)  # All tasks were learned together.
+            self.done[index] = record
             row.append(score)
-            note(record, arithmetic, digest)
-            if record["test_score"] is None:
-                record["test_score"] = score  # Learnt only now, with all others.
-        self.scores.append(row)
-        return row
+        self.scores.append(tuple(row))
+        return self.scores[-1]
 
-    def state(self) -> dict[str, Any]:
-        """All that `restore` needs."""
-        return {name: value for name, value in vars(self).items() if name != "num_tasks"}
+    def state(self, config: RunConfig, *, num_event_bytes: int, seconds: float) -> RunState:
+        """Return the state for a checkpoint."""
+        return RunState(
+            num_event_bytes,
+            seconds,
+            config,
+            tuple(self.done),
+            tuple(self.scores),
+            tuple(self.task_seconds),
+            self.began,
+            self.told,
+            self.full,
+            self.peak_bytes,
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from where `state()` was taken; tasks may have been added since."""
-        for name in self.state():
-            setattr(self, name, state[name])
-
-    def result(
-        self, experiment: Mapping[str, Any], figures: Mapping[str, Any], *, seconds: float
-    ) -> dict[str, Any]:
-        """All of it, with what the experiment is and the figures of the network."""
-        return {
-            "format": FORMAT,
-            "finished": self.finished,
-            "full": self.full,
-            "num_tasks": self.num_tasks,
-            **{name: experiment[name] for name in ("method", "head", "seed")},
-            "tasks": self.done,
-            "scores": self.scores,
-            **figures,
-            "timings": {
-                "seconds": seconds,
-                "tasks": self.task_seconds,
-                "peak_bytes": self.peak_bytes,
-            },
-        }
+    def result(self, config: RunConfig, network: NetworkRecord, *, seconds: float) -> RunResult:
+        """Return the result so far."""
+        return RunResult(
+            FORMAT,
+            self.finished,
+            self.full,
+            self.num_tasks,
+            config.method,
+            config.head,
+            config.seed,
+            tuple(self.done),
+            tuple(self.scores),
+            network.capacity,
+            network.forecast,
+            network.certificates,
+            network.stored_bytes,
+            Timings(seconds, tuple(self.task_seconds), self.peak_bytes),
+        )
 
 
 @dataclass(frozen=True)
-class Continuation:
-    """Where a run goes on: the state of its checkpoint, or None if it has none yet.
+class Checkpoint:
+    """Where a run resumes.
 
-    `num_alike` tasks are those that the run knows. The one that it had begun, or found no room for,
-    may have been `exchanged`: then the state is that of a run which has not heard of it.
+    `state` is that of the run and `method` that of its method, as saved; both are None before the
+    first checkpoint. The run has the first `num_alike` tasks of the experiment. The task that it had
+    started, or found no room for, may be `exchanged` for another: then the state is that of a run
+    that never started it.
     """
 
-    state: dict[str, Any] | None
+    state: RunState | None = None
+    method: Mapping[str, Any] | None = None
     num_alike: int = 0
     exchanged: bool = False
 
 
-def continuation(place: Path, described: Mapping[str, Any], baseline: Any) -> Continuation:
-    """Where the run at `place` goes on, by an experiment that is described so.
+def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint:
+    """Return where the run at `path` resumes in an experiment with this config.
 
-    Tasks that have not ended may be others now, or left out: neural pruning gives up the one that
-    it has begun. A baseline cannot, because all weights have moved; and joint training has begun
-    them all. A run that has learnt nothing is begun anew, whatever it was begun with.
+    Tasks that have not ended may be exchanged or left out: neural pruning abandons an open task. A
+    baseline cannot, because all of its weights have moved; and joint training starts all tasks at
+    the same time. A run without progress starts again, whatever its config was.
     """
     takes_more = takes_more_tasks(baseline)
-    if not (place / CHECKPOINT).exists():
-        if (place / RESULT).exists():
-            raise RunError(f"{place} has lost its {CHECKPOINT}; begin a new run")
-        if has_learnt(place):
-            known = read_config(place)
-            check_alike(described, known, place, at_least=0 if takes_more else None)
-        return Continuation(None)
-    state: dict[str, Any] = attached(place / CHECKPOINT)
-    num_ended, is_open = len(state["done"]), state["progress"] is not None
+    if not (path / CHECKPOINT).exists():
+        if (path / RESULT).exists():
+            raise RunError(f"{path} has lost its {CHECKPOINT}. Start a new run.")
+        if has_progress(path):
+            at_least = 0 if takes_more else None
+            check_alike(config.to_plain(), read_config(path).to_plain(), path, at_least=at_least)
+        return Checkpoint()
+    saved: dict[str, Any] = attached(path / CHECKPOINT)
+    state = read(RunState, saved)
+    num_ended, is_open = len(state.done), saved["progress"] is not None
     settled: int | None = num_ended
     if baseline is not None:
         settled = num_ended + is_open if takes_more else None
-    num_alike = check_alike(described, state["experiment"], place, at_least=settled)
-    exchanged = num_alike == num_ended and (is_open or state["full"] is not None)
+    before = state.experiment.to_plain()
+    num_alike = check_alike(config.to_plain(), before, path, at_least=settled)
+    exchanged = num_alike == num_ended and (is_open or state.full is not None)
     if exchanged:
-        state.update(progress=None, full=None, num_event_bytes=state["told"])
-    return Continuation({**state, "experiment": described}, num_alike, exchanged)
+        saved["progress"] = None
+        state = replace(state, full=None, num_event_bytes=state.told)
+    return Checkpoint(replace(state, experiment=config), saved, num_alike, exchanged)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Tasks, a model, and how it learns them.
+    """Tasks, a model, and the settings to learn them with.
 
-        experiment = clnp.Experiment(model, torch.zeros(2, 20), tasks, clnp.LearnerConfig())
-        result = experiment.run("runs/mine")        # after a crash, the same again: it goes on
+    Args:
+        model: The network to learn in, on the device to use. It is copied.
+        example_input: A batch for the model, of any values.
+        tasks: The tasks, in order.
+        config: The settings of the learner.
+        head: `"multi"`, a head for each task, or `"single"`, one head for all.
+        classifier: The path of the output layer, where it cannot be told from the model.
+        seed: The seed of all random numbers. The same seed gives the same result, bit for bit on a
+            CPU with the same number of threads.
+        baseline: The settings of another method, such as `clnp.methods.EWC()`, or of a custom one:
+            a dataclass with `training` and `strategy` (see `clnp.methods.Strategy`).
 
-    `model`, `example_input`, `head` and `classifier` are those of `ContinualNet`; the network is on
-    the device of the model. The same seed gives the same result, bit for bit on a CPU. `baseline`
-    has the settings of another method to learn them with, such as `clnp.methods.EWC()`, or of
-    one of your own: a dataclass with `training` and `strategy` (`clnp.methods.method`).
+    Example:
+        >>> experiment = clnp.Experiment(model, torch.zeros(2, 20), tasks, clnp.LearnerConfig())
+        >>> result = experiment.run("runs/mine")     # run it again to resume after a crash
+        >>> result.scores[-1]
     """
 
     model: nn.Module
@@ -194,23 +245,27 @@ class Experiment:
         own = self.config.candidates() if self.baseline is None else [self.baseline.training]
         check_optimizers([each or self.config.training for each in own], self.model)
 
-    def to_json(self) -> dict[str, Any]:
-        """What is learnt and how, in plain data: an experiment that goes on must be like it."""
-        return {
-            "format": FORMAT,
-            "tasks": fingerprints(self.tasks),
-            "model": describe_model(self.model),
-            "head": self.head,
-            "classifier": self.classifier,
-            "seed": self.seed,
-            "learner": plain(self.config),
-            "method": self.method,
-            "baseline": None if self.baseline is None else plain(self.baseline),
-        }
+    def describe(self) -> RunConfig:
+        """Return the config of a run of this experiment.
+
+        Returns:
+            The config. An experiment can resume a run only if both have the same.
+        """
+        return RunConfig(
+            format=FORMAT,
+            tasks=tuple(read(TaskDescription, each) for each in fingerprints(self.tasks)),
+            model=tuple(describe_model(self.model)),
+            head=self.head,
+            classifier=self.classifier,
+            seed=self.seed,
+            learner=plain(self.config),
+            method=self.method,
+            baseline=None if self.baseline is None else plain(self.baseline),
+        )
 
     @property
     def method(self) -> str:
-        """The name of the method that learns."""
+        """The name of the method."""
         return name_of(self.baseline)
 
     def run(
@@ -220,40 +275,52 @@ class Experiment:
         checkpoint_seconds: float = 60.0,
         on_event: Callable[[Event], None] = lambda event: None,
         trackers: Sequence[Tracker] = (),
-    ) -> dict[str, Any]:
-        """Learn all tasks in a run directory, from where it broke off if there is a run already.
+    ) -> RunResult:
+        """Learn all tasks in a run directory; resume if it already contains a run.
 
-        A run that has the first of these tasks, finished or not, goes on with the others; those
-        that have not ended may be others than it was begun with. A run of another experiment is
-        refused: with other tasks or settings, layers of another kind or size, or other data. Of
-        data in tensors, in a `TensorDataset` or in a list every number counts; of other data sets,
-        whose samples may be random, how many there are. What comes back is also in `result.json`.
-        Trackers, `clnp.trackers.TensorBoard()` for example, get the whole run, even a finished one.
+        Args:
+            directory: The directory of the run. If it contains a run, finished or not, its tasks
+                must be the first ones of this experiment, except for those that have not ended. A
+                run with other settings, other layers or other data is refused. Data in tensors, in
+                a `TensorDataset` or in a list is compared by its numbers; other data sets, whose
+                samples may be random, by their length.
+            checkpoint_seconds: How often to save within a task.
+            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`.
+            trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even
+                if it is finished.
+
+        Returns:
+            The result, as in `result.json`.
+
+        Raises:
+            RunError: If the directory contains something else, or another experiment.
+
+        Example:
+            >>> result = experiment.run("runs/mine", on_event=clnp.terminal.Lines().show)
         """
         seconds = number_of_seconds("checkpoint_seconds", checkpoint_seconds)
-        told = listed("trackers", trackers, is_tracker, what="trackers")
-        path, described = expanded(directory), self.to_json()
-        going_on = (path / CONFIG).is_file()
-        result = read_result(path) if going_on else {}
-        if result.get("finished"):
-            known, num_ended = read_config(path), len(result["tasks"])
-            num_alike = check_alike(described, known, path, at_least=num_ended)
-            if num_alike == len(self.tasks) == len(known["tasks"]):
-                if told:
-                    tell_again(path, told)
-                return dict(result)
-        new = {CONFIG: to_json(described, indent=1)}
-        with Run.open(path) if going_on else Run.create(path, new) as run:
-            course = Course(self, run, seconds, on_event, audience=Audience(told))
-            return course.follow()
+        given = listed("trackers", trackers, is_tracker, what="trackers")
+        path, config = expanded(directory), self.describe()
+        exists = (path / CONFIG).is_file()
+        result = read_result(path) if exists else None
+        if result is not None and result.finished:
+            known = read_config(path)
+            at_least = len(result.tasks)
+            num_alike = check_alike(config.to_plain(), known.to_plain(), path, at_least=at_least)
+            if num_alike == len(self.tasks) == len(known.tasks):
+                if given:
+                    track_finished_run(path, given)
+                return result
+        files = {CONFIG: to_json(config.to_plain(), indent=1)}
+        with Run.open(path) if exists else Run.create(path, files) as run:
+            return RunLoop(self, run, seconds, on_event, trackers=Trackers(given)).run_all()
 
 
-class Course:
-    """An experiment on its way through the tasks.
+class RunLoop:
+    """An experiment at work in its run directory: from the checkpoint to the result.
 
-    A run that has but the first of them goes on with the others; `recipe` is then the text of the
-    one that has them all, where the run is made from a recipe. Call `stop` from a signal handler:
-    the run then saves where it is after the current epoch, and `follow` raises a `StoppedError`.
+    If the run has only the first tasks of the experiment, the others are added to it; `recipe` is
+    then the text of the recipe with all tasks, for runs that were started from one.
     """
 
     def __init__(
@@ -263,14 +330,14 @@ class Course:
         checkpoint_seconds: float = 60.0,
         on_event: Callable[[Event], None] = lambda event: None,
         *,
-        audience: Audience | None = None,
+        trackers: Trackers | None = None,
         recipe: str | None = None,
     ) -> None:
         self.experiment, self.run, self.on_event = experiment, run, on_event
         self._recipe = recipe
-        self._audience = Audience(()) if audience is None else audience
+        self._trackers = Trackers(()) if trackers is None else trackers
         self.checkpoint_seconds = checkpoint_seconds
-        self._described = json.loads(to_json(experiment.to_json()))
+        self._config = experiment.describe()
         self.method: Method
         self.tally = Tally(len(experiment.tasks))
         self._arithmetic = ""
@@ -278,34 +345,34 @@ class Course:
         self._stopping = False
 
     def stop(self) -> None:
-        """Ask the run to save and stop as soon as it can."""
+        """Make the run save and raise a `StoppedError` after this epoch; safe in signal handlers."""
         self._stopping = True
 
-    def follow(self) -> dict[str, Any]:
-        """Learn the tasks that are left; the result."""
+    def run_all(self) -> RunResult:
+        """Learn the tasks that are left, and return the result."""
         try:
-            result = self._follow()
+            result = self._run_all()
         except BaseException as error:
-            self._audience.end(None, error)
-            # What a user mends; a run that was killed, or has no room, goes on as it is.
-            mistake = isinstance(error, Exception) and not isinstance(error, RunError)
-            if mistake and not has_learnt(self.run.path):
+            self._trackers.end(None, error)
+            # An error of the user's, unlike a full disk or a signal, starts the run again.
+            users_error = isinstance(error, Exception) and not isinstance(error, RunError)
+            if users_error and not has_progress(self.run.path):
                 self.run.withdraw()
             raise
-        self._audience.end(result, None)
+        self._trackers.end(result, None)
         return result
 
-    def _follow(self) -> dict[str, Any]:
-        resumed = self._take_up()
+    def _run_all(self) -> RunResult:
+        resumed = self._resume()
         tasks, tally = self.experiment.tasks, self.tally
         while not tally.finished:
-            with self._telling(tasks[len(tally.done)]):
+            with self._logging_failure(tasks[len(tally.done)]):
                 self._learn(tasks[len(tally.done)], resumed=resumed)
             resumed = False
-        with self._telling(tasks[-1]):
+        with self._logging_failure(tasks[-1]):
             self.method.verify()
-        self._tell({"event": "finished", "num_tasks": len(tally.done)})
-        # The last of all: a run whose result is finished is not taken up again.
+        self._log(RunFinished(num_tasks=len(tally.done)))
+        # Written last: a run with a finished result is not resumed.
         result = self.result()
         self.run.write(RESULT, result)
         return result
@@ -313,94 +380,98 @@ class Course:
     def _learn(self, task: Task, *, resumed: bool) -> None:
         tally = self.tally
         if not resumed:
-            tally.began, tally.told = self.run.seconds, self.run.state()["num_event_bytes"]
-            self._announce("begin", task)
+            tally.began, tally.told = self.run.seconds, self.run.flush_log()
+            self._log_start(TaskStarted, task)
         try:
             record = self.method.learn(task)
         except CapacityError as error:
             tally.full = str(error)
-            self._tell({"event": "full", "task": task.name, "reason": tally.full})
+            self._log(NetworkFull(task=task.name, reason=tally.full))
         else:
             tally.add(record, self.run.seconds)
-            self._judge()
+            self._evaluate()
         self._save()
 
     @contextmanager
-    def _telling(self, task: Task) -> Iterator[None]:
-        """Let those who look at the run know what it breaks off with, in our code or a user's."""
+    def _logging_failure(self, task: Task) -> Iterator[None]:
+        """Log the error that ends the run, whether it comes from this package or from the user."""
         try:
             yield
         except StoppedError:
             raise
         except (Exception, KeyboardInterrupt) as error:
-            with suppress(Exception):  # The disk, perhaps: the error itself says more.
-                stopped = isinstance(error, KeyboardInterrupt)
-                what = {"event": "failed", "task": task.name, **failure(error)}
-                self._tell({"event": "stopped"} if stopped else what)
+            with suppress(Exception):  # If the disk is full, the error itself says more.
+                if isinstance(error, KeyboardInterrupt):
+                    self._log(RunStopped())
+                else:
+                    reason, mendable = failure(error)
+                    self._log(RunFailed(task=task.name, reason=reason, mendable=mendable))
             raise
 
-    def _take_up(self) -> bool:
-        """Put everything to where the last checkpoint left it; whether that is inside a task."""
+    def _resume(self) -> bool:
+        """Restore the last checkpoint, if there is one; return whether that is inside a task."""
         experiment, run = self.experiment, self.run
         with reading(run.path):
-            found = continuation(run.path, self._described, experiment.baseline)
-            state = found.state
-            if state is not None:
-                self.tally.restore(state)
+            checkpoint = read_checkpoint(run.path, self._config, experiment.baseline)
+        state = checkpoint.state
         if state is not None:
-            self._check_added(experiment.tasks[found.num_alike :])
-        self.method = self._method(state)
-        self._describe(found.num_alike)
-        if found.exchanged:
-            # Before its events go: whoever comes back must not find the task in the checkpoint.
+            self.tally = Tally.restored(state, len(experiment.tasks))
+            self._check_added(experiment.tasks[checkpoint.num_alike :])
+        self.method = self._method(checkpoint.method)
+        self._update_config(checkpoint.num_alike)
+        if checkpoint.exchanged:
+            # Before the log is cut: the task must not come back from the checkpoint.
             with writing(run.path):
-                self.method.save(run.path / CHECKPOINT, attached=state)
+                attachment = {**(checkpoint.method or {}), **_plain_state(state)}
+                self.method.save(run.path / CHECKPOINT, attached=attachment)
         reset_peak(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
         run.add_environment(environment)
-        if self._audience:
+        num_bytes, seconds = (state.num_event_bytes, state.seconds) if state else (0, 0.0)
+        if self._trackers:
             # Before the clock of the run starts: connecting may take longer than a task.
-            self._audience.take_up(run.path, environment, state)
-        run.go_on_from(state)
-        if state is None:
-            self._tell({"event": "run", **self._described})
+            self._trackers.resume(run.path, environment, num_bytes=num_bytes, seconds=seconds)
+        run.resume_log(num_bytes, seconds)
+        if state is None or checkpoint.method is None:
+            self._log(RunStarted(config=self._config))
             for task in experiment.tasks:
-                with self._telling(task):
+                with self._logging_failure(task):
                     self.method.check(task)
             return False
-        self._look_elsewhere(state)
-        if state["progress"] is None:
+        self._evaluate_elsewhere(checkpoint.method)
+        if checkpoint.method["progress"] is None:
             return False
-        self._announce("resumed", experiment.tasks[len(self.tally.done)])
+        self._log_start(TaskResumed, experiment.tasks[len(self.tally.done)])
         return True
 
-    def _describe(self, num_alike: int) -> None:
-        """Write down what the run is now, if it was begun as another: with other tasks, perhaps."""
+    def _update_config(self, num_alike: int) -> None:
+        """Replace the config of the run if the experiment has other tasks than before."""
         known = read_config(self.run.path)
-        now = to_json({**known, **self._described}, indent=1)
-        if now == to_json(known, indent=1):
+        config = replace(self._config, recipe=known.recipe, data=known.data)
+        text = to_json(config.to_plain(), indent=1)
+        if text == to_json(known.to_plain(), indent=1):
             return
         recipe = {} if self._recipe is None else {RECIPE: self._recipe}
-        self.run.reopen({**recipe, CONFIG: now})
-        if num_alike == len(self.tally.done) < len(known["tasks"]):
-            forget(self.run.path)  # Trackers may have been told of the task, saved or not.
+        self.run.reopen({**recipe, CONFIG: text})
+        if num_alike == len(self.tally.done) < len(known.tasks):
+            forget(self.run.path)  # Trackers may have events of the exchanged task.
 
     def _check_added(self, tasks: Sequence[Task]) -> None:
-        """Raise an error unless the run can have these tasks at the end."""
+        """Raise an error unless these tasks can be added to the run."""
         if not tasks:
             return
         if not takes_more_tasks(self.experiment.baseline):
             raise RunError(
-                f"{self.run.path}: {self.experiment.method} learns all tasks at the same time, so "
-                "that none can be added; begin a new run"
+                f"{self.run.path}: {self.experiment.method} learns all tasks at the same time, so no "
+                "task can be added. Start a new run."
             )
         fresh = self._method(None)  # The network of the run may be inside a task.
         for task in tasks:
             fresh.check(task)
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:
-        """What learns, from the start or from a checkpoint with this state."""
+        """Return the method, new or restored from the state in a checkpoint."""
         experiment = self.experiment
         setting = Setting(
             experiment.model,
@@ -410,98 +481,105 @@ class Course:
             head=experiment.head,
             classifier=experiment.classifier,
             seed=experiment.seed,
-            on_event=self._tell,
-            on_progress=self._progressed,
+            on_event=self._log,
+            on_progress=self._save_if_due,
         )
         if experiment.baseline is None:
             return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
         return method_for(experiment.baseline, setting, state)
 
-    def _announce(self, event: str, task: Task) -> None:
-        self._tell(
-            {
-                "event": event,
-                "task": task.name,
-                "number": len(self.tally.done) + 1,
-                "num_tasks": len(self.experiment.tasks),
-                "num_candidates": self.method.num_candidates(task.name),
-                "num_epochs": self.method.num_epochs(task.name),
-                "epochs_before": self.method.epochs_before(len(self.tally.done)),
-                "epochs_of_run": self.method.epochs_before(len(self.experiment.tasks)),
-            }
+    def _log_start(self, kind: type[TaskStarted], task: Task) -> None:
+        index = len(self.tally.done)
+        self._log(
+            kind(
+                task=task.name,
+                number=index + 1,
+                num_tasks=len(self.experiment.tasks),
+                num_candidates=self.method.num_candidates(task.name),
+                num_epochs=self.method.num_epochs(task.name),
+                epochs_before=self.method.epochs_before(index),
+                epochs_of_run=self.method.epochs_before(len(self.experiment.tasks)),
+            )
         )
 
-    def _tell(self, event: Event) -> None:
-        written = self.run.log(event)
-        self.on_event(event)
-        if self._audience:
-            # As it stands in the file, from where it is told when the run goes on.
-            self._audience.event(json.loads(to_json(written)))
+    def _log(self, event: Event) -> None:
+        timed = self.run.log(event)
+        self.on_event(timed)
+        self._trackers.event(timed)
 
-    def _progressed(self) -> None:
+    def _save_if_due(self) -> None:
         due = time.monotonic() - self._saved >= self.checkpoint_seconds
         if due or self._stopping:
             self._save()
 
     def _save(self) -> None:
-        """Write the checkpoint and, between two tasks, the result so far; then stop if asked to."""
+        """Write the checkpoint and, between two tasks, the result; then stop if asked to."""
         own = self.method.state()
-        self._note_peak()
-        tally = self.tally.state()
-        state = {**self.run.state(), "experiment": self._described, **own, **tally}
+        self._update_peak()
+        num_bytes = self.run.flush_log()
+        state = self.tally.state(self._config, num_event_bytes=num_bytes, seconds=self.run.seconds)
         with writing(self.run.path):
-            self.method.save(self.run.path / CHECKPOINT, attached=state)
+            self.method.save(self.run.path / CHECKPOINT, attached={**_plain_state(state), **own})
         if own["progress"] is None and not self.tally.finished:
             self.run.write(RESULT, self.result())
         self._saved = time.monotonic()
         if self._stopping and not self.tally.finished:
-            self._tell({"event": "stopped"})
-            raise StoppedError(f"stopped; go on with: {command('resume', self.run.path)}")
+            self._log(RunStopped())
+            raise StoppedError(f"Stopped. Resume with {resume_command(self.run.path)}.")
 
     def _outcome(self, method: Method, task: Task) -> tuple[float, str] | None:
-        """The score of a task and the SHA-256 of its outputs, if it is learnt and has test data."""
+        """Return the test score of an ended task and the SHA-256 of its outputs, if it has any."""
         if not method.answers(task.name):
             return None
         config, seed = self.experiment.config, self.experiment.seed
-        return judge(method.predict, task, config, seed=seed, device=method.device)
+        return score_and_digest(method.predict, task, config, seed=seed, device=method.device)
 
-    def _look_elsewhere(self, state: Mapping[str, Any]) -> None:
-        """Note the outputs of ended tasks that are not known in the present arithmetic."""
-        here = self._arithmetic
-        pairs = zip(self.experiment.tasks, self.tally.done, strict=False)
-        unknown = [(t, r) for t, r in pairs if r["outputs"] is not None and not is_known(r, here)]
+    def _evaluate_elsewhere(self, saved: Mapping[str, Any]) -> None:
+        """Record the outputs of ended tasks that are not known in the present arithmetic."""
+        here, done = self._arithmetic, self.tally.done
+        unknown = [
+            index
+            for index, record in enumerate(done[: len(self.experiment.tasks)])
+            if record.outputs is not None and not is_known(record, here)
+        ]
         if unknown:
-            # A baseline may lose what it is learning when it answers for another task.
-            method = self._method(state)
-            for task, record in unknown:
-                found = self._outcome(method, task)
-                assert found is not None
-                note_elsewhere(record, here, found[1])
+            # A baseline may lose its open task when it runs as another one.
+            method = self._method(saved)
+            for index in unknown:
+                outcome = self._outcome(method, self.experiment.tasks[index])
+                assert outcome is not None
+                done[index] = with_outputs_elsewhere(done[index], here, outcome[1])
 
-    def _judge(self) -> None:
-        """Run the test data of every task learnt so far: its score, and whether a bit differs."""
-        learnt = self.experiment.tasks[: len(self.tally.done)]
-        outcomes = [self._outcome(self.method, task) for task in learnt]
-        row = self.tally.judge(outcomes, self._arithmetic)
+    def _evaluate(self) -> None:
+        """Run the test data of every ended task: its score, and whether a bit has changed."""
+        ended = self.experiment.tasks[: len(self.tally.done)]
+        outcomes = [self._outcome(self.method, task) for task in ended]
+        row = self.tally.evaluate(outcomes, self._arithmetic)
         last, figures = self.tally.done[-1], self.method.figures()
-        self._tell(
-            {
-                "event": "evaluation",
-                "task": last["task"],
-                "scores": row,
-                "new": last["new"],
-                "reused": last["reused"],
-                "sizes": figures["capacity"]["sizes"],
-                "free": figures["capacity"]["free"],
-                "forecast": figures["forecast"],
-            }
+        self._log(
+            Evaluated(
+                task=last.task,
+                scores=row,
+                new=last.new,
+                reused=last.reused,
+                sizes=figures.capacity.sizes,
+                free=figures.capacity.free,
+                forecast=figures.forecast,
+            )
         )
 
-    def _note_peak(self) -> None:
+    def _update_peak(self) -> None:
         peak = peak_bytes(self.method.device)
         self.tally.peak_bytes = max(self.tally.peak_bytes, peak)
 
-    def result(self) -> dict[str, Any]:
-        """All that the run has come to so far; two runs that are alike differ in `timings` only."""
-        self._note_peak()
-        return self.tally.result(self._described, self.method.figures(), seconds=self.run.seconds)
+    def result(self) -> RunResult:
+        """Return the result so far."""
+        self._update_peak()
+        return self.tally.result(self._config, self.method.figures(), seconds=self.run.seconds)
+
+
+def _plain_state(state: RunState | None) -> dict[str, Any]:
+    if state is None:
+        return {}
+    plain_state: dict[str, Any] = to_plain(state)
+    return {**plain_state, "experiment": state.experiment.to_plain()}

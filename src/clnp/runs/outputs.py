@@ -1,13 +1,14 @@
-"""The test data of a task that has ended: its score, and whether a bit of its outputs differs.
+"""The test data of an ended task: its score, and whether a bit of its outputs has changed.
 
-Bits can be compared only where numbers are rounded alike. So the record of a task has the SHA-256
-of its `outputs` when it ended and the `arithmetic` they come of; where a run went on in another
-arithmetic, `elsewhere` has what they were there before anything was learnt.
+Bits can only be compared where numbers are rounded in the same way. So the record of a task has the
+SHA-256 of its outputs together with the arithmetic that they were computed in. If a run is resumed in
+another arithmetic, the outputs there are recorded first, under `elsewhere`.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from clnp.core.certificate import digest_of
 from clnp.core.structure.inputs import tensors_in
+from clnp.records import TaskRecord
 from clnp.training.batches import num_samples
 from clnp.training.config import LearnerConfig
 from clnp.training.fit import outputs_of
@@ -22,12 +24,11 @@ from clnp.training.objective import OBJECTIVES, Objective, objective_named
 from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task, load_test
 
-Record = dict[str, Any]
-LOOSE = 0.005
+TOLERANCE = 0.005
 """Share of a score by which rounding on other hardware may move it; or two samples, if more."""
 
 
-def judge(
+def score_and_digest(
     predict: Callable[[Tensor, str], Any],
     task: Task,
     config: LearnerConfig,
@@ -35,9 +36,9 @@ def judge(
     seed: int,
     device: torch.device,
 ) -> tuple[float, str] | None:
-    """The score of a task on its test data and the SHA-256 of its outputs, if it has any."""
+    """Return the test score of a task and the SHA-256 of its outputs; None without test data."""
     with isolated(device):
-        # As the learner does: test data that draws random numbers is the same every time.
+        # As in the learner: test data that draws random numbers is the same every time.
         seed_all(derive(seed, "test", task.name))
         batches = load_test(task, device, resident=config.resident, num_workers=config.num_workers)
         if batches is None:
@@ -48,68 +49,69 @@ def judge(
 
 
 def _digest(outputs: Any) -> str:
-    """SHA-256 of a tensor, or over those of all tensors in what a network returns."""
+    """Return the SHA-256 of a tensor, or over those of all tensors in nested outputs."""
     if isinstance(outputs, Tensor):
         return digest_of(outputs)
     found = " ".join(digest_of(tensor) for tensor in tensors_in(outputs))
     return hashlib.sha256(found.encode()).hexdigest()
 
 
-def expected(record: Mapping[str, Any], here: str) -> str | None:
-    """The SHA-256 that the outputs of the task must have in this arithmetic; None: not known."""
-    own = record["arithmetic"] == here
-    found: str | None = record["outputs"] if own else record.get("elsewhere", {}).get(here)
-    return found
+def expected(record: TaskRecord, arithmetic: str) -> str | None:
+    """Return the SHA-256 that the outputs of a task must have in this arithmetic, if known."""
+    if record.arithmetic == arithmetic:
+        return record.outputs
+    return (record.elsewhere or {}).get(arithmetic)
 
 
-def is_known(record: Mapping[str, Any], here: str) -> bool:
-    """Whether the outputs of the task have been seen in this arithmetic."""
-    return here in (record["arithmetic"], *record.get("elsewhere", {}))
+def is_known(record: TaskRecord, arithmetic: str) -> bool:
+    """Whether the outputs of a task have been computed in this arithmetic."""
+    return arithmetic in (record.arithmetic, *(record.elsewhere or {}))
 
 
-def note_elsewhere(record: Record, here: str, digest: str) -> None:
-    """Note what the outputs are in another arithmetic; one that had changed before stays so."""
-    now = None if record["unchanged"] is False else digest
-    record["elsewhere"] = {**record.get("elsewhere", {}), here: now}
+def with_outputs_elsewhere(record: TaskRecord, arithmetic: str, digest: str) -> TaskRecord:
+    """Return the record with the outputs in another arithmetic; None if they changed before."""
+    known = None if record.unchanged is False else digest
+    return replace(record, elsewhere={**(record.elsewhere or {}), arithmetic: known})
 
 
-def note(record: Record, here: str, digest: str | None) -> None:
-    """Note the outputs of a task that has just ended, or whether they are still what they were."""
-    if record.get("outputs") is None and (digest is not None or "arithmetic" not in record):
-        record["outputs"], record["arithmetic"] = digest, here
-    record["unchanged"] = None if digest is None else digest == expected(record, here)
+def with_outputs(record: TaskRecord, arithmetic: str, digest: str | None) -> TaskRecord:
+    """Return the record with the outputs of a new task, or with whether they are unchanged."""
+    if record.outputs is None and (digest is not None or record.arithmetic is None):
+        record = replace(record, outputs=digest, arithmetic=arithmetic)
+    unchanged = None if digest is None else digest == expected(record, arithmetic)
+    return replace(record, unchanged=unchanged)
 
 
 def tolerance(task: Task, score: float) -> float:
-    """By how much rounding on other hardware may move this score of the task, in its units."""
+    """Return by how much rounding on other hardware may move a score, in its units."""
     if not math.isfinite(score):
         return 0.0
-    share = LOOSE if task.test is None else max(LOOSE, 2 / num_samples(task.test))
+    share = TOLERANCE if task.test is None else max(TOLERANCE, 2 / num_samples(task.test))
     return share * _whole(task.objective, score)
 
 
 def _whole(objective: str | Objective, score: float) -> float:
-    """What the score is a part of: 100 if it is in percent, its own size if nothing is known."""
+    """Return the full scale of a score: 100 for percent, its size if nothing is known."""
     objective = objective_named(objective)
     if is_in_points(objective):
         return max(100.0, abs(score))
     if objective.highest is not None:
         return max(abs(objective.highest), abs(score))
     if score < -1:
-        return -score  # A loss with its sign turned, say.
+        return -score  # A loss with its sign changed, for example.
     return 1.0 if score <= 1 else max(100.0, score)
 
 
 def is_in_points(objective: str | Objective) -> bool:
-    """Whether the objective is known to score in percent: those that are built in do."""
+    """Whether the objective is known to score in percent, as all built-in ones do."""
     return objective_named(objective) in OBJECTIVES.values()
 
 
 def agree(task: Task, score: float | None, before: float | None, *, exact: bool) -> bool:
-    """Whether a score of the task is what it was, up to rounding unless it must be `exact`."""
+    """Whether a score of a task is unchanged, up to rounding unless it must be `exact`."""
     if score is None or before is None or score == before:
         return score == before
     if math.isnan(score) and math.isnan(before):
         return True
-    # Two samples are two samples, whatever became of the last bit of their percentage.
+    # Two samples must pass, whatever the last bit of their percentage is.
     return not exact and abs(score - before) <= tolerance(task, before) * (1 + 1e-9)

@@ -1,24 +1,23 @@
-"""What a tracker is, and all trackers of a run together, one of which may fail.
+"""The interface of a tracker, and all trackers of a run together, each of which may fail.
 
-The truth about a run is in its directory; a tracker gets to see it. `TensorBoard`, `MLflow` and
-`WeightsAndBiases` are trackers, and so is any object with these three methods.
+`TensorBoard`, `MLflow` and `WeightsAndBiases` are trackers, and so is any object with the three
+methods of `Tracker`.
 """
 
 import contextlib
 import importlib.util
-import json
 import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from clnp.errors import ClnpError, RunError
-from clnp.methods.method import method_of
+from clnp.plain import to_json
+from clnp.records import Environment, Event, RunConfig, RunResult
 from clnp.storage.atomic import replace_file
-from clnp.training.events import Event
 
 from .directory import (
     EVENTS,
@@ -29,37 +28,39 @@ from .directory import (
     read_events,
     read_json,
     read_result,
-    to_json,
     writing,
 )
 
 IDENTIFIERS = "trackers.json"
-"""What a run is called where it is tracked, to be found there again."""
+"""The file with the identifiers of a run in each tracker."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run that a tracker is about to be told of.
+    """A run that a tracker is about to follow.
 
-    `config` and `environment` are plain data, as in `config.json` and in the last entry of
-    `environment.json`. The first `num_before` events are from before this start of the run, and
-    `began` is the time, in seconds as of `time.time()`, to which the `at` of an event is added.
+    Args:
+        path: The directory of the run.
+        config: The config of the run.
+        environment: The environment of this start.
+        num_before: How many of the events are from before this start.
+        began: The time, as of `time.time()`, to which `Event.at` is added.
     """
 
     path: Path
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    config: RunConfig = field(default_factory=RunConfig)
+    environment: Environment = field(default_factory=Environment)
     num_before: int = 0
     began: float = field(default_factory=time.time)
 
     @property
     def title(self) -> str:
-        """The directory of the run, with those of its series and its comparison."""
+        """The directories of the comparison, the series and the run."""
         return "/".join((*self._around, self._path.name))
 
     @property
     def group(self) -> str | None:
-        """The directories of its series and its comparison, if it belongs to one."""
+        """The directories of the comparison and the series, if the run belongs to one."""
         return "/".join(self._around) or None
 
     @property
@@ -71,39 +72,51 @@ class TrackedRun:
         if not re.fullmatch(r"seed-?\d+", self._path.name):
             return []
         series = self._path.parent
-        compared = series.name == method_of(self.config)
+        compared = series.name == self.config.method
         return [series.parent.name, series.name] if compared else [series.name]
 
     @property
     def recipe(self) -> str:
-        """The recipe in TOML, or the config in JSON where there is none."""
+        """The recipe in TOML, or the config in JSON for a run without a recipe."""
         try:
             return (self.path / RECIPE).read_text(encoding="utf-8")
         except OSError:
-            return json.dumps(dict(self.config), indent=1)
+            return to_json(self.config.to_plain(), indent=1)
 
 
 class Tracker(Protocol):
-    """Is told what happens in a run.
+    """The interface of a tracker.
 
-    A run that goes on after a crash is told from its first event on, so that what is kept anew from
-    `begin` on is always whole, and events that a crash has undone come once. An error in `begin`
-    keeps the run from starting; one that is raised later is told to the user, and the run goes on
-    without the tracker.
+    At every start of a run, a tracker gets all events from the first one on. Events that were logged
+    after the last checkpoint are not repeated. An error in `begin` stops the start; after an error in
+    `event` or `end`, the user gets a warning and the run continues without the tracker.
     """
 
     def begin(self, run: TrackedRun) -> None:
-        """Take note of a run that starts, or goes on."""
+        """Follow a run that starts or resumes.
+
+        Args:
+            run: The run, its config and its environment.
+        """
 
     def event(self, event: Event) -> None:
-        """Take note of an event: what stands in a line of `events.jsonl`."""
+        """Process an event.
 
-    def end(self, result: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        """Take note of the end: the result, or what kept the run or the tracker from going on."""
+        Args:
+            event: An event of the log, such as `clnp.records.EpochEnded`.
+        """
+
+    def end(self, result: RunResult | None, error: BaseException | None) -> None:
+        """Finish.
+
+        Args:
+            result: The result of a finished run, otherwise None.
+            error: The error that ended the run or the tracker, if any.
+        """
 
 
 def is_tracker(value: object) -> bool:
-    """Whether it can be told of a run; its class cannot."""
+    """Whether the value has the methods of a tracker. A class does not count."""
     return not isinstance(value, type) and all(
         hasattr(value, name) for name in ("begin", "event", "end")
     )
@@ -112,53 +125,49 @@ def is_tracker(value: object) -> bool:
 def require(package: str, extra: str) -> None:
     """Raise a `RunError` that names the extra if the package is not installed."""
     if importlib.util.find_spec(package) is None:
-        raise RunError(f"{package} is not installed; install it: pip install 'clnp[{extra}]'")
+        raise RunError(f"{package} is not installed. Install it with pip install 'clnp[{extra}]'.")
 
 
-def recall(path: Path, tracker: str) -> dict[str, Any]:
-    """The identifiers that the run was given by a tracker; empty at first."""
-    known = read_json(path, IDENTIFIERS, {}).get(tracker, {})
-    return dict(known) if isinstance(known, Mapping) else {}
+def recall(path: Path, tracker: str) -> dict[str, str]:
+    """Return the identifiers of a run in a tracker; none at first."""
+    known = (read_json(path / IDENTIFIERS, dict) or {}).get(tracker)
+    return {str(k): str(v) for k, v in known.items()} if isinstance(known, Mapping) else {}
 
 
 def forget(path: Path) -> None:
-    """Let the run be a new one to all trackers: what they were told before is not so any more."""
+    """Make the run a new one for every tracker."""
     with writing(path):
         (path / IDENTIFIERS).unlink(missing_ok=True)
 
 
-def note(path: Path, tracker: str, identifiers: Mapping[str, Any]) -> None:
-    """Keep the identifiers with the run."""
-    known = {**read_json(path, IDENTIFIERS, {}), tracker: identifiers}
+def note(path: Path, tracker: str, identifiers: Mapping[str, str]) -> None:
+    """Store the identifiers of a run in a tracker."""
+    known = {**(read_json(path / IDENTIFIERS, dict) or {}), tracker: identifiers}
     with writing(path):
         replace_file(path / IDENTIFIERS, (to_json(known, indent=1) + "\n").encode())
 
 
 def warn(text: str) -> None:
-    """Tell the user of something that does not end the run."""
+    """Warn the user of something that does not end the run."""
     warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-class Audience:
-    """Passes everything on to all trackers.
-
-    One that fails is left out from then on, and the user is told once: what it missed is in the
-    run, which matters more than who gets to see it.
-    """
+class Trackers:
+    """All trackers of a run. One that fails is removed, with a warning."""
 
     def __init__(
         self, trackers: Sequence[Tracker], on_warning: Callable[[str], None] = warn
     ) -> None:
         self._waiting = list(trackers)
-        self._present: list[Tracker] = []
+        self._active: list[Tracker] = []
         self._on_warning = on_warning
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to tell."""
-        return bool(self._waiting or self._present)
+        """Whether there is a tracker."""
+        return bool(self._waiting or self._active)
 
     def begin(self, run: TrackedRun, past: Sequence[Event] = ()) -> None:
-        """Let all trackers take note of the run, and tell them what happened before."""
+        """Begin with all trackers, and send them the events of the past."""
         while self._waiting:
             tracker = self._waiting.pop(0)
             try:
@@ -167,68 +176,66 @@ class Audience:
                 raise
             except Exception as error:
                 raise RunError(
-                    f"{_name(tracker)} cannot track the run: {_reason(error)}; mend that, or go on "
-                    "without it"
+                    f"{_name(tracker)} cannot track the run: {_reason(error)}. Fix that, or run "
+                    "without it."
                 ) from error
-            self._present.append(tracker)
+            self._active.append(tracker)
         for event in past:
             self.event(event)
 
-    def take_up(
-        self, path: Path, environment: Mapping[str, Any], state: Mapping[str, Any] | None
+    def resume(
+        self, path: Path, environment: Environment, *, num_bytes: int, seconds: float
     ) -> None:
-        """Tell of the run at `path` and of the events that its checkpoint, if any, has left."""
-        past = read_events(path, 0 if state is None else state["num_event_bytes"])
-        began = time.time() - (0.0 if state is None else state["seconds"])
+        """Begin with a run of which the checkpoint kept so many bytes of the log, and seconds."""
+        past = read_events(path, num_bytes)
+        began = time.time() - seconds
         config = read_config(path)
         self.begin(TrackedRun(path, config, environment, len(past), began), past)
 
     def event(self, event: Event) -> None:
-        """Tell all of an event."""
+        """Send an event to all trackers."""
         for tracker, reason in self._each(lambda tracker: tracker.event(event)):
-            # It may have files and connections to let go of, which may fail like the rest of it.
+            # It may have files and connections to close, which may fail as well.
             with contextlib.suppress(Exception):
                 tracker.end(None, reason)
 
-    def end(self, result: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        """Tell all of the end: the result, or what kept the run from having one."""
+    def end(self, result: RunResult | None, error: BaseException | None) -> None:
+        """Send the end of the run to all trackers."""
         self._each(lambda tracker: tracker.end(result, error))
-        self._present = []
+        self._active = []
 
-    def _each(self, tell: Callable[[Tracker], None]) -> list[tuple[Tracker, Exception]]:
-        """Tell every tracker; those that failed, and why."""
+    def _each(self, call: Callable[[Tracker], None]) -> list[tuple[Tracker, Exception]]:
+        """Call every tracker; return those that failed, and why."""
         failed = []
-        for tracker in list(self._present):
+        for tracker in list(self._active):
             try:
-                tell(tracker)
+                call(tracker)
             except Exception as error:
-                self._present.remove(tracker)
+                self._active.remove(tracker)
                 failed.append((tracker, error))
                 self._on_warning(
-                    f"{_name(tracker)} failed and is told nothing more: {_reason(error)}; the run "
-                    f"goes on, {EVENTS} has it all, and going on with the run tells it again"
+                    f"{_name(tracker)} failed: {_reason(error)}. The run continues without it. "
+                    f"{EVENTS} has all events, and resuming the run sends them again."
                 )
         return failed
 
 
-def tell_again(
+def track_finished_run(
     path: Path, trackers: Sequence[Tracker], on_warning: Callable[[str], None] = warn
 ) -> None:
-    """Tell trackers of a run that is finished, from its first event to its result."""
+    """Send a finished run to trackers, from its first event to its result."""
     with Run.open(path):
         events = read_events(path)
-        seconds = max((float(event.get("at", 0.0)) for event in events), default=0.0)
+        seconds = max((event.at or 0.0 for event in events), default=0.0)
         ended = (path / EVENTS).stat().st_mtime if events else 0.0
         config, environment = read_config(path), last_environment(path)
-        audience = Audience(trackers, on_warning)
+        group = Trackers(trackers, on_warning)
         try:
-            audience.begin(
-                TrackedRun(path, config, environment, len(events), ended - seconds), events
-            )
+            group.begin(TrackedRun(path, config, environment, len(events), ended - seconds), events)
         except BaseException as error:
-            audience.end(None, error)
+            group.end(None, error)
             raise
-        audience.end(read_result(path), None)
+        group.end(read_result(path), None)
 
 
 def _name(tracker: Tracker) -> str:
@@ -236,6 +243,6 @@ def _name(tracker: Tracker) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what it says: some errors bring a page along."""
+    """Return the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,402 @@
+"""A run as a report shows it: its tasks, their candidates, curves and neurons.
+
+It is put together from the records of `clnp.records`, which may be of an older version, unfinished or
+damaged: a value that is missing is None or empty.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from clnp.core.forecast import Forecast
+from clnp.core.pruning.thresholds import PruningPlan
+from clnp.errors import RunError
+from clnp.records import (
+    CandidateChosen,
+    CandidatePruned,
+    CandidateRecord,
+    CandidateTrained,
+    Environment,
+    EpochEnded,
+    Event,
+    RunConfig,
+    RunFailed,
+    RunFinished,
+    RunResult,
+    TaskRecord,
+    task_of,
+)
+from clnp.report.labels import all_shortened
+
+from .directory import (
+    EVENTS,
+    RECIPE,
+    expanded,
+    name_of,
+    read_config,
+    read_environments,
+    read_events,
+    read_result,
+)
+
+
+def flat(value: object, prefix: str = "") -> dict[str, object]:
+    """Return nested mappings as one, with dotted names: `{"a": {"b": 1}} -> {"a.b": 1}`."""
+    if not isinstance(value, Mapping) or not value:
+        return {prefix: value} if prefix else {}
+    found: dict[str, object] = {}
+    for name, each in value.items():
+        found |= flat(each, f"{prefix}.{name}" if prefix else str(name))
+    return found
+
+
+T = TypeVar("T")
+LONGEST_GROUP = 32
+"""Characters of the name of a group in the sentence."""
+
+
+def room_left(forecast: Forecast) -> str:
+    """Return the forecast as a sentence, with shortened names of groups."""
+    groups = list(forecast.free) or [str(forecast.bottleneck)]
+    short = dict(zip(groups, all_shortened(groups, LONGEST_GROUP), strict=True))
+
+    def name(group: str | None) -> str | None:
+        return None if group is None else short.get(group, group)
+
+    def renamed(values: Mapping[str, T]) -> dict[str, T]:
+        return {short.get(group, group): value for group, value in values.items()}
+
+    return str(
+        replace(
+            forecast,
+            bottleneck=name(forecast.bottleneck),
+            head_groups=[short.get(group, group) for group in forecast.head_groups],
+            free=renamed(forecast.free),
+            need=renamed(forecast.need),
+            room=renamed(forecast.room),
+            one_more=renamed(forecast.one_more),
+            next_bottleneck=name(forecast.next_bottleneck),
+            to_next=renamed(forecast.to_next),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The training loss and the validation score at the end of an epoch."""
+
+    loss: float | None
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation on the way to a threshold; `theta` is None where groups have their own."""
+
+    theta: float | None
+    num_kept: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """How the threshold of a candidate was found, and what it keeps of each group."""
+
+    curve: tuple[Point, ...]
+    best: float | None
+    margin: float | None
+    score: float | None
+    theta: float | None
+    kept: Mapping[str, int]
+
+    @property
+    def num_kept(self) -> int:
+        """Neurons kept over all groups."""
+        return sum(self.kept.values())
+
+
+@dataclass(frozen=True)
+class CandidateHistory:
+    """One combination of the grid: how it was trained, and how it was pruned if it was."""
+
+    alpha: str
+    lr: float | None
+    score: float | None
+    diverged: str | None
+    epochs: tuple[Epoch, ...]
+    pruning: Pruning | None
+
+    @property
+    def name(self) -> str:
+        """Alpha and learning rate, as one reads them."""
+        lr = "?" if self.lr is None else f"{self.lr:g}"
+        return f"alpha {self.alpha}, lr {lr}"
+
+
+@dataclass(frozen=True)
+class TaskHistory:
+    """A task: its scores, its neurons, its candidates; not `learnt` if it is still being trained.
+
+    `test_score` is from when it was learnt, None if all were learnt at the same time; `now` is from
+    after the last task; `tuning` are the epochs of all rounds of fine-tuning. It `is_a_guess` if
+    always naming the same class is known to be as good.
+    """
+
+    name: str
+    learnt: bool
+    is_a_guess: bool
+    classification: bool
+    test_score: float | None
+    now: float | None
+    unchanged: bool | None
+    new: Mapping[str, int]
+    reused: Mapping[str, int | None]
+    candidates: tuple[CandidateHistory, ...]
+    winner: int | None
+    tuning: tuple[Epoch, ...]
+    certificate: str | None
+    seconds: float | None
+
+    @property
+    def chosen(self) -> CandidateHistory | None:
+        """The candidate that won, once one has."""
+        known = self.winner is not None and self.winner < len(self.candidates)
+        return self.candidates[self.winner] if known and self.winner is not None else None
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """A run; `tasks` are those that have begun, `scores` the accuracy matrix of those learnt."""
+
+    path: Path
+    recipe: str
+    method: str
+    seed: int | None
+    head: str
+    num_tasks: int
+    finished: bool
+    verified: bool
+    full: str | None
+    failed: str | None
+    tasks: tuple[TaskHistory, ...]
+    scores: tuple[tuple[float | None, ...], ...]
+    sizes: Mapping[str, int]
+    outlook: str | None
+    num_more: int | None
+    stored_bytes: float | None
+    seconds: float | None
+    peak_bytes: float | None
+    config: RunConfig
+    sessions: tuple[Environment, ...]
+    text: str
+    num_events: int
+    num_damaged: int
+    damaged: str | None
+
+    @property
+    def learnt(self) -> tuple[TaskHistory, ...]:
+        """The tasks that have ended."""
+        return tuple(task for task in self.tasks if task.learnt)
+
+    def used(self, group: str) -> list[int]:
+        """How many neurons of the group are claimed at the start and after each task."""
+        found = [0]
+        for task in self.learnt:
+            found.append(found[-1] + task.new.get(group, 0))
+        return found
+
+
+def read_run(path: str | os.PathLike[str]) -> RunHistory:
+    """Return the history of the run at `path`; raise a `RunError` if there is none."""
+    directory = expanded(path)
+    config = read_config(directory)
+    damaged = None
+    result: RunResult | None
+    try:
+        result = read_result(directory)
+    except RunError as error:
+        result, damaged = None, str(error)
+    result = result or RunResult()
+    events = read_events(directory)
+    failures = [event.reason for event in events if isinstance(event, RunFailed)]
+    tasks = _read_tasks(config, result, events)
+    sizes, forecast = result.capacity.sizes, result.forecast
+    failed = bool(failures) and isinstance(events[-1], RunFailed)
+    return RunHistory(
+        path=directory,
+        recipe=config.recipe or name_of(directory),
+        method=result.method if result.format else config.method,
+        seed=config.seed,
+        head=config.head,
+        num_tasks=len(config.tasks),
+        finished=result.finished,
+        # The last event of a run comes after its certificates have been verified.
+        verified=any(isinstance(event, RunFinished) for event in events),
+        full=result.full,
+        failed=failures[-1] if failed else None,
+        tasks=tasks,
+        scores=_square(result, num_tasks=sum(task.learnt for task in tasks)),
+        sizes={group: size for group, size in sizes.items() if size},
+        outlook=room_left(forecast) if forecast and sizes and tasks else None,
+        num_more=forecast.num_tasks if forecast else None,
+        stored_bytes=sum(result.stored_bytes.values()) if result.stored_bytes else None,
+        seconds=result.timings.seconds if result.format else None,
+        peak_bytes=result.timings.peak_bytes or None,
+        config=config,
+        sessions=read_environments(directory),
+        text=_recipe_text(directory),
+        num_events=len(events),
+        num_damaged=_num_lines(directory) - len(events),
+        damaged=damaged,
+    )
+
+
+def _num_lines(directory: Path) -> int:
+    try:
+        lines = (directory / EVENTS).read_bytes().splitlines()
+    except OSError:
+        return 0
+    return sum(1 for line in lines if line.strip())
+
+
+def _recipe_text(directory: Path) -> str:
+    try:
+        return (directory / RECIPE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _square(result: RunResult, *, num_tasks: int) -> tuple[tuple[float | None, ...], ...]:
+    """Return the accuracy matrix; row i has i + 1 scores, whatever the file contains."""
+    rows = result.scores[:num_tasks]
+    return tuple((*row, *[None] * (i + 1))[: i + 1] for i, row in enumerate(rows))
+
+
+def _learned_together(scores: Sequence[Sequence[float | None]]) -> bool:
+    """Whether tasks have a score at the end, and none from when they ended."""
+    if not scores:
+        return False
+    pairs = zip((row[-1] for row in scores), scores[-1], strict=True)
+    return any(then is None and now is not None for then, now in pairs)
+
+
+def _read_tasks(
+    config: RunConfig, result: RunResult, events: Sequence[Event]
+) -> tuple[TaskHistory, ...]:
+    """Return the tasks that have ended, as in the result, and after them the open one."""
+    logged: dict[str, list[Event]] = {}
+    for event in events:
+        if (name := task_of(event)) is not None:
+            logged.setdefault(name, []).append(event)
+    records = {record.task: record for record in result.tasks}
+    objectives = {task.name: task.objective for task in config.tasks}
+    started = [n for n, own in logged.items() if any(isinstance(e, EpochEnded) for e in own)]
+    last = result.scores[-1] if result.scores else ()
+    seconds = result.timings.tasks
+    together = _learned_together(_square(result, num_tasks=len(records)))
+    histories = []
+    for index, name in enumerate(dict.fromkeys([*records, *started])):
+        record, own = records.get(name, TaskRecord(name)), logged.get(name, [])
+        new, reused = _usage(record, result)
+        candidates, winner = _candidates(record if name in records else None, own)
+        histories.append(
+            TaskHistory(
+                name=name,
+                learnt=name in records,
+                is_a_guess=record.is_guess,
+                classification=(record.objective or objectives.get(name)) == "classification",
+                test_score=None if together else record.test_score,
+                now=last[index] if index < len(last) else None,
+                unchanged=record.unchanged,
+                new=new,
+                reused=reused,
+                candidates=candidates,
+                winner=winner,
+                tuning=_epochs([e for e in _epoch_events(own) if e.round is not None]),
+                certificate=result.certificates.get(name),
+                seconds=seconds[index] if index < len(seconds) else None,
+            )
+        )
+    return tuple(histories)
+
+
+def _usage(record: TaskRecord, result: RunResult) -> tuple[dict[str, int], dict[str, int | None]]:
+    """Return the neurons of each group that the task claimed, and those that it reuses."""
+    new, reused = dict(record.new), dict(record.reused)
+    for usage in result.capacity.usages:
+        if usage.task == record.task:
+            new[usage.group], reused[usage.group] = usage.new, usage.reused
+    return new, reused
+
+
+def _candidates(
+    record: TaskRecord | None, events: Sequence[Event]
+) -> tuple[tuple[CandidateHistory, ...], int | None]:
+    """Return the grid of a task, and the index of its winner."""
+    trained: dict[int, CandidateRecord] = dict(enumerate(record.candidates if record else ()))
+    epochs: dict[int, list[EpochEnded]] = {}
+    plans: dict[int, PruningPlan] = {}
+    winner = record.winner if record else None
+    for event in events:
+        if isinstance(event, EpochEnded) and event.candidate is not None:
+            epochs.setdefault(event.candidate, []).append(event)
+        elif isinstance(event, CandidateTrained):
+            candidate = CandidateRecord(
+                event.alpha, event.lr, event.num_epochs, event.score, event.diverged
+            )
+            trained.setdefault(event.candidate, candidate)
+        elif isinstance(event, CandidatePruned):
+            plans[event.candidate] = event.plan
+        elif isinstance(event, CandidateChosen) and winner is None:
+            winner = event.candidate
+    numbers = sorted({*trained, *epochs})
+    histories = []
+    for number in numbers:
+        known = trained.get(number)
+        histories.append(
+            CandidateHistory(
+                alpha="?" if known is None else _alpha(known.alpha),
+                lr=None if known is None else known.lr,
+                score=None if known is None else known.score,
+                diverged=None if known is None else known.diverged,
+                epochs=_epochs(epochs.get(number, [])),
+                pruning=_pruning(plans.get(number)),
+            )
+        )
+    return tuple(histories), numbers.index(winner) if winner in numbers else None
+
+
+def _alpha(value: float | Mapping[str, float]) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{layer} {each:g}" for layer, each in value.items())
+    return f"{value:g}"
+
+
+def _epoch_events(events: Sequence[Event]) -> list[EpochEnded]:
+    return [event for event in events if isinstance(event, EpochEnded)]
+
+
+def _epochs(events: Sequence[EpochEnded]) -> tuple[Epoch, ...]:
+    return tuple(Epoch(event.loss, event.score) for event in events)
+
+
+def _pruning(plan: PruningPlan | None) -> Pruning | None:
+    if plan is None:
+        return None
+    curve = (Point(p.theta, sum(p.kept.values()), p.score) for p in plan.curve)
+    return Pruning(
+        curve=tuple(curve),
+        best=plan.best,
+        margin=plan.margin,
+        score=plan.score,
+        theta=_theta(plan.thresholds),
+        kept=plan.kept,
+    )
+
+
+def _theta(thresholds: Mapping[str, float]) -> float | None:
+    """Return the threshold, where all groups have the same."""
+    values = set(thresholds.values())
+    return values.pop() if len(values) == 1 else None
