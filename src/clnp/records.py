@@ -1,9 +1,9 @@
 """The records of a run: one frozen dataclass for each event, and for each JSON file.
 
-`events.jsonl` has an `Event` in each line. `config.json` has a `RunConfig`, `environment.json` a list
-of `Environment`, `result.json` a `RunResult`; `series.json`, `summary.json`, `compare.json` and
-`comparison.json` describe several runs. `clnp.plain` writes all of them, and reads them leniently: a
-run may be older than this version, unfinished, or edited by hand.
+`events.jsonl` has an `Event` in each line. `config.json` has a `RunConfig`, `environment.json` a
+list of `Environment`, `result.json` a `RunResult`; `series.json`, `summary.json`, `compare.json`
+and `comparison.json` describe several runs. `clnp.plain` writes all of them, and reads them
+leniently: a run may be older than this version, unfinished, or edited by hand.
 """
 
 from collections.abc import Mapping
@@ -145,8 +145,9 @@ class TaskRecord:
 
     `score` and `best_score` are validation scores at the end and of the best candidate before
     pruning, `guess` that of always naming the most frequent class. `outputs` is the SHA-256 of the
-    outputs on the test data when the task ended, in the given `arithmetic`; `elsewhere` has those of
-    other arithmetics that the run was resumed in. `unchanged` says whether they still are the same.
+    outputs on the test data when the task ended, in the given `arithmetic`; `elsewhere` has those
+    of other arithmetics that the run was resumed in. `unchanged` says whether they still are the
+    same.
     """
 
     task: str
@@ -174,7 +175,7 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class CapacityRecord:
-    """The neurons of each group, those that each task claimed or reused, and those that are free."""
+    """The neurons of each group: those that each task claimed or reused, and the free ones."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     usages: tuple[Usage, ...] = ()
@@ -301,7 +302,7 @@ class ComparisonRow:
 
     method: str
     seeds: tuple[int, ...]
-    tasks: Spread | None = omitted()
+    tasks: Spread | None = omitted()  # noqa: RUF009
     average: Spread | None = None
     forgetting: Spread | None = None
     backward_transfer: Spread | None = None
@@ -331,7 +332,8 @@ class RunStarted(Event):
 class TaskStarted(Event):
     """A task begins. Numbers of epochs assume that no candidate stops early.
 
-    `number` counts from 1; `epochs_before` are those of earlier tasks, `epochs_of_run` those of all.
+    `number` counts from 1; `epochs_before` are those of earlier tasks, `epochs_of_run` those of
+    all.
     """
 
     kind = "begin"

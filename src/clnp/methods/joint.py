@@ -22,7 +22,7 @@ from clnp.core.record import OpenState
 from clnp.core.structure.kinds import known_kind, plain_layer
 from clnp.core.structure.surgery import with_layers
 from clnp.errors import ArgumentError
-from clnp.records import NetworkRecord, TaskEnded, TaskRecord
+from clnp.records import NetworkRecord, TaskRecord
 from clnp.training.batches import RESIDENT_BYTES, Batches
 from clnp.training.config import Training
 from clnp.training.fit import StepRule
@@ -32,7 +32,7 @@ from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task
 
 from .method import Setting
-from .runner import WholeNetwork, of_this_model, outcome, scores
+from .runner import Scores, WholeNetwork, log_ended, of_this_model, record_of, scores
 
 
 @dataclass(frozen=True)
@@ -248,15 +248,15 @@ class JointMethod(WholeNetwork):
 
     def learn(self, task: Task) -> TaskRecord:
         """Nothing, unless it is the last task: then learn all of them."""
-        found: dict[str, float | None] = {"score": None, "test_score": None}
+        found = Scores()
         best, num_epochs = None, 0
         if task.name == self.setting.tasks[-1].name:
             with isolated(self.device):
                 best, num_epochs = self._learn_all()
                 self.finished = True
                 found = scores(self.predict, self.setting.load(task, self.device))
-        self.setting.on_event(TaskEnded(task=task.name, **found))
-        return outcome(task, self.training, num_epochs=num_epochs, best=best, **found)
+        log_ended(self.setting, task, found)
+        return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
 
     def _learn_all(self) -> tuple[float, int]:
         """Train on all tasks; the validation score over all samples, and the number of epochs."""

@@ -6,12 +6,13 @@ from typing import Any
 
 from clnp.checks import check_kind
 from clnp.errors import ArgumentError
+from clnp.records import OURS
 from clnp.training.config import Training
 
 from .ewc import EWC
 from .hat import HAT
 from .joint import Joint, JointMethod
-from .method import OURS, Method, Setting
+from .method import Method, Setting
 from .packnet import PackNet
 from .runner import DenseMethod
 from .si import SI

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -85,15 +85,17 @@ class TaskStatistics:
         return sum(tensor.nbytes for each in self.learnt[1:] for tensor in each.values())
 
 
-def outcome(
-    task: Task,
-    training: Training,
-    *,
-    num_epochs: int,
-    best: float | None,
-    score: float | None,
-    test_score: float | None,
-    guess: float | None = None,
+@dataclass(frozen=True)
+class Scores:
+    """The scores of an ended task, and the validation score of always naming one class."""
+
+    score: float | None = None
+    test_score: float | None = None
+    guess: float | None = None
+
+
+def record_of(
+    task: Task, training: Training, scores: Scores, *, num_epochs: int, best: float | None
 ) -> TaskRecord:
     """Return the record of a task that was trained once, without pruning."""
     return TaskRecord(
@@ -101,9 +103,21 @@ def outcome(
         objective=objective_named(task.objective).name,
         candidates=(CandidateRecord(0.0, training.lr, num_epochs, best),),
         best_score=best,
-        score=score,
-        test_score=test_score,
-        guess=guess,
+        score=scores.score,
+        test_score=scores.test_score,
+        guess=scores.guess,
+    )
+
+
+def log_ended(setting: Setting, task: Task, scores: Scores) -> None:
+    """Log that a task of a baseline has ended."""
+    setting.on_event(
+        TaskEnded(
+            task=task.name,
+            score=scores.score,
+            test_score=scores.test_score,
+            guess=scores.guess,
+        )
     )
 
 
@@ -214,16 +228,15 @@ class WholeNetwork:
         save_state(path, self.graph, self.setting.head, attached)
 
 
-def scores(predict: Callable[[Tensor, str], Any], data: TaskData) -> dict[str, float | None]:
-    """What a learnt task scores on its validation and test data, and would by one class alone."""
+def scores(predict: Callable[[Tensor, str], Any], data: TaskData) -> Scores:
+    """Return the scores of an ended task on its validation and test data."""
 
     def outputs(inputs: Tensor) -> Any:
         return predict(inputs, data.task.name)
 
     test = None if data.test is None else evaluate(outputs, data.test, data.objective)
     score = evaluate(outputs, data.validation, data.objective)
-    guess = guessing(data.objective, data.validation.targets)
-    return {"score": score, "test_score": test, "guess": guess}
+    return Scores(score, test, guessing(data.objective, data.validation.targets))
 
 
 class DenseMethod(WholeNetwork):
@@ -297,9 +310,9 @@ class DenseMethod(WholeNetwork):
             self.statistics.end()
             self.net.end_task()
             found = scores(self.predict, data)
-        self.setting.on_event(TaskEnded(task=task.name, **found))
+        log_ended(self.setting, task, found)
         best, num_epochs = trained["best"], trained["num_epochs"]
-        return outcome(task, self.training, num_epochs=num_epochs, best=best, **found)
+        return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
 
     def _train(self, index: int, data: TaskData) -> dict[str, Any]:
         """Train the open task; what that came to, and a seed for what follows."""

@@ -12,8 +12,9 @@ from torch import nn
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
-from clnp.methods.method import OURS, is_ours
+from clnp.methods.method import is_ours
 from clnp.methods.registry import NAMES, Methods
+from clnp.records import OURS
 from clnp.runs.directory import CHECKPOINT, CONFIG, RECIPE, command, expanded, read_config
 from clnp.training.config import LearnerConfig
 

@@ -281,8 +281,8 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
     if config is None or config.format != FORMAT:
         version = None if config is None else config.format
         raise RunError(
-            f"{directory} has format {version}, but this version of clnp reads format {FORMAT}. Use "
-            "the version that wrote it."
+            f"{directory} has format {version}, but this version of clnp reads format {FORMAT}. "
+            "Use the version that wrote it."
         )
     return config
 

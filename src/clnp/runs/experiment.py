@@ -1,4 +1,4 @@
-"""An experiment: tasks learned one after the other in one network, in a run that survives crashes."""
+"""An experiment: tasks learned one after the other in one network, in a resumable run."""
 
 import os
 import time
@@ -157,9 +157,9 @@ class Checkpoint:
     """Where a run resumes.
 
     `state` is that of the run and `method` that of its method, as saved; both are None before the
-    first checkpoint. The run has the first `num_alike` tasks of the experiment. The task that it had
-    started, or found no room for, may be `exchanged` for another: then the state is that of a run
-    that never started it.
+    first checkpoint. The run has the first `num_alike` tasks of the experiment. The task that it
+    had started, or found no room for, may be `exchanged` for another: then the state is that of a
+    run that never started it.
     """
 
     state: RunState | None = None
@@ -345,7 +345,7 @@ class RunLoop:
         self._stopping = False
 
     def stop(self) -> None:
-        """Make the run save and raise a `StoppedError` after this epoch; safe in signal handlers."""
+        """Save after this epoch and raise a `StoppedError`. Safe to call in a signal handler."""
         self._stopping = True
 
     def run_all(self) -> RunResult:
@@ -463,8 +463,8 @@ class RunLoop:
             return
         if not takes_more_tasks(self.experiment.baseline):
             raise RunError(
-                f"{self.run.path}: {self.experiment.method} learns all tasks at the same time, so no "
-                "task can be added. Start a new run."
+                f"{self.run.path}: {self.experiment.method} learns all tasks at the same time, so "
+                "no task can be added. Start a new run."
             )
         fresh = self._method(None)  # The network of the run may be inside a task.
         for task in tasks:

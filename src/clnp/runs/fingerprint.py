@@ -34,11 +34,10 @@ from clnp.core.certificate import digest_of
 from clnp.core.record import kind_of
 from clnp.devices import on_the_host
 from clnp.errors import RunError
+from clnp.plain import to_json
 from clnp.training.batches import is_pair, num_samples
 from clnp.training.objective import OBJECTIVES, objective_named
 from clnp.training.task import Task, check_parts
-
-from .directory import to_json
 
 LIBRARIES = ("clnp.", "torch.", "torchvision.")
 """Whose functions go by their names alone."""

@@ -1,7 +1,7 @@
 """A run as a report shows it: its tasks, their candidates, curves and neurons.
 
-It is put together from the records of `clnp.records`, which may be of an older version, unfinished or
-damaged: a value that is missing is None or empty.
+It is put together from the records of `clnp.records`, which may be of an older version, unfinished
+or damaged: a value that is missing is None or empty.
 """
 
 import os

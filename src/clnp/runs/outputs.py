@@ -1,8 +1,8 @@
 """The test data of an ended task: its score, and whether a bit of its outputs has changed.
 
 Bits can only be compared where numbers are rounded in the same way. So the record of a task has the
-SHA-256 of its outputs together with the arithmetic that they were computed in. If a run is resumed in
-another arithmetic, the outputs there are recorded first, under `elsewhere`.
+SHA-256 of its outputs together with the arithmetic that they were computed in. If a run is resumed
+in another arithmetic, the outputs there are recorded first, under `elsewhere`.
 """
 
 import hashlib

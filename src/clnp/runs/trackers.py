@@ -87,9 +87,9 @@ class TrackedRun:
 class Tracker(Protocol):
     """The interface of a tracker.
 
-    At every start of a run, a tracker gets all events from the first one on. Events that were logged
-    after the last checkpoint are not repeated. An error in `begin` stops the start; after an error in
-    `event` or `end`, the user gets a warning and the run continues without the tracker.
+    At every start of a run, a tracker gets all events from the first one on. Events that were
+    logged after the last checkpoint are not repeated. An error in `begin` stops the start; after an
+    error in `event` or `end`, the user gets a warning and the run continues without the tracker.
     """
 
     def begin(self, run: TrackedRun) -> None:

@@ -3,26 +3,38 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from clnp.core.pruning.thresholds import PruningPlan
+from clnp.records import (
+    Alpha,
+    CandidateChosen,
+    CandidatePruned,
+    CandidateTrained,
+    EpochEnded,
+    Evaluated,
+    Event,
+    RunConfig,
+    RunResult,
+    TaskEnded,
+    TaskStarted,
+    task_of,
+)
 from clnp.runs.metrics import average, backward_transfer, forgetting
-from clnp.training.events import Event
 
 NAME_LENGTH = 40
-"""Characters of a task's name that are shown; its number tells it from others."""
+"""Length to which names of tasks are cut; their numbers tell them apart."""
 
 EPOCH = {
     "loss": "loss",
     "penalised_loss": "penalised loss",
     "score": "validation",
     "seconds": "seconds",
-    "lr": "learning rate",
 }
-"""What is told of an epoch, and what it is called."""
+"""The values of an epoch, and the names of their curves."""
 
 ALL = "all tasks"
-"""The section of what is said of all tasks together."""
+"""The section of the curves over tasks."""
 
 COLUMNS = (
     "candidate",
@@ -40,8 +52,8 @@ COLUMNS = (
 class Point:
     """A value on a curve.
 
-    Curves with the same `section` and `measure` belong into one picture; `part` tells them apart,
-    "candidate 2" for example. Curves without a part go over tasks, those with one over epochs.
+    Curves with the same `section` and `measure` belong in one chart; `part`, such as "candidate 2",
+    tells them apart. Curves without a part go over tasks, those with one over epochs.
     """
 
     section: str
@@ -60,161 +72,182 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """The table in Markdown."""
+        """Return the table in Markdown."""
         lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
         escaped = (" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines)
         return "\n".join(f"| {line} |" for line in escaped)
 
 
+@dataclass
+class _Candidate:
+    """The events of a candidate so far."""
+
+    trained: CandidateTrained | None = None
+    plan: PruningPlan | None = None
+
+
+@dataclass
+class _OpenTask:
+    """The open task: its candidates, and the epochs of its candidates and rounds."""
+
+    name: str
+    candidates: dict[int, _Candidate] = field(default_factory=dict)
+    chosen: int | None = None
+    epochs: dict[int, int] = field(default_factory=dict)
+    rounds: dict[int, int] = field(default_factory=dict)
+
+    def candidate(self, number: int) -> _Candidate:
+        return self.candidates.setdefault(number, _Candidate())
+
+
 class Curves:
-    """Follows the events of a run, from the first on."""
+    """The curves of a run, made from its events from the first one on."""
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
         self._began: dict[str, float] = {}
-        self._candidates: dict[int, dict[str, Any]] = {}
-        self._chosen: int | None = None
-        self._reached: dict[int, int] = {}
-        self._rounds: dict[int, int] = {}
-        self._open: str | None = None
-        self._scores: list[list[float | None]] = []
+        self._open = _OpenTask("")
+        self._scores: list[tuple[float | None, ...]] = []
 
     def read(self, event: Event) -> tuple[list[Point], list[Table]]:
-        """The points and tables that come with an event."""
-        kind, task = event.get("event"), event.get("task")
-        if not isinstance(task, str):
+        """Return the points and tables that an event adds."""
+        name = task_of(event)
+        if name is None:
             return [], []
-        self._follow(task, event)
-        if kind == "epoch":
-            return self._epoch(event), []
-        if kind == "candidate":
-            self._candidate(event["candidate"]).update(event)
-        elif kind == "pruning":
-            self._candidate(event["candidate"])["plan"] = event["plan"]
-        elif kind == "chosen":
-            self._chosen = event["candidate"]
-        elif kind == "task":
-            return self._learnt(event), self._tables()
-        elif kind == "evaluation":
-            return self._evaluation(event), []
+        self._start(name, event)
+        match event:
+            case EpochEnded():
+                return self._epoch(event), []
+            case CandidateTrained():
+                self._open.candidate(event.candidate).trained = event
+            case CandidatePruned():
+                self._open.candidate(event.candidate).plan = event.plan
+            case CandidateChosen():
+                self._open.chosen = event.candidate
+            case TaskEnded():
+                return self._ended(event), self._tables()
+            case Evaluated():
+                return self._evaluation(event), []
         return [], []
 
-    def finish(self, result: Mapping[str, Any]) -> list[Point]:
-        """The points that are known when the run is finished."""
-        timings, stored = result.get("timings", {}), result.get("stored_bytes", {})
+    def finish(self, result: RunResult) -> list[Point]:
+        """Return the points that are known when the run is finished."""
         values = {
-            "seconds": timings.get("seconds"),
-            "peak memory MB": timings.get("peak_bytes", 0) / 1e6,
-            "stored MB": sum(stored.values()) / 1e6,
+            "seconds": result.timings.seconds,
+            "peak memory MB": result.timings.peak_bytes / 1e6,
+            "stored MB": sum(result.stored_bytes.values()) / 1e6,
         }
-        return _points("run", values, step=len(result.get("tasks", [])))
+        return _points("run", values, step=len(result.tasks))
 
-    def _follow(self, task: str, event: Event) -> None:
-        """Know which task is being learnt; one that does not begin with an event is the next."""
-        if task not in self._labels:
-            number = event.get("number") if event.get("event") in ("begin", "resumed") else None
-            number = len(self._labels) + 1 if number is None else number
-            self._labels[task] = label(number, task, event.get("num_tasks", 0))
-        if event["event"] == "begin":
-            self._began[task] = event.get("at", 0.0)
-        if task != self._open:
-            self._open, self._chosen = task, None
-            self._candidates, self._reached, self._rounds = {}, {}, {}
+    def _start(self, name: str, event: Event) -> None:
+        """Label the task of the event; a task without a start is the next one."""
+        if name not in self._labels:
+            number, num_tasks = len(self._labels) + 1, 0
+            if isinstance(event, TaskStarted):
+                number, num_tasks = event.number, event.num_tasks
+            self._labels[name] = label(number, name, num_tasks)
+        if event.kind == TaskStarted.kind:
+            self._began[name] = event.at or 0.0
+        if name != self._open.name:
+            self._open = _OpenTask(name)
 
-    def _candidate(self, number: int) -> dict[str, Any]:
-        return self._candidates.setdefault(number, {})
-
-    def _epoch(self, event: Event) -> list[Point]:
-        step = event["number"] + 1
-        if "round" in event:
-            self._rounds[event["round"]] = step
+    def _epoch(self, event: EpochEnded) -> list[Point]:
+        step, task = event.number + 1, self._open
+        if event.round is not None:
+            task.rounds[event.round] = step
             # To the right of the training that it follows.
-            step += sum(self._rounds[n] for n in self._rounds if n < event["round"])
-            # A baseline has one candidate, and says nothing of it but its epochs.
-            step += self._reached.get(self._chosen or 0, 0)
+            step += sum(epochs for number, epochs in task.rounds.items() if number < event.round)
+            # A baseline has one candidate, which is not chosen.
+            step += task.epochs.get(task.chosen or 0, 0)
             part = "fine-tuning"
         else:
-            self._reached[event.get("candidate", 0)] = step
-            part = f"candidate {event.get('candidate', 0) + 1}"
-        values = {name: event.get(key) for key, name in EPOCH.items()}
-        return _points(self._labels[event["task"]], values, step=step, part=part)
+            candidate = event.candidate or 0
+            task.epochs[candidate] = step
+            part = f"candidate {candidate + 1}"
+        values = {name: getattr(event, key) for key, name in EPOCH.items()}
+        return _points(self._labels[event.task], values, step=step, part=part)
 
-    def _learnt(self, event: Event) -> list[Point]:
+    def _ended(self, event: TaskEnded) -> list[Point]:
         values = {
-            "validation when learnt": event.get("score"),
-            "test score when learnt": event.get("test_score"),
+            "validation when learnt": event.score,
+            "test score when learnt": event.test_score,
         }
-        return _points(ALL, values, step=list(self._labels).index(event["task"]) + 1)
+        return _points(ALL, values, step=list(self._labels).index(event.task) + 1)
 
-    def _evaluation(self, event: Event) -> list[Point]:
-        row = [None if score is None else float(score) for score in event["scores"]]
+    def _evaluation(self, event: Evaluated) -> list[Point]:
+        row = event.scores
         self._scores = [*self._scores[: len(row) - 1], row]
-        step, task, labels = len(row), event["task"], list(self._labels.values())
+        step, labels = len(row), list(self._labels.values())
         points = _points("test score", dict(zip(labels, row, strict=False)), step=step)
-        values: dict[str, Any] = {}
+        values: dict[str, float | None] = {}
         # A method that learns all tasks at the same time has no scores before the last.
         if len(self._scores) == len(row) and None not in row:
             values["average test score"] = average(self._scores)
             values["forgetting"] = forgetting(self._scores)
             values["backward transfer"] = backward_transfer(self._scores)
-        if "at" in event and task in self._began:
-            values["seconds of the task"] = event["at"] - self._began[task]
-        values["more tasks that fit"] = event.get("forecast", {}).get("num_tasks")
-        sizes, free = event.get("sizes", {}), event.get("free", {})
+        if event.at is not None and event.task in self._began:
+            values["seconds of the task"] = event.at - self._began[event.task]
+        values["more tasks that fit"] = event.forecast.num_tasks if event.forecast else None
+        sizes, free = event.sizes, event.free
         if total := sum(sizes.values()):
             values["neurons used percent"] = 100 * (1 - sum(free.values()) / total)
         points += _points(ALL, values, step=step)
         used = {group: 100 * (1 - free[group] / size) for group, size in sizes.items() if size}
         points += _points("neurons used percent", used, step=step)
-        points += _points("neurons new", event.get("new", {}), step=step)
-        points += _points("neurons reused", event.get("reused", {}), step=step)
+        points += _points("neurons new", event.new, step=step)
+        points += _points("neurons reused", event.reused, step=step)
         return points
 
     def _tables(self) -> list[Table]:
-        """What each candidate came to, if there were any to choose from."""
-        rows = []
-        for number, found in sorted(self._candidates.items()):
-            plan = found.get("plan", {})
-            kept = {group: len(places) for group, places in plan.get("keep", {}).items()}
-            score = "diverged" if found.get("diverged") else _text(found.get("score"))
-            rows.append(
-                (
-                    str(number + 1),
-                    _text(found.get("alpha"), "g"),
-                    _text(found.get("lr"), "g"),
-                    _text(found.get("num_epochs"), "d"),
-                    score,
-                    _text(plan.get("score")),
-                    _text(kept, "d"),
-                    "yes" if number == self._chosen else "",
-                )
-            )
-        if not rows or self._open is None:
-            return []
-        return [Table(self._labels[self._open], COLUMNS, tuple(rows))]
+        """Return a table of the candidates of the open task, if there were any to choose from."""
+        rows = [
+            (str(number + 1), *_row(candidate), "yes" if number == self._open.chosen else "")
+            for number, candidate in sorted(self._open.candidates.items())
+        ]
+        return [Table(self._labels[self._open.name], COLUMNS, tuple(rows))] if rows else []
+
+
+def _row(candidate: _Candidate) -> tuple[str, ...]:
+    """Return the cells of a candidate between its number and whether it is chosen."""
+    trained, plan = candidate.trained, candidate.plan
+    pruned, kept = "", ""
+    if plan is not None:
+        pruned = _text(plan.score)
+        kept = ", ".join(f"{group} {count}" for group, count in plan.kept.items())
+    if trained is None:
+        return "", "", "", "", pruned, kept
+    score = "diverged" if trained.diverged else _text(trained.score)
+    return _alpha(trained.alpha), f"{trained.lr:g}", str(trained.num_epochs), score, pruned, kept
 
 
 def label(number: int, name: str, num_tasks: int = 0) -> str:
-    """What a task is called among curves: `task 03 cats and dogs`.
+    """Return the label of a task among curves, such as `task 03 cats and dogs`.
 
-    Numbers sort as text. Characters that a tracker might refuse or take for a path are replaced.
+    Numbers sort as text. Characters that a tracker could refuse, or take for a path, are replaced.
     """
     width = max(2, len(str(num_tasks)))
     return f"task {number:0{width}} {clean(name)[:NAME_LENGTH].strip(' .')}".rstrip()
 
 
 def clean(name: str) -> str:
-    """The name in letters, digits, and what all trackers take."""
+    """Replace the characters of a name that not all trackers accept."""
     return re.sub(r"[^\w .\-]", "_", name)
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str | float | bool]:
-    """Nested settings under dotted names; what is not set is left out, lists are text."""
+def settings(config: RunConfig) -> dict[str, str | float | bool]:
+    """Return the hyper-parameters of a run. Its tasks, which are data, are counted."""
+    plain = config.to_plain()
+    kept = {key: value for key, value in plain.items() if key not in ("format", "tasks", "data")}
+    return {**_flat(kept), "num_tasks": len(config.tasks)}
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str | float | bool]:
+    """Return nested settings under dotted names. Unset ones are left out, lists are text."""
     found: dict[str, str | float | bool] = {}
-    for key, value in config.items():
+    for key, value in values.items():
         name = prefix + clean(str(key))
         if isinstance(value, Mapping):
-            found |= flat(value, f"{name}.")
+            found |= _flat(value, f"{name}.")
         elif isinstance(value, bool | int | float | str):
             found[name] = value
         elif isinstance(value, list | tuple) and value:
@@ -222,16 +255,10 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str | float |
     return found
 
 
-def settings(config: Mapping[str, Any]) -> dict[str, str | float | bool]:
-    """The hyper-parameters of a run; its tasks, which are data, go by their number."""
-    kept = {key: value for key, value in config.items() if key not in ("format", "tasks", "data")}
-    return {**flat(kept), "num_tasks": len(config.get("tasks", []))}
-
-
 def _points(
-    section: str, values: Mapping[str, Any], *, step: int, part: str | None = None
+    section: str, values: Mapping[str, float | None], *, step: int, part: str | None = None
 ) -> list[Point]:
-    """A point for every value that is known; one that is not finite is text in a file."""
+    """Return a point for every known value."""
     return [
         Point(section, clean(name), step, float(value), part)
         for name, value in values.items()
@@ -239,9 +266,11 @@ def _points(
     ]
 
 
-def _text(value: Any, form: str = ".2f") -> str:
-    if value is None:
-        return ""
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _alpha(value: Alpha) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(item, form)}" for key, item in value.items())
-    return f"{float(value):{form}}" if form != "d" else str(value)
+        return ", ".join(f"{layer} {each:g}" for layer, each in value.items())
+    return f"{value:g}"

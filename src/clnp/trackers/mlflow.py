@@ -1,40 +1,45 @@
-"""A run in MLflow: on the server of MLFLOW_TRACKING_URI, or in a local database."""
+"""MLflow: on the server of MLFLOW_TRACKING_URI, or in a local database."""
 
 import importlib
 import os
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from clnp.errors import StoppedError
+from clnp.plain import to_plain
+from clnp.records import Evaluated, Event, RunFinished, RunResult
 from clnp.runs.trackers import TrackedRun, note, recall, require
-from clnp.training.events import Event
 
 from .curves import Curves, Point, Table, settings
 
 FLUSH_SECONDS = 5.0
-"""How often curves are sent: a request for each epoch could take longer than the epoch."""
+"""Seconds between requests: one for each epoch could take longer than the epoch."""
 
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1000, 100
-"""What MLflow takes in one request."""
+"""The limits of MLflow for one request."""
 
 ENDED = "clnp.ended"
-"""The tag that says why a run ended before it was finished."""
+"""The tag with the reason why a run ended early."""
 
 TEXT_LENGTH = 5000
-"""Characters of a tag or a parameter that MLflow takes."""
+"""The limit of MLflow for a tag or a parameter, in characters."""
 
 
 class MLflow:
     """Sends the curves of a run to MLflow, as one run of an experiment.
 
-    The experiment is the one that is named, that of MLFLOW_EXPERIMENT_NAME, or has the name of the
-    recipe. A run that goes on is taken up under its id; what MLflow has of a curve already is not
-    sent once more.
+    A run that resumes continues under its id. Points that MLflow has already are not sent again.
+
+    Args:
+        experiment: The name of the experiment. The default is MLFLOW_EXPERIMENT_NAME, or the name
+            of the recipe.
+
+    Example:
+        >>> experiment.run("runs/mine", trackers=[clnp.trackers.MLflow("digits")])
     """
 
     def __init__(self, experiment: str | None = None) -> None:
@@ -42,7 +47,7 @@ class MLflow:
         self._experiment = experiment
 
     def begin(self, run: TrackedRun) -> None:
-        """Create the run in MLflow, or find it again."""
+        """Create or resume the run in MLflow."""
         mlflow = importlib.import_module("mlflow")
         self._entities = importlib.import_module("mlflow.entities")
         self._curves, self._began = Curves(), run.began
@@ -52,9 +57,9 @@ class MLflow:
         known = recall(run.path, "mlflow")
         uri = mlflow.get_tracking_uri()
         if not mlflow.is_tracking_uri_set():
-            # By itself it is a file in the working directory, which may be another one now.
+            # The default is a file in the working directory, which may have changed.
             uri = known.get("tracking_uri", uri)
-        # Two processes that make the tables of one database at a time get in each other's way.
+        # Two processes must not create the tables of one database at the same time.
         user = os.getuid() if hasattr(os, "getuid") else ""
         with FileLock(Path(tempfile.gettempdir()) / f"clnp-mlflow-{user}.lock"):
             self._client = mlflow.MlflowClient(tracking_uri=uri)
@@ -66,25 +71,24 @@ class MLflow:
         self._client.update_run(self._id, status="RUNNING")
         if ENDED in found.data.tags:
             self._client.delete_tag(self._id, ENDED)
-        # Curves that are there already; how far they go is asked for when they are gone on with.
+        # The last step of each existing curve; None until it is needed.
         self._before: dict[str, int | None] = dict.fromkeys(found.data.metrics)
 
     def event(self, event: Event) -> None:
-        """Send the points and tables that come with an event, or keep them for a moment."""
+        """Send the points and tables of an event, or keep them for the next request."""
         points, tables = self._curves.read(event)
-        self._keep(points, self._began + event["at"] if "at" in event else time.time())
+        self._keep(points, time.time() if event.at is None else self._began + event.at)
         for table in tables:
             self._attach(table)
         due = time.monotonic() - self._sent > FLUSH_SECONDS
-        if due or event.get("event") in ("evaluation", "finished"):
+        if due or isinstance(event, Evaluated | RunFinished):
             self._send()
 
-    def end(self, result: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        """Send what is left, and say how the run ended."""
+    def end(self, result: RunResult | None, error: BaseException | None) -> None:
+        """Send the last points and the status of the run."""
         status = "FINISHED"
         if result is not None:
-            seconds = result.get("timings", {}).get("seconds", 0.0)
-            self._keep(self._curves.finish(result), self._began + seconds)
+            self._keep(self._curves.finish(result), self._began + result.timings.seconds)
         self._send()
         if error is not None:
             stopped = isinstance(error, StoppedError | KeyboardInterrupt)
@@ -93,7 +97,7 @@ class MLflow:
         self._client.set_terminated(self._id, status=status)
 
     def _find(self, number: str | None) -> Any:
-        """The run that was created before, if it is still there."""
+        """Return the run that was created before, if it still exists."""
         if number is None:
             return None
         error = importlib.import_module("mlflow.exceptions").MlflowException
@@ -106,11 +110,12 @@ class MLflow:
         return found if found.info.lifecycle_stage == "active" else None
 
     def _create(self, run: TrackedRun) -> Any:
-        """A new run with hyper-parameters, tags and the recipe as its description."""
+        """Create a run with hyper-parameters, tags, and the recipe as its description."""
+        environment = to_plain(run.environment)
         tags = {
             "clnp.path": str(run.path.absolute()),
-            "clnp.method": str(run.config.get("method", "clnp")),
-            **{f"clnp.{key}": str(value) for key, value in run.environment.items() if value},
+            "clnp.method": run.config.method,
+            **{f"clnp.{key}": str(value) for key, value in environment.items() if value},
             "mlflow.note.content": f"```toml\n{run.recipe[:TEXT_LENGTH]}\n```",
         }
         if run.group is not None:
@@ -130,11 +135,11 @@ class MLflow:
         return created
 
     def _experiment_of(self, run: TrackedRun) -> str:
-        """The id of the experiment, which another process may be creating at this moment."""
+        """Return the id of the experiment, which another process may create at the same time."""
         if self._experiment is None and (number := os.environ.get("MLFLOW_EXPERIMENT_ID")):
             return number
         name = self._experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
-        name = name or run.config.get("recipe") or "clnp"
+        name = name or run.config.recipe or "clnp"
         error = importlib.import_module("mlflow.exceptions").MlflowException
         found = self._client.get_experiment_by_name(name)
         if found is None:
@@ -147,7 +152,7 @@ class MLflow:
         return str(found.experiment_id)
 
     def _keep(self, points: list[Point], at: float) -> None:
-        """Keep the points that MLflow does not have yet, until they are sent."""
+        """Keep the points that MLflow does not have yet for the next request."""
         for point in points:
             names = (point.section, point.part, point.measure)
             key = "/".join(name for name in names if name is not None)
@@ -169,7 +174,7 @@ class MLflow:
         self._sent = time.monotonic()
 
     def _attach(self, table: Table) -> None:
-        """Store the table as a file; not every server has a place for files that can be reached."""
+        """Store the table as a file, unless the server has no reachable storage."""
         if self._takes_files:
             try:
                 self._client.log_text(self._id, table.markdown(), f"tasks/{table.title}.md")

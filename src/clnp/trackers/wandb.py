@@ -1,15 +1,15 @@
-"""A run in Weights & Biases: online, or with WANDB_MODE=offline in the directory of the run."""
+"""Weights & Biases: online, or with WANDB_MODE=offline in the directory of the run."""
 
 import importlib
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
 from typing import Any
 
+from clnp.plain import to_plain
+from clnp.records import Event, RunResult
 from clnp.runs.trackers import TrackedRun, note, recall, require
-from clnp.training.events import Event
 
 from .curves import Curves, Point, Table
 
@@ -17,9 +17,15 @@ from .curves import Curves, Point, Table
 class WeightsAndBiases:
     """Sends the curves of a run to Weights & Biases, as one run of a project.
 
-    The project is the one that is named, that of WANDB_PROJECT, or `clnp`; the runs of a series are
-    a group. A run that goes on is taken up under its id. All rows are counted from the first
-    event on, so that those which are there already are known by their numbers, and not sent again.
+    The runs of a series are a group. A run that resumes continues under its id. Rows are counted
+    from the first event on, so rows that exist already are not sent again.
+
+    Args:
+        project: The name of the project. The default is WANDB_PROJECT, or `clnp`.
+        quiet: Whether to hide the output of W&B.
+
+    Example:
+        >>> experiment.run("runs/mine", trackers=[clnp.trackers.WeightsAndBiases("digits")])
     """
 
     def __init__(self, project: str | None = None, *, quiet: bool = False) -> None:
@@ -27,7 +33,7 @@ class WeightsAndBiases:
         self._project, self._quiet = project, quiet
 
     def begin(self, run: TrackedRun) -> None:
-        """Create the run in Weights & Biases, or take it up again."""
+        """Create or resume the run in Weights & Biases."""
         wandb = self._wandb = importlib.import_module("wandb")
         self._curves, self._num_rows = Curves(), 0
         self._sections: set[str] = set()
@@ -35,11 +41,11 @@ class WeightsAndBiases:
         note(run.path, "wandb", {"id": number})
         offline = wandb.setup().settings.mode not in ("online", "shared")
         if offline:
-            # Files cannot be gone on with: they are written anew, and whole.
+            # Offline files cannot be continued. They are written again from the first event.
             for before in (run.path / "wandb").glob(f"offline-run-*-{number}"):
                 shutil.rmtree(before)
-        # Its output would be caught twice, and bars on a terminal with it.
-        own = wandb.Settings(console="off", silent=self._quiet)
+        # W&B would capture output a second time, progress bars included.
+        settings = wandb.Settings(console="off", silent=self._quiet)
         self._run = wandb.init(
             project=self._project or os.environ.get("WANDB_PROJECT") or "clnp",
             id=number,
@@ -47,20 +53,20 @@ class WeightsAndBiases:
             name=run.title,
             group=run.group or os.environ.get("WANDB_RUN_GROUP"),
             dir=str(run.path.absolute()),
-            config={**run.config, "environment": dict(run.environment)},
+            config={**run.config.to_plain(), "environment": to_plain(run.environment)},
             notes=run.recipe,
             reinit="create_new",  # The user may have a run of their own in this process.
-            settings=own,
+            settings=settings,
         )
         self._num_before = self._run.step
 
     def event(self, event: Event) -> None:
-        """Send the points and tables that come with an event, as a row."""
+        """Send the points and tables of an event as a row."""
         points, tables = self._curves.read(event)
         self._log(points, tables)
 
-    def end(self, result: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        """Send what is left, and say how the run ended."""
+    def end(self, result: RunResult | None, error: BaseException | None) -> None:
+        """Send the last points and the exit code."""
         if result is not None:
             self._log(self._curves.finish(result), [])
         self._run.finish(exit_code=0 if error is None else 1)
@@ -80,7 +86,7 @@ class WeightsAndBiases:
             self._num_rows += 1
 
     def _axis(self, point: Point) -> str:
-        """What the section of the point goes over, which W&B is told once."""
+        """Return the x axis of the point's section, and define it in W&B once."""
         axis = key("tasks learnt") if point.part is None else key(point.section, "epoch")
         if point.section not in self._sections:
             self._sections.add(point.section)
@@ -90,5 +96,5 @@ class WeightsAndBiases:
 
 
 def key(*names: str | None) -> str:
-    """The name of a curve: W&B sorts and finds those that are made of letters, digits and `_`."""
+    """Return the name of a curve, in the letters, digits and `_` that W&B can sort and find."""
     return "/".join(re.sub(r"\W", "_", name, flags=re.ASCII) for name in names if name)
