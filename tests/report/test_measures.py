@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+from clnp.runs.records import read_run
 
 from clnp.report.collection import read_collection
 from clnp.report.measures import (
@@ -17,7 +18,6 @@ from clnp.report.measures import (
     tightest,
     used_share,
 )
-from clnp.runs.records import read_run
 from support.written_runs import raise_scores, write, write_comparison, write_run, write_series
 
 

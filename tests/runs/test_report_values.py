@@ -1,7 +1,6 @@
 import math
 
 import pytest
-
 from clnp.runs.records import count, counts, flag, flat, mapping, mappings, number, sequence
 
 

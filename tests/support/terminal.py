@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from clnp.runs.experiment import Course
 from clnp.training.events import Event
+
+from clnp.runs.experiment import Course
 from support.paths import ROOT
 
 SRC = str(ROOT / "src")

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from clnp.text import clean, shortened
+
 from .collection import Collection, Member
-from .labels import clean, shortened
 from .measures import Spread, average_after, by_task, over_runs, rounded
 from .picture import (
     Cell,

@@ -8,8 +8,9 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from clnp.text import all_shortened, clean, shortened, without_common_start
+
 from .collection import Collection, Member
-from .labels import all_shortened, clean, shortened, without_common_start
 from .measures import Rounded, Spread, claimed_shares, over_runs, rounded, spread_of
 from .picture import Cell, Picture, Table, add_legend, counted, in_words, new_figure, seeds_of
 from .style import LINE, MUTED, PAPER, SOFT, in_order, on

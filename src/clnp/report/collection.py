@@ -14,8 +14,7 @@ from clnp.runs.directory import CONFIG, EVENTS, again, command, expanded
 from clnp.runs.records import RunHistory, TaskHistory, flat, mappings, name_of, read_run, sequence
 from clnp.studies.comparison import read_comparison
 from clnp.studies.series import SERIES, read_series, run_of
-
-from .labels import clean
+from clnp.text import clean
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from clnp.runs.records import Epoch, TaskHistory
+from clnp.text import clean, shortened
 
 from .collection import Collection, Member
-from .labels import clean, shortened
 from .measures import over_runs
 from .panels import task_panels
 from .picture import Cell, Picture, Table, add_legend, finite, member_colours

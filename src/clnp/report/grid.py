@@ -8,9 +8,9 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from clnp.runs.records import CandidateHistory
+from clnp.text import clean, shortened
 
 from .collection import Collection, Member
-from .labels import clean, shortened
 from .measures import Spread, spread_of
 from .picture import Cell, Picture, Table, counted, name_tasks, new_figure
 from .style import INK, LINE, ORDERED, PAPER, colour_of, on

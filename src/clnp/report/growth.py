@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from clnp.text import all_shortened, clean, shortened
+
 from .collection import Collection, Member
-from .labels import all_shortened, clean, shortened
 from .measures import Spread, claimed_shares, over_runs, rounded, used_share
 from .picture import (
     Cell,

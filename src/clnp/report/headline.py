@@ -8,11 +8,10 @@ from clnp.methods.method import OURS
 from clnp.runs.metrics import forgetting
 from clnp.runs.records import RunHistory
 from clnp.terminal.summary import AS_GOOD
-from clnp.text import duration
+from clnp.text import clean, duration, shortened
 
 from . import markup
 from .collection import Collection, Member
-from .labels import clean, shortened
 from .measures import columns, free_share, spread_of, tightest
 from .picture import Cell, Table, counted, in_words
 

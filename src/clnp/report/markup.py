@@ -4,7 +4,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from .labels import clean
+from clnp.text import clean
+
 from .picture import Picture, Table
 from .rendering import inline
 

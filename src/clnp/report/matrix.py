@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.patches import Polygon
 
+from clnp.text import clean, shortened
+
 from .collection import Collection, Member
-from .labels import clean, shortened
 from .measures import Rounded, Spread, over_runs
 from .picture import Cell, Picture, Table, finite, in_words, new_figure, number_tasks
 from .style import LINE, ORDERED, PAPER, WIDTH, colour_of, on

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .labels import clean, shortened, without_common_start
+from clnp.text import clean, shortened, without_common_start
+
 from .picture import new_figure
 from .style import CHARACTER, WIDTH
 

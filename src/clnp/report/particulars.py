@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 from clnp.runs.records import RunHistory, flat
-from clnp.text import duration
+from clnp.text import clean, duration
 
 from . import markup
 from .collection import Collection, Member, settings_of
-from .labels import clean
 from .picture import Cell, Table
 
 MOST_CONFIGS = 12

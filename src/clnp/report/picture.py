@@ -10,8 +10,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from clnp.text import all_shortened, clean, shortened, without_common_start
+
 from .collection import Collection, Member
-from .labels import all_shortened, clean, shortened, without_common_start
 from .measures import Rounded
 from .style import CHARACTER, WIDTH, categories
 

@@ -7,8 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from clnp.text import all_shortened, clean, shortened
+
 from .collection import Collection, Member
-from .labels import all_shortened, clean, shortened
 from .measures import Spread, reused_share, rounded, spread_of
 from .picture import (
     Cell,

@@ -9,9 +9,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import SymmetricalLogLocator
 
 from clnp.runs.records import Point, Pruning
+from clnp.text import clean, shortened
 
 from .collection import Collection, Member
-from .labels import clean, shortened
 from .panels import task_panels
 from .picture import Cell, Picture, Table, add_legend, counted, member_colours, seeds_of
 from .style import CATEGORIES, INK, MUTED

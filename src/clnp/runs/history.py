@@ -28,7 +28,7 @@ from clnp.records import (
     TaskRecord,
     task_of,
 )
-from clnp.report.labels import all_shortened
+from clnp.text import all_shortened
 
 from .directory import (
     EVENTS,

@@ -1,6 +1,8 @@
+import math
+
 import pytest
 
-from clnp.report.labels import NAMELESS, all_shortened, clean, shortened, without_common_start
+from clnp.text import NAMELESS, all_shortened, clean, duration, shortened, without_common_start
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,21 @@ def test_words_that_all_names_begin_with_are_said_once():
     assert without_common_start(["alone"]) == ("", ["alone"])
     assert without_common_start(["a", "a b"]) == ("", ["a", "a b"])
     assert without_common_start([]) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (math.inf, "an unknown time"),
+        (99.4, "99 s"),
+        (100, "2 min"),
+        (5400, "90 min"),
+        (6000, "1 h 40 min"),
+        (7200, "2 h"),
+        (86400 * 2, "2 d"),
+        (86400 * 3 + 3600 * 4, "3 d 4 h"),
+    ],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
