@@ -83,7 +83,8 @@ def resume(
     """Resume a run, a series or a comparison; or be the `job` of one of its runs."""
     run = expanded(path)
     if job is not None:
-        return run_job(run, options, console, title=job), ""
+        run_job(run, options, console, title=job)
+        return None, ""
     if read_comparison(run) is not None:
         return resume_comparison(run, options, num_jobs=num_jobs, console=console)
     if read_series(run) is not None:

@@ -31,7 +31,7 @@ from clnp.runs.directory import (
     resume_command,
     writing,
 )
-from clnp.runs.metrics import Scores, average, backward_transfer, forgetting, forward_transfer
+from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
 from clnp.storage.atomic import TEMPORARY, replace_file
 
 from .launch import HEADER, Console, RunOptions, Source, data_directory
@@ -112,46 +112,27 @@ def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
     for method, own in results.items():
         if not own:
             continue
-        values = [
-            figures(
-                result.scores,
-                alone.get(result.seed),
-                num_tasks=len(result.scores),
-                stored_bytes=sum(result.stored_bytes.values()),
-                seconds=result.timings.seconds,
-                peak_bytes=result.timings.peak_bytes,
-            )
-            for result in own
-        ]
-        spreads = {column.key: _spread([each[column.key] for each in values]) for column in COLUMNS}
-        if all_learned:
-            del spreads[LEARNT.key]
+        values = [_values(result, alone.get(result.seed, [])) for result in own]
+        columns = [column for column in COLUMNS if column is not LEARNT or not all_learned]
+        spreads = {column.key: _spread([each[column.key] for each in values]) for column in columns}
         seeds = tuple(result.seed for result in own if result.seed is not None)
         found.append(ComparisonRow(method, seeds, **spreads))
     return found
 
 
-def figures(
-    scores: Scores,
-    alone: Sequence[float | None] | None,
-    *,
-    num_tasks: int,
-    stored_bytes: float | None,
-    seconds: float | None,
-    peak_bytes: float | None,
-) -> dict[str, float | None]:
+def _values(result: RunResult, alone: Sequence[float | None]) -> dict[str, float | None]:
     """Return the value of a run in every column; `alone` has the scores of tasks learned alone."""
-    if not scores or alone is None or len(alone) < len(scores):
-        alone = None
+    scores = result.scores
+    known = bool(scores) and len(alone) >= len(scores)
     return {
-        "tasks": float(num_tasks),
+        "tasks": float(len(scores)),
         "average": average(scores) if scores else None,
         "forgetting": forgetting(scores) if scores else None,
         "backward_transfer": backward_transfer(scores) if scores else None,
-        "forward_transfer": None if alone is None else forward_transfer(scores, alone),
-        "stored": None if stored_bytes is None else stored_bytes / 1e6,
-        "seconds": seconds,
-        "peak": None if peak_bytes is None else peak_bytes / 1e6,
+        "forward_transfer": forward_transfer(scores, alone) if known else None,
+        "stored": sum(result.stored_bytes.values()) / 1e6,
+        "seconds": result.timings.seconds,
+        "peak": result.timings.peak_bytes / 1e6,
     }
 
 
@@ -242,19 +223,7 @@ def compare(
 ) -> tuple[list[ComparisonRow], str]:
     """Run a recipe with several methods, in a new comparison or in one that gets more of them.
 
-    Args:
-        source: The recipe.
-        options: The options of each run.
-        methods: The names of the methods.
-        seed: The first seed; that of the recipe if None.
-        num_seeds: The number of seeds. If None, those of the comparison, or one in a new one.
-        search_once: Search the grid with the first seed only.
-        num_jobs: The number of runs at the same time.
-        out: The directory of the comparison; `runs/RECIPE-compared` if None.
-        console: Shows the progress.
-
-    Returns:
-        The table of all methods, and the table as text.
+    If `num_seeds` is None, the seeds are those of the comparison, or one in a new comparison.
     """
     for method in methods:
         if method not in NAMES:
@@ -291,17 +260,7 @@ def compare(
 def resume_comparison(
     path: Path, options: RunOptions, *, num_jobs: int, console: Console
 ) -> tuple[list[ComparisonRow], str]:
-    """Start or resume all runs of a comparison that are not finished.
-
-    Args:
-        path: The directory of the comparison.
-        options: The options of each run.
-        num_jobs: The number of runs at the same time.
-        console: Shows the progress.
-
-    Returns:
-        The table of all methods, and the table as text.
-    """
+    """Start or resume all runs of a comparison that are not finished."""
     with _locked(path):
         config = read_comparison(path)
         if config is None:
@@ -369,17 +328,20 @@ def _run(
     The files of the table have everything that is finished, even if runs fail or are stopped. A
     comparison keeps its `recipe`, because the user may change the file before a method starts.
     """
-    _check_data(path, config, methods, options, console)
+    members = {
+        method: [Member(path / method, seed, f"{method}, seed {seed}") for seed in config.seeds]
+        for method in config.methods or ()
+    }
+    _check_data(config, {method: members[method] for method in methods}, members, options, console)
     if recipe is not None:
         with writing(path):
             replace_file(path / RECIPE, recipe.encode())
     write_study(path, COMPARISON, config)
-    members = []
     for method in methods:
         _write_method(path / method, config)
-        members += [Member(path / method, s, f"{method}, seed {s}") for s in config.seeds]
+    wanted = [member for method in methods for member in members[method]]
     # If the first run searches the grid for the others, it has to come first.
-    searching = [m for m in members if config.search_once and m.series.name == OURS]
+    searching = [m for m in wanted if config.search_once and m.series.name == OURS]
     first = [member for member in searching if member.seed == config.seeds[0]]
     failed = None
     try:
@@ -387,7 +349,7 @@ def _run(
             run_members(path, first, options, num_jobs=num_jobs, console=console)
         except RunError as error:
             failed = error
-        left = [m for m in members if m not in (first if failed is None else searching)]
+        left = [m for m in wanted if m not in (first if failed is None else searching)]
         run_members(path, left, options, num_jobs=num_jobs, console=console)
         if failed is not None:
             raise failed
@@ -428,23 +390,21 @@ def _write_method(path: Path, config: SeriesConfig) -> None:
 
 
 def _check_data(
-    path: Path,
     config: SeriesConfig,
-    methods: Sequence[str],
+    wanted: Mapping[str, Sequence[Member]],
+    members: Mapping[str, Sequence[Member]],
     options: RunOptions,
     console: Console,
 ) -> None:
     """Raise a `RunError` if new runs would get other data than those that have started."""
-    all_methods = config.methods or ()
-    runs = {m: [run_of(path / m, seed) for seed in config.seeds] for m in all_methods}
-    started = [run for own in runs.values() for run in own if (run / CONFIG).is_file()]
-    wanted = [m for m in methods if started and not set(runs[m]) <= set(started)]
-    if wanted:
-        directories = []
-        for method in wanted:
-            own = read_series(path / method) if _has_started(path / method, config.seeds) else None
-            directories.append(options.data or (own or config).data)
-        check_data(started[0], directories, console)
+    started = [member for own in members.values() for member in own if member.started]
+    directories = []
+    for own in wanted.values():
+        if not all(member.started for member in own):
+            series = read_series(own[0].series) if any(m.started for m in own) else None
+            directories.append(options.data or (series or config).data)
+    if started:
+        check_data(started[0].path, directories, console)
 
 
 def _write_table(path: Path) -> list[ComparisonRow]:

@@ -101,11 +101,7 @@ class RunOptions:
 def start_run(
     loaded: LoadedRecipe, path: Path, options: RunOptions, console: Console
 ) -> tuple[RunResult, str]:
-    """Run a recipe in a new directory, or in that of a run without progress.
-
-    Returns:
-        The result, and a note for the user.
-    """
+    """Run a recipe in a new directory; return the result, and a note for the user."""
     device = find_device(options.device)
     experiment = experiment_of(loaded, device, options.data, on_download=console.download)
     config = replace(experiment.describe(), recipe=loaded.name, data=data_directory(options.data))
@@ -126,9 +122,6 @@ def add_tasks(
     """Resume a run with a recipe that differs from its own in tasks that have not ended.
 
     Any other recipe is refused, and so is the run's own: `clnp resume` is for that.
-
-    Returns:
-        The result, and a note for the user.
     """
     experiment = _experiment(loaded, path, options, console)
     known = read_config(path)
@@ -141,11 +134,7 @@ def add_tasks(
 
 
 def resume_run(path: Path, options: RunOptions, console: Console) -> tuple[RunResult, str]:
-    """Resume a run that was stopped or killed. A finished one is sent to trackers, if any.
-
-    Returns:
-        The result, and a note for the user.
-    """
+    """Resume a run that was stopped or killed. A finished one is sent to trackers, if any."""
     read_config(path)
     result = read_result(path)
     if result is not None and result.finished:

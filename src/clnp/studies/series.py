@@ -228,15 +228,7 @@ def resume_series(
 ) -> tuple[SeriesSummary, str]:
     """Start or resume all runs of a series that are not finished.
 
-    Args:
-        path: The directory of the series.
-        options: The options of each run.
-        num_jobs: The number of runs at the same time.
-        console: Shows the progress.
-        source: The recipe, if errors are to name another file than that of the series.
-
-    Returns:
-        The summary, and the summary as text.
+    With a `source`, errors in the recipe name the user's file instead of that of the series.
     """
     series = read_series(path) or SeriesConfig()
     members = [Member(path, seed, f"seed {seed}") for seed in series.seeds]

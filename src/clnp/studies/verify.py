@@ -104,16 +104,7 @@ def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> Verific
 def verify_at(
     path: str, *, device: str | None, data: str | None
 ) -> tuple[Verification | dict[str, Verification], str]:
-    """Verify a run, or all runs of a series or comparison, from their recipes.
-
-    Args:
-        path: The directory of a run, a series or a comparison.
-        device: The device; that of the run if None.
-        data: The directory of data sets; that of the run if None.
-
-    Returns:
-        The verification of the run, or those of several runs by name; and text for a terminal.
-    """
+    """Verify a run, or all runs of a series or comparison by their names, from their recipes."""
     place = expanded(path)
     if (comparison := read_comparison(place)) is not None:
         methods = comparison.methods or ()
@@ -146,18 +137,7 @@ def rebuild(
 ) -> Rebuilt:
     """Rebuild the run at `path` from its recipe, and verify its certificates and figures.
 
-    Args:
-        path: The directory of the run.
-        device: The device; that of the run if None.
-        data: The directory of data sets; that of the run if None.
-        verb: The purpose, for the error if no task has ended.
-        stand_in: Replace missing data sets by random samples instead of downloading them.
-
-    Returns:
-        The experiment and the network.
-
-    Raises:
-        ForgettingError: If a task has changed.
+    With `stand_in`, random samples replace missing data sets, which are not downloaded.
     """
     config = read_config(path)
     _check_ended(path, verb)
@@ -253,10 +233,10 @@ def _check_figures(net: ContinualNet, experiment: Experiment, result: RunResult)
     """Raise a `ForgettingError` unless the result agrees with the network."""
     names = [record.task for record in result.tasks]
     now = figures(net)
-    for task, digest in result.certificates.items():
-        if now.certificates.get(task) != digest:
+    for name, digest in result.certificates.items():
+        if now.certificates.get(name) != digest:
             raise ForgettingError(
-                f"Task {task!r} has changed: its certificate in {CHECKPOINT} differs from that in "
+                f"Task {name!r} has changed: its certificate in {CHECKPOINT} differs from that in "
                 f"{RESULT}. Restore a copy of the run."
             )
     if names != list(net.tasks)[: len(names)] or len(names) < len(net.tasks) - 1:
@@ -271,10 +251,10 @@ def _check_figures(net: ContinualNet, experiment: Experiment, result: RunResult)
     pairs = zip(experiment.tasks, result.tasks, strict=False)
     for index, (task, record) in enumerate(pairs):
         own = [usage for usage in now.capacity.usages if usage.task == record.task]
-        new, reused = ({u.group: getattr(u, key) for u in own} for key in ("new", "reused"))
-        for key, held, counts in (("new", record.new, new), ("reused", record.reused, reused)):
-            if held != counts:
-                raise _contradiction(f"the {key} neurons of task {record.task!r} differ")
+        if record.new != {usage.group: usage.new for usage in own}:
+            raise _contradiction(f"the new neurons of task {record.task!r} differ")
+        if record.reused != {usage.group: usage.reused for usage in own}:
+            raise _contradiction(f"the reused neurons of task {record.task!r} differ")
         _check_later(task, index, result)
 
 
