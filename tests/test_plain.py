@@ -30,9 +30,8 @@ class Outer:
 
 
 NUMBERS = st.floats(allow_nan=False)
-INNER = st.builds(
-    Inner, st.text(), st.dictionaries(st.text(), st.integers(-(2**53) + 1, 2**53 - 1))
-)
+WHOLE = st.integers(-(2**53) + 1, 2**53 - 1)
+INNER = st.builds(Inner, st.text(), st.dictionaries(st.text(), WHOLE))
 OUTER = st.builds(
     Outer,
     INNER,
