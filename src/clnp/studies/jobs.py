@@ -1,4 +1,4 @@
-"""Commands of `clnp` that run at the same time, each in a process and a session of its own.
+"""Python programs that run at the same time, each in a process and a session of its own.
 
 A terminal signals all processes of a session at once. A job has another session, so only its parent
 gets the signal, and passes it on. The standard input of a job is a pipe that nothing is written to.
@@ -23,14 +23,14 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """A command of `clnp`, and the name that its messages begin with."""
+    """A name, and the arguments of Python: `("-m", "clnp", "resume", ...)`."""
 
     name: str
     arguments: tuple[str, ...]
 
 
 def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
-    """Run commands at the same time, and return their exit codes by name.
+    """Run jobs at the same time, and return their exit codes by name.
 
     A signal to stop is passed on to the jobs that are running, and starts no other one. The code
     of a job that it ended is `STOPPED`; a job that it kept from starting has none.
@@ -76,9 +76,11 @@ def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
 def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
     # Python looks for modules in the working directory first, unless told otherwise by -P.
     safe = [] if os.getcwd() in map(os.path.abspath, sys.path) else ["-P"]
+    # As torch.set_num_threads does.
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    limits["MKL_DYNAMIC"] = "FALSE"
     return subprocess.Popen(
-        [sys.executable, *safe, "-m", "clnp", *job.arguments],
+        [sys.executable, *safe, *job.arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, **limits},

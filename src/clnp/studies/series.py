@@ -284,7 +284,7 @@ def run_members(
     jobs = []
     for index, member in enumerate(members):
         own = replace(options, device=devices[index % len(devices)]).arguments()
-        job = ("resume", f"--job={member.title}", *own, "--", str(member.path))
+        job = ("-m", "clnp", "resume", f"--job={member.title}", *own, "--", str(member.path))
         jobs.append(Job(member.title, job))
     codes = run_jobs(jobs, at_most=num_jobs)
     failed = {name: code for name, code in codes.items() if code not in (0, STOPPED)}
