@@ -191,8 +191,8 @@ def test_runs_at_the_same_time_are_those_one_after_the_other(folder, clnp):
     out, error = process.communicate()
     assert process.returncode == 0
     assert "2 seeds, mean ± standard deviation" in out
-    assert "seed 0: learnt" in error
-    assert "seed 1: learnt" in error
+    assert "] seed 0: " in error
+    assert "] seed 1: " in error
     one, two = (finished_results(folder / name) for name in ("after", "beside"))
     assert [each.certificates for each in one] == [each.certificates for each in two]
     recipes = [(folder / n / "seed1" / "recipe.toml").read_text() for n in ("after", "beside")]
