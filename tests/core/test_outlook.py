@@ -177,7 +177,7 @@ def test_widening_is_what_a_number_of_tasks_lacks():
         {"a": 4},
         {"a": 7},
     ]
-    again = Forecast(**json.loads(to_json(asdict(found))))
+    again = read(Forecast, json.loads(to_json(found)))
     assert again.widening(3 * 10**6) == {"a": 7 * 10**6 - 3}
 
 
