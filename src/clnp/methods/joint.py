@@ -266,7 +266,7 @@ class JointMethod(WholeNetwork):
         return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
 
     def _learn_all(self) -> tuple[float, int]:
-        """Train on all tasks; return the score over all validation data and the number of epochs."""
+        """Train on all tasks; return the score over all of them and the number of epochs."""
         setting = self.setting
         data = [self.setting.load(task, self.device) for task in setting.tasks]
         if self.resumed is None:

@@ -267,18 +267,19 @@ class DenseMethod(WholeNetwork):
             self._trained = state.get("trained")
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the task can be told not to fit."""
+        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
         check_optimizer(self.training, self.device)
         self.strategy.check(task)
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         most = len(layer.weight)
         if self.setting.head == "single" and (task.num_outputs or 0) > most:
             raise ArgumentError(
-                f"task {task.name!r} has {task.num_outputs} outputs, the single head {most}"
+                f"task {task.name!r} has {task.num_outputs} outputs, but the single head has "
+                f"{most}. Give the last layer as many outputs as the largest task."
             )
 
     def answers(self, task: str) -> bool:
-        """Whether the task has been learnt."""
+        """Whether the task has ended."""
         return task in self.net.tasks
 
     def num_candidates(self, task: str) -> int:
