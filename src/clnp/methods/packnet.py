@@ -75,7 +75,7 @@ class PackNetStrategy(Strategy):
         """Mark all weights as free before the first task."""
         if index >= MOST_TASKS:
             raise CapacityError(
-                f"packnet: {MOST_TASKS} tasks have ended, the largest number. Start a new run for more."
+                f"packnet: {MOST_TASKS} tasks have ended, the most it can hold."
             )
         if index == 0:
             self.owners = {
