@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from clnp.core.certificate import Certificate
 from clnp.core.net import ContinualNet
 from clnp.errors import ArgumentError, ExportError, RunError, first_line
 from clnp.plain import omitted
@@ -28,13 +29,10 @@ from .formats import (
     check_installed,
     encode,
     open_program,
-    read_note,
 )
 
-SIZES = (1, 2, 7, 64)
-"""The sizes of the first batches that a program is checked on."""
 BATCH = 256
-"""The size of all others."""
+"""How many samples a program is checked on at a time, after the first one alone."""
 ROUNDING = 1e-3
 """The largest difference that rounding explains, as a part of the largest output."""
 MOST_NAMED = 20
@@ -61,11 +59,8 @@ class Check:
         if self.identical:
             text += "all outputs are identical to the network's"
         else:
-            text += (
-                f"outputs differ by at most {self.largest_difference:.1e}, "
-                f"{self.num_other_classes or 'no'} class{'es' * (self.num_other_classes != 1)} "
-                f"differ{'s' * (self.num_other_classes == 1)}"
-            )
+            text += f"outputs differ by at most {self.largest_difference:.1e}, "
+            text += f"classes of {self.num_other_classes} samples differ"
         if self.num_right is not None:
             text += f"; {100 * self.num_right / self.num_samples:.2f} % are classified correctly"
         return text + "; the data set is not on this machine" * (self.samples == "random")
@@ -73,46 +68,45 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Note):
-    """A program that was written to a file; its text explains how to use it.
+    """A program in a file; its text explains how to use it.
 
     `format` is "pt2" or "onnx", `load` has two lines of Python that run the program, and
     `num_parameters_of_network` counts those of the model of a run.
     """
 
     file: str
+    run: str | None = omitted()
     format: str
     device: str
     bytes: int
     num_parameters: int
+    num_parameters_of_network: int | None = omitted()
     check: Check
     load: tuple[str, str]
-    run: str | None = omitted()
-    num_parameters_of_network: int | None = omitted()
 
     def __str__(self) -> str:
-        origin = f" of {self.run}" if self.run else ""
+        origin, verified = (f" of {self.run}", ", verified") if self.run else ("", "")
         inputs = "samples as clnp reads the data set" if self.takes == "samples" else "inputs"
-        kind = "an array" if self.format == "onnx" else "a tensor"
-        prepared = self.takes == "inputs" and self.preparation is not None
-        inputs += f": {kind}, {self.inputs}" + (f"; {self.preparation}" if prepared else "")
+        inputs += f": {'an array' if self.format == 'onnx' else 'a tensor'}, {self.inputs}"
+        if self.takes == "inputs" and self.preparation is not None:
+            inputs += f"; {self.preparation}"
         outputs = str(self.outputs)
         if self.classes is not None:
-            named, more = self.classes[:MOST_NAMED], len(self.classes) - MOST_NAMED
-            outputs += f": scores of classes {', '.join(map(str, named))}"
-            outputs += f" and {more} more" if more > 0 else ""
-            outputs += ", before a softmax"
+            names = ", ".join(map(str, self.classes[:MOST_NAMED]))
+            more = f", ... ({len(self.classes)})" if len(self.classes) > MOST_NAMED else ""
+            outputs += f": scores of classes {names}{more}, before a softmax"
         size = f"{self.num_parameters:,} parameters"
         if many := self.num_parameters_of_network:
             size += f", {100 * self.num_parameters / many:.1f} % of the network's {many:,}"
         return "\n".join(
             (
-                f"{self.file}: task {self.task!r}{origin} as {FORMATS[self.format]} that runs "
+                f"{self.file}: task {self.task!r}{origin}, {FORMATS[self.format]} that runs "
                 "without clnp",
                 f"inputs       {inputs}",
                 f"outputs      {outputs}",
                 f"size         {size}; {self.bytes / 1e3:,.0f} kB",
                 f"check        read back and run on {self.check}",
-                f"certificate  {self.certificate} (SHA-256{', verified' * bool(self.run)})",
+                f"certificate  {self.certificate} (SHA-256{verified})",
                 f"to run it    {self.load[0]}",
                 f"             {self.load[1]}",
             )
@@ -158,69 +152,19 @@ def export(
             "samples is not a batch. Give a tensor of inputs of the network, [batch, ...]."
         )
     path, module = expanded(file), net.subnetwork(task)
-    kind_of(path)
-    certificate = net.certificates[task].digest
-    note = describe(module, samples, task=task, certificate=certificate, classes=classes)
 
     def reference(batch: Tensor) -> Tensor:
         outputs: Tensor = net(batch, task=task)
         return outputs
 
-    return write(path, module, reference, samples, note)
+    return write(path, module, reference, samples, net.certificates[task], classes=classes)
 
 
 def kind_of(file: Path) -> str:
     """Return the format that the name of a file stands for."""
-    ending = file.suffix[1:].lower()
-    if ending not in FORMATS:
-        raise ArgumentError(
-            f"{file} has no known format. Choose a name that ends in .pt2 or .onnx."
-        )
+    if (ending := file.suffix[1:].lower()) not in FORMATS:
+        raise ArgumentError(f"{file} has no known format. Use a name that ends in .pt2 or .onnx.")
     return ending
-
-
-def describe(
-    module: nn.Module,
-    samples: Tensor,
-    *,
-    task: str,
-    certificate: str,
-    takes: str = "inputs",
-    classes: Sequence[int | str] | None = None,
-    preparation: Preparation | None = None,
-) -> Note:
-    """Return the note for a program of the module."""
-    try:
-        with torch.no_grad():
-            outputs = module(samples[:2])
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise ArgumentError(
-            f"samples of {Shape.of(samples)} do not fit the network: {first_line(error)}. Give "
-            "one tensor of its inputs, on its device."
-        ) from error
-    if not isinstance(outputs, Tensor):
-        raise ExportError(
-            f"the network returns a {type(outputs).__name__}. Only a network that returns one "
-            "tensor can be exported."
-        )
-    num = outputs.shape[1] if outputs.ndim > 1 else 1
-    if classes is not None and len(classes) != num:
-        raise ArgumentError(
-            f"classes has {len(classes)} entries, but task {task!r} has {num} outputs. Give one "
-            "class for each output."
-        )
-    return Note(
-        task=task,
-        certificate=certificate,
-        takes=takes,
-        inputs=Shape.of(samples),
-        outputs=Shape.of(outputs),
-        clnp=__version__,
-        classes=None if classes is None else tuple(classes),
-        preparation=preparation,
-    )
 
 
 def write(
@@ -228,14 +172,34 @@ def write(
     module: nn.Module,
     reference: Program,
     samples: Tensor,
-    note: Note,
+    certificate: Certificate,
     *,
+    takes: str = "inputs",
+    classes: Sequence[int | str] | None = None,
+    preparation: Preparation | None = None,
     labels: Tensor | None = None,
     origin: str = "given",
 ) -> Export:
     """Write a module as a program, if its outputs for the samples are those of the reference."""
-    kind = kind_of(file)
-    check_file(file, kind, note)
+    kind, task = kind_of(file), certificate.task
+    outputs = _outputs(module, samples[:2])
+    num = outputs.shape[1] if outputs.ndim > 1 else 1
+    if classes is not None and len(classes) != num:
+        raise ArgumentError(
+            f"classes has {len(classes)} entries, but task {task!r} has {num} outputs. Give one "
+            "class for each output."
+        )
+    note = Note(
+        task=task,
+        certificate=certificate.digest,
+        takes=takes,
+        inputs=Shape.of(samples),
+        outputs=Shape.of(outputs),
+        clnp=__version__,
+        classes=None if classes is None else tuple(classes),
+        preparation=preparation,
+    )
+    _check_file(file, kind, note)
     check_installed(kind)
     # The file contains the example. Of one sample, PyTorch would make a program for one only.
     example = torch.zeros((2, *samples.shape[1:]), dtype=samples.dtype, device=samples.device)
@@ -250,25 +214,42 @@ def write(
         replace_file(file, encoded, check=check)
     except ExportError as error:
         raise ExportError(
-            f"task {note.task!r} was not written to {file}: {error}. Change the forward of the "
-            f"model, or use net.subnetwork({note.task!r})."
+            f"task {task!r} was not written to {file}: {error}. Change the forward of the model, "
+            f"or use net.subnetwork({task!r})."
         ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(f"cannot write {file}: {reason}. Choose another file.") from error
     return Export(
-        **{name: getattr(note, name) for name in Note.__dataclass_fields__},
+        **vars(note),
         file=str(file),
         format=kind,
         device=str(samples.device),
         bytes=len(encoded),
         num_parameters=sum(parameter.numel() for parameter in module.parameters()),
         check=checks[0],
-        load=_load(file, kind, note.takes),
+        load=_load(file, kind, takes),
     )
 
 
-def check_file(file: Path, kind: str, note: Note) -> None:
+def _outputs(module: nn.Module, samples: Tensor) -> Tensor:
+    try:
+        with torch.no_grad():
+            outputs = module(samples)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ArgumentError(
+            f"samples of {Shape.of(samples)} do not fit the network: {first_line(error)}. Give "
+            "one tensor of its inputs, on its device."
+        ) from error
+    if not isinstance(outputs, Tensor):
+        raise ExportError(
+            f"the network returns a {type(outputs).__name__}. Only a network that returns one "
+            "tensor can be exported."
+        )
+    return outputs
+
+
+def _check_file(file: Path, kind: str, note: Note) -> None:
     """Raise an `ArgumentError` unless the file is new, or an earlier export of the same task."""
     if os.path.isdir(file):
         raise ArgumentError(f"{file} is a directory. Choose the name of a file.")
@@ -276,13 +257,11 @@ def check_file(file: Path, kind: str, note: Note) -> None:
         raise ArgumentError(
             f"the directory {file.parent} does not exist. Create it, or choose another one."
         )
-    if os.path.lexists(file):
-        known = read_note(file, kind)
-        if known is None or not known.is_like(note):
-            raise ArgumentError(
-                f"{file} exists, and is not an earlier export of task {note.task!r} of this "
-                "network. Remove it, or choose another name."
-            )
+    if os.path.lexists(file) and not note.is_in(file, kind):
+        raise ArgumentError(
+            f"{file} exists, and is not an earlier export of task {note.task!r} of this network. "
+            "Remove it, or choose another name."
+        )
 
 
 def check_outputs(
@@ -293,18 +272,14 @@ def check_outputs(
     *,
     origin: str = "given",
 ) -> Check:
-    """Run a program on the samples, in batches of several sizes.
+    """Compare outputs for one sample alone and for all in batches.
 
     Raises:
-        ExportError: If the outputs differ from those of the reference by more than rounding
-            explains.
+        ExportError: If they differ by more than rounding explains.
     """
-    sizes = [size for index, size in enumerate(SIZES) if sum(SIZES[: index + 1]) <= len(samples)]
-    rest = len(samples) - sum(sizes)
-    sizes += [BATCH] * (rest // BATCH) + [rest % BATCH] * (rest % BATCH > 0)
     found, expected = [], []
     with torch.no_grad():
-        for batch in torch.split(samples.detach(), sizes):
+        for batch in (samples[:1], *torch.split(samples.detach(), BATCH)):
             try:
                 found.append(program(batch.clone()))
             except Exception as error:  # Each runtime has its own.
@@ -319,13 +294,13 @@ def check_outputs(
         raise ExportError("no output of the network for these samples is finite; give other ones")
     same = (got == own) | (got.isnan() & own.isnan())
     difference = torch.where(same, 0.0, (got - own).abs()).max().item()
-    # Outputs of one dimension have no classes.
-    classes, others = (out.argmax(1) if out.ndim > 1 else out.new_zeros(0) for out in (got, own))
+    # Outputs of one dimension have no classes. The first sample was run twice.
+    classes, others = (x[1:].argmax(1) if x.ndim > 1 else x.new_zeros(0) for x in (got, own))
     num_others = int((classes != others).sum())
     if not difference <= ROUNDING * finite.abs().max().item():  # It may be NaN.
         raise ExportError(
             f"its outputs differ from the network's by {difference:.2g}, more than rounding "
-            f"explains, and {num_others} of {len(samples)} classes differ"
+            f"explains, and classes of {num_others} of {len(samples)} samples differ"
         )
     right = None if labels is None else int((classes == labels).sum())
     return Check(origin, len(samples), bool(same.all()), difference, num_others, right)

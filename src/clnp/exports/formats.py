@@ -86,11 +86,12 @@ class Note:
     outputs: Shape
     clnp: str
     classes: tuple[int | str, ...] | None = omitted()
-    preparation: Preparation | None = omitted()
+    preparation: Preparation | None = omitted()  # noqa: RUF009
 
-    def is_like(self, other: "Note") -> bool:
-        """Whether both describe the same task of the same network."""
-        own, others = ((n.task, n.certificate, n.takes) for n in (self, other))
+    def is_in(self, file: Path, kind: str) -> bool:
+        """Whether a file is a program of the same task of the same network."""
+        known = read_note(file, kind)
+        own, others = ((n and (n.task, n.certificate, n.takes)) for n in (self, known))
         return own == others
 
 

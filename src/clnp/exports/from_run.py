@@ -18,7 +18,7 @@ from clnp.studies.series import read_series, run_of
 from clnp.studies.verify import Rebuilt, rebuild
 from clnp.training.task import Task
 
-from .export import Export, describe, kind_of, write
+from .export import Export, kind_of, write
 from .formats import Preparation, check_installed
 
 Answer = tuple[Export | list[Export], str]
@@ -98,32 +98,27 @@ def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: boo
         samples = prepare(samples)
     else:
         module = Deployed(module, prepare).to(rebuilt.device).eval()
-    note = describe(
-        module,
-        samples,
-        task=name,
-        certificate=net.certificates[name].digest,
-        takes="inputs" if bare else "samples",
-        classes=task.classes,
-        preparation=Preparation(
-            prepare.largest,
-            prepare.mean or None,
-            prepare.deviation or None,
-            None if prepare.order is None else tuple(prepare.order.tolist()),
-        ),
-    )
 
     def reference(batch: Tensor) -> Tensor:
         outputs: Tensor = net(batch if bare else prepare(batch), task=name)
         return outputs
 
+    preparation = Preparation(
+        prepare.largest,
+        prepare.mean or None,
+        prepare.deviation or None,
+        None if prepare.order is None else tuple(prepare.order.tolist()),
+    )
     known = not rebuilt.absent
     written = write(
         file,
         module,
         reference,
         samples,
-        note,
+        net.certificates[name],
+        takes="inputs" if bare else "samples",
+        classes=task.classes,
+        preparation=preparation,
         labels=labels if known else None,
         origin="test" if known else "random",
     )
