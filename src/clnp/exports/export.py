@@ -86,10 +86,11 @@ class Export(Note):
 
     def __str__(self) -> str:
         origin, verified = (f" of {self.run}", ", verified") if self.run else ("", "")
-        inputs = "samples as clnp reads the data set" if self.takes == "samples" else "inputs"
+        takes = {"samples": "samples as clnp reads the data set", "inputs": "inputs of the network"}
+        inputs, steps = takes[self.takes], self.preparation if self.takes == "inputs" else None
+        inputs = "prepared inputs" if steps else inputs
         inputs += f": {'an array' if self.format == 'onnx' else 'a tensor'}, {self.inputs}"
-        if self.takes == "inputs" and self.preparation is not None:
-            inputs += f"; {self.preparation}"
+        inputs += f"; {steps}" if steps else ""
         outputs = str(self.outputs)
         if self.classes is not None:
             names = ", ".join(map(str, self.classes[:MOST_NAMED]))
