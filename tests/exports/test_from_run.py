@@ -105,15 +105,15 @@ def test_the_file_takes_stored_samples_and_scores_as_the_run_did(number):
 
 
 def test_the_answer_describes_the_file():
-    answer = answer_for("split", "digits 0,1")
+    answer = answer_for("split", "digits 0-1")
     net = clnp.load(f"split/{CHECKPOINT}", clnp.models.MLP(64, (20, 20), 2))
-    few = sum(each.numel() for each in net.subnetwork("digits 0,1").parameters())
-    certificate = read_result(Path("split")).certificates["digits 0,1"]
+    few = sum(each.numel() for each in net.subnetwork("digits 0-1").parameters())
+    certificate = read_result(Path("split")).certificates["digits 0-1"]
     plain = json.loads(to_json(answer))
     num_right = plain.pop("check")["num_right"]
     assert plain.pop("load")
     assert plain == {
-        "task": "digits 0,1",
+        "task": "digits 0-1",
         "certificate": certificate,
         "takes": "samples",
         "inputs": {"dtype": "uint8", "shape": ["batch", 1, 8, 8]},
@@ -131,7 +131,7 @@ def test_the_answer_describes_the_file():
     }
     num, text = len(digits(0, 1)[0]), str(answer)
     for words in (
-        "split/digits-0-1.pt2: task 'digits 0,1' of split, a PyTorch program that runs without",
+        "split/digits-0-1.pt2: task 'digits 0-1' of split, a PyTorch program that runs without",
         "inputs       samples as clnp reads the data set: a tensor, uint8 [batch, 1, 8, 8]\n",
         "outputs      float32 [batch, 2]: scores of classes 0, 1, before a softmax\n",
         f"{few:,} parameters, {100 * few / 1762:.1f} % of the network's 1,762; ",
@@ -210,9 +210,9 @@ def test_several_tasks_are_exported_at_once():
     [
         ({"run": "gone"}, "gone does not exist"),
         ({"run": "split.toml"}, r"split\.toml is not a run: it has no config\.json"),
-        ({"tasks": []}, "no task is given.* Ended: 'digits 7,3', 'digits 0,1'"),
-        ({"tasks": [""]}, "unknown task ''. Known: digits 7,3, digits 0,1"),
-        ({"tasks": ["digit 0,1"]}, "unknown task .* did you mean 'digits 0,1'"),
+        ({"tasks": []}, "no task is given.* Ended: 'digits 7,3', 'digits 0-1'"),
+        ({"tasks": [""]}, "unknown task ''. Known: digits 7,3, digits 0-1"),
+        ({"tasks": ["digit 0-1"]}, "unknown task .* did you mean 'digits 0-1'"),
         ({"out": "no/such/x.pt2"}, "the directory no/such does not exist. Create it"),
         ({"out": "", "kind": "onnx"}, "--out is empty"),
         ({"out": "split.toml"}, r"split\.toml has no known format"),
@@ -221,14 +221,14 @@ def test_several_tasks_are_exported_at_once():
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, message):
-    run, tasks = arguments.pop("run", "split"), arguments.pop("tasks", ["digits 0,1"])
+    run, tasks = arguments.pop("run", "split"), arguments.pop("tasks", ["digits 0-1"])
     refused(ClnpError, message, run, *tasks, **arguments)
 
 
 def test_the_command_prints_the_answer(capsys):
-    task = ["split", "--task", "digits 0,1"]
+    task = ["split", "--task", "digits 0-1"]
     assert app.main(["export", *task, "--json"]) == 0
-    answer = answer_for("split", "digits 0,1")
+    answer = answer_for("split", "digits 0-1")
     assert json.loads(capsys.readouterr().out) == json.loads(to_json(answer))
     assert app.main(["export", *task]) == 0
     assert capsys.readouterr().out == f"{answer}\n"
@@ -246,15 +246,15 @@ def test_a_series_or_comparison_needs_one_run_of_clnp():
         Path(file).write_text(to_json(SeriesConfig(1, "split", seeds, methods=methods)))
 
     describe("two/series.json", (0, 1))
-    refused(RunError, "two is a series of 2 runs. .*`clnp export two/seed0 ", "two", "digits 0,1")
-    assert answer_for("two/seed1", "digits 0,1").run == "two/seed1"
+    refused(RunError, "two is a series of 2 runs. .*`clnp export two/seed0 ", "two", "digits 0-1")
+    assert answer_for("two/seed1", "digits 0-1").run == "two/seed1"
     describe("both/compare.json", (0,), ("clnp", "finetune"))
-    assert answer_for("both", "digits 0,1").run == "both/clnp/seed0"
-    refused(RunError, "was learned by finetune. Only", "both/finetune/seed0", "digits 0,1")
+    assert answer_for("both", "digits 0-1").run == "both/clnp/seed0"
+    refused(RunError, "was learned by finetune. Only", "both/finetune/seed0", "digits 0-1")
     describe("both/compare.json", (3, 4), ("clnp", "finetune"))
-    refused(RunError, "both is a comparison of 2 runs. .*both/clnp/seed3", "both", "digits 0,1")
+    refused(RunError, "both is a comparison of 2 runs. .*both/clnp/seed3", "both", "digits 0-1")
     describe("both/compare.json", (0,), ("finetune",))
-    refused(RunError, "both compares finetune. Only", "both", "digits 0,1")
+    refused(RunError, "both compares finetune. Only", "both", "digits 0-1")
 
 
 def test_a_run_from_python_is_exported_in_python():
@@ -274,9 +274,9 @@ def test_a_run_must_be_whole():
     data = bytearray(good)
     data[8 + size + header["model.fc1.weight_frozen"]["data_offsets"][0]] ^= 1
     checkpoint.write_bytes(data)
-    refused(ForgettingError, "task 'digits 7,3' has changed", "split", "digits 0,1")
+    refused(ForgettingError, "task 'digits 7,3' has changed", "split", "digits 0-1")
     checkpoint.unlink()
-    refused(RunError, f"split has lost its {CHECKPOINT}", "split", "digits 0,1")
+    refused(RunError, f"split has lost its {CHECKPOINT}", "split", "digits 0-1")
     Path("split", RESULT).unlink()
     with pytest.raises(RunError, match="split has no ended task yet"):
         export("split", tasks=None)
@@ -286,7 +286,7 @@ def test_an_ended_task_of_a_run_that_is_in_use_can_be_exported(monkeypatch):
     learn = RunLoop._learn
 
     def stop(loop, task, *, resumed):
-        if task.name == "digits 0,1":
+        if task.name == "digits 0-1":
             raise KeyboardInterrupt
         learn(loop, task, resumed=resumed)
 
@@ -294,8 +294,8 @@ def test_an_ended_task_of_a_run_that_is_in_use_can_be_exported(monkeypatch):
         patch.setattr(RunLoop, "_learn", stop)
         assert app.main(["run", "split.toml", "--out", "part", "--quiet"]) == 130
     with Run.open("part"):
-        message = r"task 'digits 0,1' of part has not ended yet. Ended: 'digits 7,3'\."
-        refused(RunError, message, "part", "digits 0,1")
+        message = r"task 'digits 0-1' of part has not ended yet. Ended: 'digits 7,3'\."
+        refused(RunError, message, "part", "digits 0-1")
         part = answer_for("part", "digits 7,3")
     whole = answer_for("split", "digits 7,3")
     assert (part.certificate, part.check) == (whole.certificate, whole.check)
