@@ -1,7 +1,7 @@
-"""The data sets that are known by name: their files, where to download them, their checksums.
+"""Data sets that can be downloaded: their files, addresses and checksums.
 
-A data directory may be a root of torchvision's, which has the same folders. A data set is one entry
-in `CATALOG`. Files are downloaded whole and with the published checksum, or not at all.
+A data set is one entry in `CATALOG`. The folders are those of torchvision, so that one directory
+can serve both. Files are only kept if they are complete and have the published checksum.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from .labelled import LabelledData
 from .readers import Published, read_binary, read_idx, read_python
 
 OnProgress = Callable[[str, int, int | None], None]
-"""Is told the name of a file, how many bytes are here, and of how many, if that is known."""
+"""Called with the name of a file, its bytes so far, and its size, if that is known."""
 
 CHUNK = 1 << 18
 
@@ -40,9 +40,14 @@ def fetch(
     on_progress: OnProgress | None = None,
     timeout: float = 30.0,
 ) -> None:
-    """Write what is at `url` to `path` if its checksum, `"md5:..."` for example, is that one.
+    """Download a file to `path`, which is only changed if the download succeeds.
 
-    Whatever goes wrong, `path` is as it was. `timeout` is how many seconds of silence are borne.
+    Args:
+        url: The address of the file.
+        path: The file to write.
+        checksum: An algorithm of `hashlib` and the expected digest, such as `"md5:9fb6..."`.
+        on_progress: Called after each chunk.
+        timeout: The longest time without data, in seconds.
     """
     algorithm, _, expected = checksum.partition(":")
     hashed = hashlib.new(algorithm, usedforsecurity=False)
@@ -56,8 +61,8 @@ def fetch(
                     on_progress(path.name, done, total)
         if hashed.hexdigest() != expected:
             raise DataError(
-                f"{url} is not the published file, and was not kept: its {algorithm} is "
-                f"{hashed.hexdigest()}, and {expected} was expected"
+                f"{url} is not the published file and was not kept: its {algorithm} is "
+                f"{hashed.hexdigest()}, not {expected}"
             )
         os.replace(part, path)
     except OSError as error:
@@ -67,7 +72,7 @@ def fetch(
 
 
 def _chunks(url: str, timeout: float) -> Generator[tuple[bytes, int, int | None]]:
-    """The bytes at `url` in pieces, each with the bytes so far and their total; empty at first."""
+    """Yield chunks, the first of them empty, with the bytes so far and the size of the file."""
     done = 0
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "clnp"})
@@ -92,38 +97,36 @@ def _chunks(url: str, timeout: float) -> Generator[tuple[bytes, int, int | None]
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Write members of a gzipped tar archive to the paths that are given for them.
+    """Write members of a gzipped tar archive to the given paths.
 
-    Nothing but these is read, and no path comes from the archive.
+    Other members are ignored, and no path is taken from the archive.
     """
-    wanted = dict(members)
+    missing = dict(members)
     try:
         with tarfile.open(archive, "r:gz") as file:
             for member in file:
-                path = wanted.get(str(PurePosixPath(member.name)))
-                source = file.extractfile(member) if path is not None and member.isreg() else None
-                if path is None or source is None:
-                    continue
-                with source, path.open("wb") as target:
-                    shutil.copyfileobj(source, target, CHUNK)
-                del wanted[str(PurePosixPath(member.name))]
-                if not wanted:
+                name = str(PurePosixPath(member.name))
+                source = file.extractfile(member) if name in missing and member.isreg() else None
+                if source is not None:
+                    with source, missing.pop(name).open("wb") as target:
+                        shutil.copyfileobj(source, target, CHUNK)
+                if not missing:
                     break
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}") from error
-    if wanted:
-        raise DataError(f"{archive} does not hold {', '.join(wanted)}")
+    if missing:
+        raise DataError(f"{archive} does not contain {', '.join(missing)}")
 
 
 Labelled = tuple[Tensor, Tensor]
 Files = Sequence[tuple[Path, Published]]
 Read = Callable[[Files, int], Labelled]
-"""Makes images and labels, of so many classes, of the files of one part of a data set."""
+"""Reads images and labels from the files of a part of a data set with so many classes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Files in a folder of the data directory, and what reads them. Each may be gzipped."""
+    """Files in a folder of the data directory, gzipped or not, and the function to read them."""
 
     folder: str
     train: tuple[Published, ...]
@@ -132,28 +135,28 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
-        """The names of all files."""
+        """Names of all files."""
         return [each.name for each in (*self.train, *self.test)]
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file of the network: a data file, gzipped, or a tar archive that holds a whole folder."""
+    """A file to download: a gzipped data file, or a tar archive of a whole folder."""
 
     url: str
     checksum: str
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """Last part of the address."""
         return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: bytes of 0 to 255, with mean and deviation of each channel over 255.
+    """A data set of bytes; mean and standard deviation of each channel are for bytes / 255.
 
-    What is downloaded becomes the first of its layouts.
+    Downloaded files get the first of its layouts.
     """
 
     num_classes: int
@@ -165,7 +168,7 @@ class Entry:
 
 
 def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -> LabelledData:
-    """The data set of that name in `CATALOG`, downloaded to the directory if it is not there."""
+    """Return the data set of that name in `CATALOG`; download it if the directory lacks it."""
     entry = CATALOG[name]
     layout = _present(name, entry, directory)
     if layout is None:
@@ -178,8 +181,8 @@ def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -
     )
     if train[0].shape[1:] != test[0].shape[1:]:
         raise DataError(
-            f"{folder}: training samples have shape {tuple(train[0].shape[1:])}, and those for "
-            f"testing {tuple(test[0].shape[1:])}; get the files again"
+            f"{folder}: training samples have shape {tuple(train[0].shape[1:])} and test samples "
+            f"{tuple(test[0].shape[1:])}. Download the files again"
         )
     return LabelledData(
         name,
@@ -193,37 +196,36 @@ def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -
 
 
 def is_there(name: str, directory: Path) -> bool:
-    """Whether the files of the data set of that name are in the directory."""
+    """Whether the files of the data set are in the directory."""
     return _present(name, CATALOG[name], directory) is not None
 
 
 def _present(name: str, entry: Entry, directory: Path) -> Layout | None:
-    """The first layout of which all files are there; None where there is no file of any."""
-    incomplete = None
+    """Return the first layout whose files are all there; None if there are no files."""
+    incomplete = []
     for layout in entry.layouts:
         folder = directory / layout.folder
         missing = [each for each in layout.names if not os.path.isfile(_path(folder, each))]
         if not missing:
             return layout
-        if len(missing) < len(layout.names) and incomplete is None:
-            incomplete = folder, missing
-    if incomplete is not None:
-        folder, missing = incomplete
+        if len(missing) < len(layout.names):
+            incomplete.append(f"{folder} has no {', '.join(missing)}")
+    if incomplete:
         raise DataError(
-            f"{name} is not complete: {folder} has no {', '.join(missing)}; add what is missing, "
-            "or remove the other files to have all of them downloaded"
+            f"{name} is not complete: {incomplete[0]}. Add the missing files, or delete the others "
+            "to download all of them"
         )
     return None
 
 
 def _path(folder: Path, name: str) -> Path:
-    """Where the file is, plain if it is there like that, or else gzipped."""
+    """Return the path of the file, or that of its gzipped form if only that exists."""
     plain, gzipped = folder / name, folder / f"{name}.gz"
     return plain if os.path.isfile(plain) or not os.path.isfile(gzipped) else gzipped
 
 
 def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress | None) -> None:
-    """Bring all files of the first layout, or none: a part would not be completed later."""
+    """Download all files of the first layout or none, as a part would not be completed later."""
     layout = entry.layouts[0]
     folder = directory / layout.folder
     try:
@@ -249,27 +251,26 @@ def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress 
             f"{', '.join(names)} into {place}" for names, place in reversed(places.items())
         )
         raise DataError(
-            f"{name} is not in {directory} and cannot be downloaded: {error}; to do without, put "
-            f"{wanted} yourself, gzipped or not"
+            f"{name} is not in {directory} and cannot be downloaded: {error}. Or put {wanted} "
+            "yourself, gzipped or not"
         ) from error
 
 
 def _of_idx(files: Files, num_classes: int) -> Labelled:
-    """Images, uint8 [N, 1, height, width], of the first file, labels, int64 [N], of the second."""
+    """Return images, uint8 [N, 1, height, width], and labels, int64 [N], from a file each."""
     (images_path, images_published), (labels_path, labels_published) = files
-    images, labels = (
-        read_idx(images_path, images_published),
-        read_idx(labels_path, labels_published),
-    )
+    images = read_idx(images_path, images_published)
+    labels = read_idx(labels_path, labels_published)
     if images.ndim != 3 or labels.ndim != 1:
         path, found = (labels_path, labels) if images.ndim == 3 else (images_path, images)
         raise DataError(
-            f"{path} has shape {tuple(found.shape)}; images have three axes and labels one"
+            f"{path} has shape {tuple(found.shape)}; it must have three dimensions for images and "
+            "one for labels"
         )
     if len(images) != len(labels):
         raise DataError(
-            f"{images_path} has {len(images)} images and {labels_path.name} {len(labels)} labels; "
-            "get them again"
+            f"{images_path} has {len(images)} images and {labels_path.name} {len(labels)} labels. "
+            "Download both again"
         )
     labels = labels.to(torch.int64)
     _check_labels(labels_path, labels, num_classes)
@@ -294,18 +295,18 @@ def _joined(files: Files, parts: Sequence[Labelled], num_classes: int) -> Labell
 
 def _check_labels(path: Path, labels: Tensor, num_classes: int) -> None:
     if len(labels) == 0:
-        raise DataError(f"{path} holds no sample; get it again")
+        raise DataError(f"{path} has no samples. Download it again")
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise DataError(
-            f"{path} is damaged or of another data set, get it again: it has the label "
-            f"{int(wrong[0])}, and there are only {num_classes} classes"
+            f"{path} has the label {int(wrong[0])}, and there are only {num_classes} classes: it is "
+            "damaged or of another data set. Download it again"
         )
 
 
 def _idx(folder: str, *md5s: str) -> Layout:
-    """The four files of MNIST, which Fashion-MNIST has too."""
-    images, labels = 16, 8  # bytes before the data begin
+    """Return the layout of MNIST and Fashion-MNIST: four files with these checksums."""
+    images, labels = 16, 8  # bytes before the data
     train = (
         Published("train-images-idx3-ubyte", images + 60_000 * 28 * 28, md5s[0]),
         Published("train-labels-idx1-ubyte", labels + 60_000, md5s[1]),

@@ -111,16 +111,16 @@ def _form(part: Any) -> Form | None:
     if origin is Literal:
         return _choice(args)
     if origin is tuple and args[1:] == (...,):
-        name, kind, item = "list", list, args[0]
+        name, fits, item = "list", _is(list), args[0]
     elif isinstance(origin, type) and issubclass(origin, Mapping) and args[:1] == (str,):
-        name, kind, item = "table", dict, args[1]
+        name, fits, item = "table", _is(dict), args[1]
     else:
         return None
     inner = hint_of(item)
-    of = "" if inner == ANYTHING else f" of {inner.plural}" if inner.forms else None
-    if of is None:
+    if not inner.forms:
         return None
-    return Form((f"a {name}{of}",), (f"{name}s{of}",), _is(kind), inner=inner)
+    of = "" if inner == ANYTHING else f" of {inner.plural}"
+    return Form((f"a {name}{of}",), (f"{name}s{of}",), fits, inner=inner)
 
 
 def _choice(texts: tuple[str, ...]) -> Form:
@@ -253,7 +253,8 @@ def to_data(value: Any) -> dict[str, Any]:
 
 
 def _table_data(table: Any, path: KeyPath) -> dict[str, Any]:
-    known, data = recipe_fields(type(table)), {}
+    cls: Any = type(table)
+    known, data = recipe_fields(cls), {}
     for field in dataclasses.fields(table):
         value, here = getattr(table, field.name), (*path, field.name)
         if field.name not in known:
