@@ -277,19 +277,15 @@ def _of_idx(files: Files, num_classes: int) -> Labelled:
     return images.unsqueeze(1), labels
 
 
-def _of_binary(files: Files, num_classes: int, *, num_labels: int) -> Labelled:
-    parts = [read_binary(path, published, num_labels=num_labels) for path, published in files]
-    return _joined(files, parts, num_classes)
-
-
-def _of_python(files: Files, num_classes: int, *, labels: str) -> Labelled:
-    parts = [read_python(path, published, labels=labels) for path, published in files]
-    return _joined(files, parts, num_classes)
-
-
-def _joined(files: Files, parts: Sequence[Labelled], num_classes: int) -> Labelled:
-    for (path, _), (_, labels) in zip(files, parts, strict=True):
+def _joined(
+    files: Files, num_classes: int, *, read: Callable[[Path, Published], Labelled]
+) -> Labelled:
+    """Return images and labels of all files, each read by `read`."""
+    parts = []
+    for path, published in files:
+        images, labels = read(path, published)
         _check_labels(path, labels, num_classes)
+        parts.append((images, labels))
     return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
 
 
@@ -299,72 +295,63 @@ def _check_labels(path: Path, labels: Tensor, num_classes: int) -> None:
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise DataError(
-            f"{path} has the label {int(wrong[0])}, and there are only {num_classes} classes: it is "
-            "damaged or of another data set. Download it again"
+            f"{path} has the label {int(wrong[0])}, but there are only {num_classes} classes: it "
+            "is damaged or of another data set. Download it again"
         )
 
 
-def _idx(folder: str, *md5s: str) -> Layout:
-    """Return the layout of MNIST and Fashion-MNIST: four files with these checksums."""
-    images, labels = 16, 8  # bytes before the data
-    train = (
-        Published("train-images-idx3-ubyte", images + 60_000 * 28 * 28, md5s[0]),
-        Published("train-labels-idx1-ubyte", labels + 60_000, md5s[1]),
-    )
-    test = (
-        Published("t10k-images-idx3-ubyte", images + 10_000 * 28 * 28, md5s[2]),
-        Published("t10k-labels-idx1-ubyte", labels + 10_000, md5s[3]),
-    )
-    return Layout(folder, train, test, _of_idx)
+def _mnist(
+    folders: tuple[str, ...], site: str, mean: float, deviation: float, md5s: tuple[str, ...]
+) -> Entry:
+    """Return the entry of MNIST, or of a data set with the same files.
 
-
-def _remotes(site: str, *md5s: str) -> tuple[Remote, ...]:
+    `md5s` are those of the four files, and then of the same files gzipped.
+    """
     parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        Remote(f"{site}{part}-ubyte.gz", f"md5:{md5}")
-        for part, md5 in zip(parts, md5s, strict=True)
-    )
-
-
-MNIST = (
-    "6bbc9ace898e44ae57da46a324031adb",
-    "a25bea736e30d166cdddb491f175f624",
-    "2646ac647ad5339dbf082846283269ea",
-    "27ae3e4e09519cfbb04c329615203637",
-)
-FASHION_MNIST = (
-    "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-    "9018921c3c673c538a1fc5bad174d6f9",
-    "8181f5470baa50b63fa0f6fddb340f0a",
-    "15d484375f8d13e6eb1aabb0c3f46965",
-)
-
-CATALOG = {
-    "mnist": Entry(
+    names = [f"{part}-ubyte" for part in parts]
+    images, labels = 16, 8  # bytes before the data
+    sizes = (images + 60_000 * 28 * 28, labels + 60_000, images + 10_000 * 28 * 28, labels + 10_000)
+    files = tuple(Published(*each) for each in zip(names, sizes, md5s[:4], strict=True))
+    return Entry(
         num_classes=10,
         shape=(1, 28, 28),
-        mean=(0.1307,),
-        deviation=(0.3081,),
-        layouts=tuple(_idx(folder, *MNIST) for folder in ("MNIST/raw", "MNIST", "mnist", ".")),
-        remotes=_remotes(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        mean=(mean,),
+        deviation=(deviation,),
+        layouts=tuple(Layout(folder, files[:2], files[2:], _of_idx) for folder in folders),
+        remotes=tuple(
+            Remote(f"{site}{name}.gz", f"md5:{md5}")
+            for name, md5 in zip(names, md5s[4:], strict=True)
+        ),
+    )
+
+
+CATALOG = {
+    "mnist": _mnist(
+        ("MNIST/raw", "MNIST", "mnist", "."),
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        0.1307,
+        0.3081,
+        (
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
             "9fb629c4189551a2d022fa330f9573f3",
             "ec29112dd5afa0611ce80d1b7f02629c",
         ),
     ),
-    "fashion-mnist": Entry(
-        num_classes=10,
-        shape=(1, 28, 28),
-        mean=(0.2860,),
-        deviation=(0.3530,),
-        layouts=tuple(
-            _idx(folder, *FASHION_MNIST)
-            for folder in ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", ".")
-        ),
-        remotes=_remotes(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "fashion-mnist": _mnist(
+        ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "."),
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        0.2860,
+        0.3530,
+        (
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "25c81989df183df01b3e8a0aad5dffbe",
             "bef4ecab320f06d8554ea6380940ec79",
@@ -387,7 +374,7 @@ CATALOG = {
                     Published("data_batch_5.bin", 30_730_000, "53f37980c15c3d472c316c40844f3f0d"),
                 ),
                 (Published("test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),),
-                partial(_of_binary, num_labels=1),
+                partial(_joined, read=read_binary),
             ),
             Layout(
                 "cifar-10-batches-py",
@@ -399,7 +386,7 @@ CATALOG = {
                     Published("data_batch_5", 31_035_623, "482c414d41f54cd18b22e5b47cb7c3cb"),
                 ),
                 (Published("test_batch", 31_035_526, "40351d587109b95175f43aff81a1287e"),),
-                partial(_of_python, labels="labels"),
+                partial(_joined, read=read_python),
             ),
         ),
         remotes=(
@@ -419,13 +406,13 @@ CATALOG = {
                 "cifar-100-binary",
                 (Published("train.bin", 153_700_000, "6172c7755cfe09b2fe270c85cebc1b15"),),
                 (Published("test.bin", 30_740_000, "4499cfba6c016c1be1438163640a0898"),),
-                partial(_of_binary, num_labels=2),
+                partial(_joined, read=partial(read_binary, num_labels=2)),
             ),
             Layout(
                 "cifar-100-python",
                 (Published("train", 155_249_918, "16019d7e3df5f24257cddd939b257f8d"),),
                 (Published("test", 31_049_661, "f0ef6b0ae62326f3e7ffdfab6717acfc"),),
-                partial(_of_python, labels="fine_labels"),
+                partial(_joined, read=partial(read_python, labels="fine_labels")),
             ),
         ),
         remotes=(
