@@ -416,7 +416,7 @@ def test_a_setting_that_would_change_nothing_is_refused(folder, capsys):
 
 
 def test_a_run_is_no_recipe(run, capsys):
-    fails(capsys, 2, f"{run} is a run, not a recipe; go on with it: clnp resume {run}", "run", run)
+    fails(capsys, 2, f"{run} is a run, not a recipe. Resume it with: clnp resume {run}", "run", run)
 
 
 def test_a_run_that_diverges_fails(folder, capsys):

@@ -1,5 +1,3 @@
-import tomllib
-
 import pytest
 
 from clnp.errors import RecipeError
@@ -11,7 +9,7 @@ from clnp.recipes.toml import parse
 NAMES = bundled.names()
 
 
-def test_names_are_sorted_and_those_of_the_files():
+def test_names_are_those_of_the_files():
     assert "permuted-digits" in NAMES
     assert sorted(NAMES) == NAMES
     files = [file.name for file in bundled.FOLDER.iterdir() if file.name.endswith(".toml")]
@@ -19,23 +17,17 @@ def test_names_are_sorted_and_those_of_the_files():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_can_be_read_and_is_described_in_one_line(name):
-    text = bundled.text(name)
-    recipe = build(Recipe, parse(text, name=f"{name}.toml"))
-    line = bundled.description(name)
-    assert line == recipe.description == tomllib.loads(text)["description"]
-    assert line.strip()
-    assert len(line.splitlines()) == 1
+def test_every_recipe_is_valid_and_has_a_description(name):
+    recipe = build(Recipe, parse(bundled.text(name), name=f"{name}.toml"))
+    assert bundled.description(name) == recipe.description
+    assert len(recipe.description.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["permuted-digit", "", "../__init__", "permuted-digits.toml"])
 def test_an_unknown_recipe_is_named(name):
-    known = ", ".join(NAMES)
     for call in (bundled.text, bundled.description):
         with pytest.raises(RecipeError) as caught:
             call(name)
         message = str(caught.value)
         assert message.startswith(f"unknown recipe {name!r}")
-        assert message.endswith(f" Known: {known}")
-    with pytest.raises(RecipeError, match=r"'permuted-digit'; did you mean 'permuted-digits'\?"):
-        bundled.text("permuted-digit")
+        assert message.endswith(f" Known: {', '.join(NAMES)}")

@@ -1,14 +1,36 @@
-"""Pickles as Python 2 wrote them, which the published CIFAR files are, opcode by opcode."""
+"""Files of data sets: idx files, archives, and pickles of Python 2 such as those of CIFAR."""
 
+import io
 import struct
+import tarfile
 
 import numpy as np
 
 
-def pickled(value) -> bytes:
-    """The value as `cPickle.dump(value, file, 2)` of Python 2 has it, less what is never read back.
+def idx(shape, content=None, *, kind=8) -> bytes:
+    """An idx file with the bytes 0, 1, 2, ... or the given ones."""
+    numbers = bytes(n % 256 for n in range(np.prod(shape))) if content is None else content
+    return bytes([0, 0, kind, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + numbers
 
-    Text is a string of bytes, and an array is rebuilt by functions where numpy 1 had them.
+
+def archive(path, members):
+    """A gzipped tar archive of files, or of members with a type and a link, in this order."""
+    with tarfile.open(path, "w:gz") as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                member.size = len(content)
+                file.addfile(member, io.BytesIO(content))
+            else:
+                member.type, member.linkname = content
+                file.addfile(member)
+    return path
+
+
+def pickled(value) -> bytes:
+    """The value as `cPickle.dump(value, file, 2)` of Python 2 writes it, opcode by opcode.
+
+    Text is a string of bytes, and an array is rebuilt by the functions of numpy 1.
     """
     return b"\x80\x02" + opcodes(value) + b"."
 

@@ -66,14 +66,19 @@ def test_a_recipe_becomes_tasks_and_a_network(recipe):
             "learner.tasks.\"digits *\".alphas: unknown layer 'fc4'",
         ),
         ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0; it must be 0 or more"),
+        (
+            "learner.training.optimizer_options={no = 1}",
+            "--set learner.training.optimizer_options={no = 1}: learner.training.optimizer_options",
+        ),
+        ("network.widths=[1000000000000, 1]", "network: cannot be built: "),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(recipe, assignment, message):
+def test_an_error_has_the_place_of_its_key(recipe, assignment, message):
     with pytest.raises(RecipeError) as caught:
         experiment_of(load(str(recipe), [assignment]), CPU, str(recipe.parent))
     assert message in str(caught.value)
 
 
-def test_data_that_is_not_there_is_told(recipe):
+def test_a_missing_data_set_is_named(recipe):
     with pytest.raises(DataError, match=r"there is no file .*gone\.npz"):
         experiment_of(load(str(recipe), ["stream.parts.1.dataset=gone"]), CPU, str(recipe.parent))
