@@ -273,7 +273,7 @@ class TaskSummary:
     deviation: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SeriesSummary:
     """Means and standard deviations over the finished runs of a series.
 
@@ -284,13 +284,13 @@ class SeriesSummary:
 
     seeds: tuple[int, ...]
     num_tasks: tuple[int, ...]
+    num_tasks_in_all: int | None = omitted()
     average: Spread
     tasks: tuple[TaskSummary, ...]
     forgetting: float
     unchanged: bool
     used: Mapping[str, Spread]
     seconds: Spread
-    num_tasks_in_all: int | None = omitted()
 
 
 @dataclass(frozen=True)
