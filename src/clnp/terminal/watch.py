@@ -1,378 +1,464 @@
-"""A run as it stands: on a screen, in lines of a log, and in a last word."""
+"""A run while it works: on a screen, in lines of a log, and in a closing sentence."""
 
 import contextlib
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TextIO
 
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from clnp.errors import RunError
-from clnp.runs.directory import again, command, no_run
-from clnp.text import duration
-
-from .status import ENDED, FAILED, FINISHED, RUNNING, STOPPED, WAITING, Following, Scene, View
-from .tables import (
-    MOST_LAYERS,
-    Screen,
-    cells,
-    columns,
-    ends,
-    glyphs_for,
-    progress,
-    screen_of,
-    sparkline,
-    stacked,
+from clnp.plain import to_plain
+from clnp.records import SeriesConfig
+from clnp.runs.directory import (
+    COMPARISON,
+    CONFIG,
+    SERIES,
+    STATUS,
+    command,
+    expanded,
+    read_config,
+    read_record,
+    resume_command,
 )
+from clnp.runs.status import FAILED, FINISHED, RUNNING, STOPPED, Status, read_status
+from clnp.text import clean, duration
 
+from .tables import Screen, screen_of, stacked_bars, table
+
+WAITING = "waiting"
+ENDED = (FINISHED, FAILED, STOPPED)
+PATIENCE = 10.0
+"""Seconds for which a file may be unreadable: on a network it may still be on its way."""
+GRACE = 60.0
+"""Seconds without news after which the other runs of a series with a failed run have ended."""
 SILENCE = 60.0
-"""Seconds without news that are worth a word."""
-WIDE = 72
-"""Columns that it takes to show long bars beside what they are about."""
-LEAST_BAR = 4
-"""Columns that a bar has, if there is one."""
-PERCENTAGE = len("  100 %  ")
-SHORT_TEXT = len("100 of 100 tasks")
-LEAST_LINES = 6
-"""Lines that are shown however low the screen is."""
+"""Seconds without news that are worth a sentence."""
+SCREEN_SECONDS, LINE_SECONDS, LEAST_SECONDS = 1.0, 10.0, 0.05
+"""Time between two looks, by default on a screen and in a log, and at least."""
+LEAST_RUNS = 6
+"""Runs of a series that are shown however low the screen is."""
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """A run and its last status, None before it starts.
+
+    `silent` counts the seconds since the status was written, and `dead` says that the process of
+    the run has ended without a word.
+    """
+
+    label: str
+    path: Path
+    status: Status | None = None
+    silent: float = 0.0
+    dead: bool = False
+
+    @property
+    def state(self) -> str:
+        """The state of the run, or waiting."""
+        return WAITING if self.status is None else self.status.state
+
+    @property
+    def is_late(self) -> bool:
+        """Whether there should have been news by now."""
+        seconds = self.status.epoch_seconds if self.status else None
+        return self.silent >= max(SILENCE, 3 * (seconds or 0.0))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that is watched. `kind` is run, series, comparison, or None before it exists."""
+
+    path: Path
+    kind: str | None = None
+    runs: tuple[WatchedRun, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """The state of the run; of several runs, failed, stopped or finished once all ended."""
+        found = {run.state for run in self.runs}
+        if found <= {WAITING}:
+            return WAITING
+        # A series is stopped as a whole: its waiting runs do not start.
+        if found <= {*ENDED, *({WAITING} if STOPPED in found else ())}:
+            return next(state for state in (FAILED, STOPPED, FINISHED) if state in found)
+        # A series ends with the first run that fails, unless others are still working.
+        return FAILED if FAILED in found and self.silent >= GRACE else RUNNING
+
+    @property
+    def silent(self) -> float:
+        """The seconds since the last news of any run."""
+        return min((run.silent for run in self.runs if run.status), default=0.0)
+
+    @property
+    def num_finished(self) -> int:
+        """The number of finished runs."""
+        return sum(run.state == FINISHED for run in self.runs)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the scene as plain data for JSON."""
+        runs = [
+            {
+                **{"label": run.label, "path": str(run.path), "state": run.state},
+                **{"silent": run.silent, "dead": run.dead},
+                **({"fraction": run.status.fraction, **to_plain(run.status)} if run.status else {}),
+            }
+            for run in self.runs
+        ]
+        return {"path": str(self.path), "kind": self.kind, "state": self.state, "runs": runs}
+
+
+@dataclass
+class Watcher:
+    """Looks at a run, a series or a comparison again and again; it may not exist yet."""
+
+    path: Path
+    clock: Callable[[], float] = time.monotonic
+    _scene: Scene | None = None
+    _unreadable: float | None = None
+    # By the path of a run: when its status was written, and when that was first seen.
+    _heard: dict[Path, tuple[float, float]] = field(default_factory=dict)
+
+    def look(self, *, patience: float = PATIENCE) -> Scene:
+        """Return everything as it is now; a `RunError` if a file is damaged for good."""
+        now = self.clock()
+        try:
+            kind, paths = runs_at(self.path)
+            runs = tuple(self._look_at(label, path) for label, path in paths.items())
+            # A directory that vanishes is no news.
+            self._scene = Scene(self.path, kind, runs) if kind else self._scene
+            self._unreadable = None
+        except RunError:
+            self._unreadable = now if self._unreadable is None else self._unreadable
+            if now - self._unreadable >= patience:
+                raise
+        return self._scene or Scene(self.path)
+
+    def _look_at(self, label: str, path: Path) -> WatchedRun:
+        # A run that failed before it learned anything has a status, but no config any more.
+        status = read_record(path / STATUS, Status)
+        if status is None and os.path.isfile(path / CONFIG):
+            status = read_status(path, read_config(path))
+        if status is None:
+            return WatchedRun(label, path)
+        now = self.clock()
+        updated, heard = self._heard.get(path, (None, 0.0))
+        if updated != status.updated:
+            # The clocks of two machines differ, so that only the first look compares them.
+            heard = now if updated is not None else now - max(0.0, time.time() - status.updated)
+            self._heard[path] = status.updated, heard
+        return WatchedRun(label, path, status, now - heard, status.is_dead)
+
+
+def runs_at(path: Path) -> tuple[str | None, dict[str, Path]]:
+    """Return the kind of a directory, and its runs by their label."""
+    for name, kind in ((COMPARISON, "comparison"), (SERIES, "series")):
+        found = read_record(path / name, SeriesConfig) if os.path.isfile(path / name) else None
+        if found is None:
+            continue
+        methods = found.methods if kind == "comparison" else ("",)
+        if not found.seeds or not methods:
+            missing = "methods" if found.seeds else "seeds"
+            raise RunError(f"{path / name} is damaged: it has no {missing}. Restore a copy of it.")
+        pairs = [(method, seed) for method in methods for seed in found.seeds]
+        return kind, {
+            f"{method}{', ' if method else ''}seed {seed}": path / method / f"seed{seed}"
+            for method, seed in pairs
+        }
+    there = any(os.path.isfile(path / name) for name in (STATUS, CONFIG))
+    return ("run", {"run": path}) if there else (None, {})
 
 
 def closing(scene: Scene) -> str:
-    """The last word on what was followed."""
-    seen = command("inspect", scene.path)
-    if scene.kind == "run":
-        view = scene.views[0]
-        if view.status in (FAILED, STOPPED):
-            return _told(view)
-        average = "" if view.average is None else f", average {view.average:.2f}"
-        return f"finished: {_tasks(view)}{average}; {seen} shows all"
+    """Return the last sentence about the runs that were watched."""
+    seen = f"`{command('inspect', scene.path)}` shows all"
+    if scene.kind == "run" and scene.runs[0].status:
+        run, status = scene.runs[0], scene.runs[0].status
+        if status.state != FINISHED:
+            return told(run)
+        average = "" if status.average is None else f", average {status.average:.2f}"
+        return f"{told(run)}{average}. {seen}."
     failed = [
-        f"{label}: {view.reason}"
-        for label, view in zip(scene.labels, scene.views, strict=True)
-        if view.status == FAILED
+        f"{run.label} failed: {run.status.reason}"
+        for run in scene.runs
+        if run.status and run.state == FAILED
     ]
-    done = sum(view.status == FINISHED for view in scene.views)
-    text = f"{done} of {len(scene.views)} runs finished; {seen} shows all"
-    if scene.status == STOPPED:
-        text += f", {again(scene.path)} goes on"
-    return "\n".join([*(f"failed: {each}" for each in failed), text])
+    resume = f" Resume with {resume_command(scene.path)}." if scene.state == STOPPED else ""
+    return "\n".join([*failed, f"{_finished(scene)}. {seen}.{resume}"])
 
 
 def unfinished(scene: Scene) -> list[str]:
-    """How several runs stand that are not all finished, and what goes on with them."""
-    if scene.status == FINISHED:
+    """Return the states of several runs that are not all finished, and how to resume them."""
+    if scene.state == FINISHED:
         return []
-    if scene.status == WAITING:
-        return [f"none has begun; {again(scene.path)} goes on"]
-    pairs = list(zip(scene.labels, scene.views, strict=True))
-    under_way = [_briefly(label, view) for label, view in pairs if view.status != FAILED]
-    lines = ["; ".join(text for text in under_way if text)]
-    lines += [f"{label} failed: {view.reason}" for label, view in pairs if view.status == FAILED]
-    ends = {STOPPED: f"{again(scene.path)} goes on", FAILED: f"{again(scene.path)} tries again"}
-    lines.append(ends.get(scene.status) or _heard_of_several(scene))
+    resume = f"Resume with {resume_command(scene.path)}."
+    if scene.state == WAITING:
+        return [f"No run has started. {resume}"]
+    briefly = [_briefly(run) for run in scene.runs if run.state != FAILED]
+    lines = ["; ".join(text for text in briefly if text)]
+    for run in scene.runs:
+        if run.status and run.state == FAILED:
+            lines.append(f"{run.label} failed: {run.status.reason}")
+    lines.append(resume if scene.state in ENDED else heard_of(scene))
     return [text for text in lines if text]
 
 
 def line(scene: Scene) -> str:
-    """How it stands, in one line."""
+    """Return the scene in one line."""
     if scene.kind is None:
-        return f"waiting for {scene.path}, where there is no run yet"
+        return f"waiting for {scene.path}: there is no run yet"
     if scene.kind == "run":
-        return _told(scene.views[0])
-    done = sum(view.status == FINISHED for view in scene.views)
-    parts = [f"{done} of {len(scene.views)} runs finished"]
-    parts += map(_briefly, scene.labels, scene.views)
-    return "; ".join(part for part in parts if part)
+        return told(scene.runs[0])
+    return "; ".join(text for text in [_finished(scene), *map(_briefly, scene.runs)] if text)
 
 
-def _briefly(label: str, view: View) -> str:
-    """How one of several runs stands; nothing of those that wait, or are finished."""
-    if view.status == RUNNING:
-        where = _between(view)
-        if view.number is not None:
-            where = f"task {view.number} of {view.num_tasks}"
-        return f"{label} {100 * view.fraction:.0f} % ({where})"
-    return f"{label} {view.status}" if view.status in (FAILED, STOPPED) else ""
+def _finished(scene: Scene) -> str:
+    return f"{scene.num_finished} of {len(scene.runs)} runs finished"
 
 
-def _told(view: View) -> str:
-    if view.status == FAILED:
-        return f"failed after {_tasks(view)}: {view.reason}"
-    if view.status == STOPPED:
-        return f"stopped after {_tasks(view)}; {again(view.run)} goes on"
-    if view.status == FINISHED:
-        return f"finished: {_tasks(view)}"
-    if view.status == WAITING:
-        return f"waiting for {view.run}, which cannot be read yet"
-    if view.task is None:
-        return _between(view)
-    parts = [f"task {view.number} of {view.num_tasks}, {view.task}: {_doing(view)}"]
-    if view.epoch:
-        parts.append(f"loss {view.losses[-1]:.4g}, validation {view.scores[-1]:.2f}")
-    return f"{', '.join(parts)}; {100 * view.fraction:.0f} % done{_left(view)}"
+def _briefly(run: WatchedRun) -> str:
+    """Return the state of one of several runs; nothing if it waits or is finished."""
+    if run.status is None or run.state == FINISHED:
+        return ""
+    if run.state != RUNNING:
+        return f"{run.label} {run.state}"
+    number = run.status.number
+    where = _ended(run.status) if number is None else f"task {number} of {run.status.num_tasks}"
+    return f"{run.label} {run.status.fraction:.0%} ({where})".replace("%", " %")
 
 
-def _tasks(view: View) -> str:
-    whole = "" if view.num_tasks is None else f" of {view.num_tasks}"
-    return f"{view.num_learnt}{whole} tasks"
+def told(run: WatchedRun) -> str:
+    """Return the state of a run in one line."""
+    status = run.status
+    if status is None:
+        return f"waiting for {run.path}"
+    if status.state == FAILED:
+        return f"failed after {_tasks(status)}: {status.reason}"
+    if status.state == STOPPED:
+        return f"stopped after {_tasks(status)}. Resume with {resume_command(run.path)}."
+    if status.state == FINISHED:
+        return f"finished: {_tasks(status)}"
+    if run.dead:
+        resume = resume_command(run.path)
+        return f"killed after {_tasks(status)}: the process has ended. Resume with {resume}."
+    if status.task is None:
+        return _ended(status)
+    parts = [f"task {status.number} of {status.num_tasks}, {status.task}: {_doing(status)}"]
+    if status.epoch and status.loss is not None and status.score is not None:
+        parts.append(f"loss {status.loss:.4g}, validation {status.score:.2f}")
+    return f"{', '.join(parts)}; {100 * status.fraction:.0f} % done{_left(run)}"
 
 
-def _between(view: View) -> str:
-    """How a run stands that has no open task."""
-    return f"{_tasks(view)} learnt" if view.num_learnt else "starting"
+def _tasks(status: Status) -> str:
+    return f"{len(status.learned)} of {status.num_tasks} tasks"
 
 
-def _doing(view: View) -> str:
-    """What is being done to the open task."""
-    if view.phase == "fine-tuning":
-        where = f"fine-tuning round {view.round}"
-    elif view.candidate is None:
+def _ended(status: Status) -> str:
+    """Return the state of a run without an open task."""
+    return f"{_tasks(status)} ended" if status.learned else "starting"
+
+
+def _doing(status: Status) -> str:
+    """Return the phase of the open task."""
+    if status.phase == "fine-tuning":
+        where = f"fine-tuning round {status.round}"
+    elif status.candidate is None:
         return "starting"
     else:
-        where = f"candidate {view.candidate} of {view.num_candidates}"
-        if view.phase == "pruning":
+        where = f"candidate {status.candidate} of {status.num_candidates}"
+        if status.phase == "pruning":
             return f"{where}, pruning"
-    return f"{where}, epoch {view.epoch} of {view.num_epochs}" if view.epoch else where
+    return f"{where}, epoch {status.epoch} of {status.num_epochs}" if status.epoch else where
 
 
-def _left(view: View) -> str:
-    if view.seconds_left is None or view.status != RUNNING:
+def _left(run: WatchedRun) -> str:
+    status = run.status
+    if status is None or status.seconds_left is None or status.state != RUNNING:
         return ""
-    how = "at least" if view.at_least else "at most" if view.at_most else "about"
-    return f", {how} {duration(view.seconds_left)} left"
+    # The epoch that is being trained has taken some of it.
+    left = max(0.0, status.seconds_left - min(run.silent, status.epoch_seconds or 0.0))
+    return f", {status.bound} {duration(left)} left"
 
 
-def frame(scene: Scene, *, screen: Screen) -> list[str]:
-    """How it stands, in lines that fit the screen."""
-    if scene.kind is None or (scene.kind == "run" and scene.views[0].num_tasks is None):
-        lines = screen.wrapped(line(scene), indent=2)
-    elif scene.kind == "run":
-        lines = _run(scene.views[0], screen=screen)
+def heard_of(scene: Scene) -> str:
+    """Return when the last news came, and how to resume a run that is dead."""
+    resume = f"resume with {resume_command(scene.path)}."
+    running = [run for run in scene.runs if run.state == RUNNING]
+    if running and all(run.dead for run in running):
+        return f"The process has ended; {resume}"
+    if running and all(run.is_late for run in running):
+        return f"No news for {duration(scene.silent)}. If it was killed, {resume}"
+    return f"Last news {duration(scene.silent)} ago."
+
+
+def frame(scene: Scene, screen: Screen) -> RenderableType:
+    """Return the scene for a screen."""
+    if scene.kind is None or (scene.kind == "run" and scene.runs[0].status is None):
+        return Text(line(scene))
+    if scene.kind == "run" and scene.runs[0].status:
+        parts = _run(scene.runs[0], scene.runs[0].status, screen)
     else:
-        lines = _several(scene, screen=screen)
-    return [
-        screen.short(text, screen.width) for text in lines[: max(LEAST_LINES, screen.height - 1)]
-    ]
+        parts = [_title(scene.path, _finished(scene), screen), *_several(scene, screen)]
+    if scene.state == RUNNING and not (scene.kind == "run" and scene.runs[0].dead):
+        parts.append(Text(heard_of(scene)))
+    return Group(*parts)
 
 
-def _run(view: View, *, screen: Screen) -> list[str]:
-    what = view.recipe or "an experiment"
-    title = f"{what}, {view.method}, seed {view.seed}"
-    lines = [f"{screen.short(view.run, max(12, screen.width - cells(title) - 2))}: {title}"]
-    if view.status in (FAILED, STOPPED):
-        lines += screen.wrapped(_told(view), indent=2)
-    elif view.status == FINISHED:
-        lines.append(f"{_told(view)} in {duration(view.seconds)}")
+def _title(path: Path, text: str, screen: Screen) -> Text:
+    return Text(f"{screen.short(path, max(12, screen.width - cell_len(text) - 2))}: {text}")
+
+
+def _run(run: WatchedRun, status: Status, screen: Screen) -> list[RenderableType]:
+    what = f"{clean(status.recipe or 'an experiment')}, {status.method}, seed {status.seed}"
+    parts: list[RenderableType] = [_title(run.path, what, screen)]
+    if status.state != RUNNING or run.dead:
+        took = f" in {duration(status.seconds)}" if status.state == FINISHED else ""
+        parts.append(Text(told(run) + took))
     else:
-        now = _told(view) if view.task is None else f"task {view.number} of {view.num_tasks}: "
-        lines.append(now + (view.task or ""))
-        lines.append(
-            _bar("run", view.fraction, f"{100 * view.fraction:.0f} %{_left(view)}", screen)
-        )
-        if view.task is not None:
-            lines += _open_task(view, screen=screen)
-    lines += _learnt(view, screen=screen)
-    lines += _neurons(view, screen=screen)
-    if view.full is not None:
-        lines += screen.wrapped(f"full: {view.full.partition('. ')[0]}", indent=2)
-    if view.status == RUNNING:
-        lines += screen.wrapped(_heard(view), indent=2)
-    return lines
+        name = f"task {status.number} of {status.num_tasks}: {status.task}"
+        parts.append(Text(clean(name) if status.task else _ended(status)))
+        bars = Table.grid(padding=(0, 2))
+        percent = f"{100 * status.fraction:.0f} %{_left(run)}"
+        bars.add_row("run", screen.bar(status.fraction), Text(percent))
+        if status.task:
+            done = (status.epoch or 0) / (status.num_epochs or 1)
+            bars.add_row("now", screen.bar(done), Text(_doing(status)))
+        parts.append(bars)
+        if status.task and status.loss is not None and status.score is not None:
+            width = max(4, min(60, screen.width - 24))
+            loss = ["loss", f"{status.loss:.4g}", screen.curve(status.losses, width)]
+            score = ["validation", f"{status.score:.2f}", screen.curve(status.scores, width)]
+            parts.append(table(["", "", ""], [loss, score], "lrl"))
+    if status.learned:
+        parts.append(Text(_learned(status, screen)))
+    if status.sizes:
+        parts.append(_neurons(status, screen))
+    if status.full is not None:
+        parts.append(Text(f"full: {status.full.partition('. ')[0]}"))
+    return parts
 
 
-def _bar(name: str, fraction: float, text: str, screen: Screen) -> str:
-    """A bar in what is left of the line beside its name and a text."""
-    wanted = screen.width // 2
-    width = min(wanted, screen.width - cells(name) - cells(text) - 4)
-    if width < LEAST_BAR:
-        return f"{name}  {text}"
-    return f"{name}  {progress(fraction, width=width, glyphs=screen.glyphs)}  {text}"
+def _learned(status: Status, screen: Screen) -> str:
+    """Return the last tasks that ended, as many as a line holds."""
+    average = "" if status.average is None else f"; average {status.average:.2f}"
+    shown, text = "", ""
+    for hidden in reversed(range(len(status.learned))):
+        task = status.learned[hidden]
+        score = "" if task.test_score is None else f" {task.test_score:.2f}"
+        name = screen.short(task.task, max(8, screen.width // 4))
+        shown = f"{name}{score}{', ' if shown else ''}{shown}"
+        before = f"{hidden} before, " if hidden else ""
+        longer = f"learned: {before}{shown}{average}"
+        if text and cell_len(longer) > screen.width:
+            break
+        text = longer
+    return text
 
 
-def _open_task(view: View, *, screen: Screen) -> list[str]:
-    lines = []
-    if view.epoch and view.num_epochs:
-        done = view.epoch / view.num_epochs
-        lines.append(_bar("now", done, _doing(view), screen))
-    else:
-        lines.append(f"now  {_doing(view)}")
-    if view.losses:
-        width = max(4, screen.width - 22)
-        for name, values, form in (
-            ("loss", view.losses, ".4g"),
-            ("validation", view.scores, ".2f"),
-        ):
-            curve = sparkline(values, width=min(width, 60), glyphs=screen.glyphs)
-            lines.append(f"{name:10}  {format(values[-1], form):>7}  {curve}")
-    return lines
+def _neurons(status: Status, screen: Screen) -> Table:
+    """Return a bar for each layer, stacked by task."""
+
+    def row(group: str) -> list[str]:
+        free = status.sizes[group] - sum(status.claimed.get(group, ()))
+        name = screen.short(group, max(8, screen.width // 4))
+        return [name, f"{free} of {status.sizes[group]} free"]
+
+    return stacked_bars(["", "", ""], status.sizes, status.claimed, row, screen)
 
 
-def _learnt(view: View, *, screen: Screen) -> list[str]:
-    """The last of the tasks that were learnt, as many as a line holds."""
-    if not view.tasks:
-        return []
-    average = "" if view.average is None else f"; average {view.average:.2f}"
-    parts: list[str] = []
-    for record in reversed(view.tasks):
-        score = "" if record["test_score"] is None else f" {record['test_score']:.2f}"
-        parts.insert(0, f"{screen.short(record['task'], max(8, screen.width // 4))}{score}")
-        hidden = len(view.tasks) - len(parts)
-        more = f"{hidden} before, " if hidden else ""
-        text = f"learnt: {more}{', '.join(parts)}{average}"
-        if cells(text) > screen.width and len(parts) > 1:
-            more = f"{hidden + 1} before, "
-            return [f"learnt: {more}{', '.join(parts[1:])}{average}"]
-    return [text]
-
-
-def _neurons(view: View, *, screen: Screen) -> list[str]:
-    """A bar for each layer, stacked by task."""
-    front, hidden, back = ends(list(view.sizes), MOST_LAYERS)
-
-    def told(group: str) -> list[str]:
-        size = view.sizes[group]
-        free = size - sum(view.claimed.get(group, ()))
-        return [screen.short(group, max(8, screen.width // 4)), f"{free} of {size} free"]
-
-    def bar(group: str) -> str:
-        counts = view.claimed.get(group, ())
-        return stacked(counts, view.sizes[group], width=width, glyphs=screen.glyphs)
-
-    if not view.sizes:
-        return []
-    gap = [[f"... {len(hidden)} more", ""]] if hidden else []
-    names = columns([*map(told, front), *gap, *map(told, back)])
-    width = max(4, min(60, screen.width - max(map(cells, names)) - 2))
-    bars = [*map(bar, front), *["" for _ in gap], *map(bar, back)]
-    left = max(map(cells, names))
-    return [
-        f"{name}{' ' * (left - cells(name))}  {shown}".rstrip()
-        for name, shown in zip(names, bars, strict=True)
-    ]
-
-
-def _heard(view: View) -> str:
-    silent = view.silent or 0.0
-    if silent < max(SILENCE, 3 * (view.epoch_seconds or 0.0)):
-        return f"last heard of {duration(silent)} ago"
-    return f"no news for {duration(silent)}; if it was stopped, {again(view.run)} goes on"
-
-
-def _several(scene: Scene, *, screen: Screen) -> list[str]:
-    """One line for each run; where there are too many, those that are under way come first."""
-    done = sum(view.status == FINISHED for view in scene.views)
-    title = f"{done} of {len(scene.views)} runs finished"
-    lines = [f"{screen.short(scene.path, max(12, screen.width - cells(title) - 2))}: {title}"]
-    pairs = list(zip(scene.labels, scene.views, strict=True))
-    most = max(LEAST_LINES, screen.height - 4)
+def _several(scene: Scene, screen: Screen) -> list[RenderableType]:
+    """Return a row for each run; if there are too many, those that are working come first."""
+    runs, most = list(scene.runs), max(LEAST_RUNS, screen.height - 4)
     hidden = 0
-    if len(pairs) > most:
+    if len(runs) > most:
         order = {RUNNING: 0, FAILED: 1, STOPPED: 1, WAITING: 2, FINISHED: 3}
-        chosen = sorted(range(len(pairs)), key=lambda place: order[pairs[place][1].status])
-        kept = sorted(chosen[: most - 1])
-        hidden = len(pairs) - len(kept)
-        pairs = [pairs[place] for place in kept]
-    lines += _rows(pairs, screen=screen)
-    lines += [f"... {hidden} more"] if hidden else []
-    if scene.status == RUNNING:
-        lines += screen.wrapped(_heard_of_several(scene), indent=2)
-    return lines
+        first = sorted(range(len(runs)), key=lambda index: order[runs[index].state])[: most - 1]
+        hidden = len(runs) - len(first)
+        runs = [runs[index] for index in sorted(first)]
+    names = [screen.short(run.label, screen.width // 3) for run in runs]
+    room = (
+        screen.width - max(map(cell_len, names), default=0) - screen.width // 4 - len("  100 %  ")
+    )
+    rows: list[list[RenderableType]] = []
+    for name, run in zip(names, runs, strict=True):
+        fraction = run.status.fraction if run.status else 0.0
+        text = screen.short(_shortly(run), max(8, room - 2))
+        rows.append([name, screen.bar(fraction), f"{100 * fraction:.0f} %", text])
+    more = [Text(f"... {hidden} more")] if hidden else []
+    return [table([""] * 4, rows, "llrl"), *more]
 
 
-def _heard_of_several(scene: Scene) -> str:
-    silent = min((view.silent for view in scene.views if view.silent is not None), default=0.0)
-    if silent < SILENCE:
-        return f"last heard of {duration(silent)} ago"
-    return f"no news for {duration(silent)}; if it was stopped, {again(scene.path)} goes on"
-
-
-def _rows(pairs: Sequence[tuple[str, View]], *, screen: Screen) -> list[str]:
-    """Name, bar, percentage and text of each run; the bar gives way first, the number never."""
-    most = max(8, screen.width - PERCENTAGE - SHORT_TEXT)
-    names = [screen.short(label, most) for label, _ in pairs]
-    left = max(map(cells, names), default=0)
-    room = screen.width - left - PERCENTAGE
-    texts = [_shortly(view) for _, view in pairs]
-    # Candidate and epoch, or why a run failed, are not worth a bar.
-    worth = [
-        forms[view.status == RUNNING :]
-        for forms, (_, view) in zip(texts, pairs, strict=True)
-        if view.status in (RUNNING, FINISHED) and forms[1:]
-    ] or [[""]]
-    needed = (max(cells(forms[place]) for forms in worth) for place in (0, -1))
-    wanted = 20 if screen.width >= WIDE else 8
-    widths = (min(wanted, room - text - 1) for text in needed)
-    width = next((found for found in widths if found >= LEAST_BAR), 0)
-    lines = []
-    for name, (_, view), forms in zip(names, pairs, texts, strict=True):
-        bar = progress(view.fraction, width=width, glyphs=screen.glyphs) + " " if width else ""
-        space = max(0, room - cells(bar))
-        told = next((text for text in forms if cells(text) <= space), None)
-        told = screen.short(forms[-1], space) if told is None else told
-        front = f"{name}{' ' * (left - cells(name))}  {bar}{100 * view.fraction:3.0f} %"
-        lines.append(f"{front}  {told}".rstrip())
-    return lines
-
-
-def _shortly(view: View) -> list[str]:
-    """How one of several runs stands, from in full to as short as can be."""
-    if view.status == WAITING:
-        return ["waiting"]
-    if view.status == FAILED:
-        return [f"failed: {view.reason}"]
-    if view.status == STOPPED:
-        return [f"stopped after {_tasks(view)}", "stopped"]
-    if view.status == FINISHED:
-        took = f"{_tasks(view)} in {duration(view.seconds)}"
-        average = "" if view.average is None else f", average {view.average:.2f}"
-        return [f"{took}{average}", took, _tasks(view)]
-    if view.task is None:
-        return [_between(view), _tasks(view)] if view.num_learnt else [_between(view)]
-    silent = view.silent or 0.0
-    late = silent >= max(SILENCE, 3 * (view.epoch_seconds or 0.0))
-    news = f", no news for {duration(silent)}" if late else _left(view)
-    where = f"task {view.number} of {view.num_tasks}"
-    return [f"{where}, {_doing(view)}{news}", f"{where}{news}", where]
-
-
-SCREEN_SECONDS, LINE_SECONDS = 1.0, 10.0
-"""How often to look, unless told otherwise: for a screen, and for a log."""
-LEAST_SECONDS = 0.05
+def _shortly(run: WatchedRun) -> str:
+    """Return the state of one of several runs in a few words."""
+    status = run.status
+    if status is None:
+        return "waiting"
+    if status.state == FINISHED:
+        average = "" if status.average is None else f", average {status.average:.2f}"
+        return f"{_tasks(status)} in {duration(status.seconds)}{average}"
+    if status.state == FAILED:
+        return f"failed: {status.reason}"
+    if status.state == STOPPED:
+        return f"stopped after {_tasks(status)}"
+    if run.dead:
+        return "killed"
+    news = f", no news for {duration(run.silent)}" if run.is_late else _left(run)
+    if status.task is None:
+        return _ended(status)
+    return f"task {status.number} of {status.num_tasks}{news}, {_doing(status)}"
 
 
 def watch(
     path: str, *, once: bool = False, interval: float | None = None, quiet: bool = False
 ) -> tuple[Scene, str]:
-    """Follow a run until it ends, or look at it once; what it is then, and a text to show.
+    """Show a run until it ends, or as it is now.
 
-    With `quiet`, nothing is shown on the way.
+    Args:
+        path: The directory of a run, a series or a comparison.
+        once: Show the run as it is now.
+        interval: The seconds between two looks. Default: 1 on a terminal, 10 in a log.
+        quiet: Show nothing until the end.
+
+    Returns:
+        The last scene, and a text about it.
     """
+    watcher = Watcher(expanded(path))
     if once:
-        following = Following(path, patience=0.0)
-        scene = following.look()
+        scene = watcher.look(patience=0.0)
         if scene.kind is None:
-            raise RunError(no_run(following.path))
-        return scene, "\n".join(frame(scene, screen=screen_of(sys.stdout)))
+            read_config(watcher.path)  # It says what is missing.
+        screen = screen_of(sys.stdout)
+        return scene, screen.text(frame(scene, screen))
     display = _display(sys.stdout, quiet=quiet)
     with contextlib.closing(display):
         seconds = display.seconds if interval is None else max(interval, LEAST_SECONDS)
-        scene = follow(Following(path), display.show, seconds=seconds)
+        scene = follow(watcher, display.show, seconds=seconds)
     return scene, closing(scene)
 
 
 def follow(
-    following: Following,
+    watcher: Watcher,
     show: Callable[[Scene], None],
     *,
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Scene:
-    """Look and show again and again, until all that is followed has ended."""
+    """Look and show until everything has ended, and return the last scene."""
     while True:
-        scene = following.look()
+        scene = watcher.look()
         show(scene)
-        if scene.status in ENDED:
+        if scene.state in ENDED:
             return scene
         sleep(seconds)
 
@@ -383,78 +469,68 @@ class Quiet:
     seconds = SCREEN_SECONDS
 
     def show(self, scene: Scene) -> None:
-        """Take note of how it is now."""
+        """Show a scene."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class Log(Quiet):
-    """A line whenever something has changed, and now and then one that nothing has."""
+    """A line for each change, and less and less often one if there is none."""
 
     seconds = LINE_SECONDS
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._told: str | None = None
+        self._news: object = None
         self._silence = SILENCE
 
     def show(self, scene: Scene) -> None:
-        """Print what has changed since the last time."""
-        if scene.status in ENDED:
-            return  # The last word is for whoever asked to watch.
+        """Print a line if something has changed."""
+        if scene.state in ENDED:
+            return  # The closing sentence follows.
         text = line(scene)
-        silent = min((v.silent for v in scene.views if v.silent is not None), default=0.0)
-        if text == self._told:
-            if silent < self._silence:
+        news = [(run.state, run.dead, run.status and run.status.updated) for run in scene.runs]
+        if news == self._news:
+            if scene.silent < self._silence:
                 return
-            # Less and less often: after 1, 2, 4, 8 ... minutes.
-            while silent >= self._silence:
+            # After 1, 2, 4, 8 ... minutes.
+            while scene.silent >= self._silence:
                 self._silence *= 2
-            self._print(f"no news for {duration(silent)}; {text}")
-            return
-        self._told, self._silence = text, SILENCE
-        self._print(text)
-
-    def _print(self, text: str) -> None:
-        shown = f"{datetime.now():%H:%M:%S} {text}"
+            text = f"{heard_of(scene)} {text}"
+        else:
+            self._news, self._silence = news, SILENCE
         encoding = self._stream.encoding or "utf-8"
-        shown = shown.encode(encoding, "backslashreplace").decode(encoding)
-        print(shown, file=self._stream, flush=True)
+        text = f"{datetime.now():%H:%M:%S} {text}".encode(encoding, "backslashreplace")
+        print(text.decode(encoding), file=self._stream, flush=True)
 
 
 class Frames(Quiet):
-    """A screen that is drawn anew each time, in place of the one before."""
+    """A screen that replaces the one before."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._glyphs = glyphs_for(stream)
+        self._unicode = screen_of(stream).unicode
         self._console = Console(file=stream, highlight=False, emoji=False, markup=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._before = _interruptible()
         self._live.start()
 
     def show(self, scene: Scene) -> None:
-        """Draw how it is now, in the size that the terminal has now."""
-        from rich.text import Text
-
+        """Draw a scene in the present size of the terminal."""
         width, height = self._console.size
         # The last column makes some terminals begin a new line.
-        screen = Screen(max(20, min(width, 120) - 1), height, self._glyphs)
-        lines = frame(scene, screen=screen)
-        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+        screen = Screen(max(20, min(width, 120) - 1), height, self._unicode)
+        self._live.update(frame(scene, screen), refresh=True)
 
     def close(self) -> None:
-        """Leave what was drawn last on the terminal, and its cursor visible."""
+        """Leave the last screen on the terminal, and its cursor visible."""
         self._live.stop()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
 def _interruptible() -> dict[signal.Signals, Any]:
-    """Let what would end the process leave a visible cursor; the handlers from before."""
+    """Let signals that end the process leave a visible cursor, and return their handlers."""
     names = ("SIGTERM", "SIGHUP")
     signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
     return {
@@ -467,8 +543,5 @@ def _interruptible() -> dict[signal.Signals, Any]:
 def _display(stream: TextIO, *, quiet: bool) -> Quiet:
     if quiet:
         return Quiet()
-    if not stream.isatty():
-        return Log(stream)
-    from rich.console import Console
-
-    return Log(stream) if Console(file=stream).is_dumb_terminal else Frames(stream)
+    dumb = not stream.isatty() or Console(file=stream).is_dumb_terminal
+    return Log(stream) if dumb else Frames(stream)
