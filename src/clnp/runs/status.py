@@ -8,9 +8,10 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from clnp.plain import to_json
 from clnp.records import (
@@ -34,7 +35,7 @@ from clnp.records import (
 )
 from clnp.storage.atomic import is_running, replace_file
 
-from .directory import EVENTS, STATUS, read_events, read_record
+from .directory import CONFIG, EVENTS, STATUS, read_config, read_events, read_record
 
 RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
 LEAST_SECONDS = 1.0
@@ -54,15 +55,36 @@ class LearnedTask:
 
 
 @dataclass(frozen=True)
+class OpenTask:
+    """The task that is being learned; numbers of candidates, rounds and epochs count from 1.
+
+    `phase` is starting, training, pruning or fine-tuning. `losses` and `scores` are the curves of
+    the candidate or round, as means of several epochs if there are many.
+    """
+
+    task: str
+    number: int
+    phase: str = "starting"
+    candidate: int | None = None
+    num_candidates: int = 0
+    round: int | None = None
+    epoch: int | None = None
+    num_epochs: int | None = None
+    loss: float | None = None
+    score: float | None = None
+    losses: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
+    epoch_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Status:
-    """Progress of a run at the second `updated`, counted as by `time.time`.
+    """Progress of a run at the time `updated`, in seconds as of `time.time`.
 
     `state` is running, finished, stopped or failed, for a `reason`; `full` says why no further task
-    fits. `phase` is that of the open task: training, pruning or fine-tuning. Candidates, rounds and
-    epochs count from 1. `losses` and `scores` are the curves of the candidate or round, as means of
-    several epochs if it has many. Epochs of the run include those of fine-tuning. `seconds_left` is
-    an estimate, and `bound` says of which kind: about, at least or at most. `claimed` has the
-    neurons of each group by ended task.
+    fits. Epochs include those of fine-tuning. `seconds` counts how long the run has worked.
+    `seconds_left` is an estimate, and `bound` of which kind: about, at least or at most. `claimed`
+    has the neurons of each group by ended task.
     """
 
     state: str = RUNNING
@@ -75,22 +97,10 @@ class Status:
     num_tasks: int = 0
     learned: tuple[LearnedTask, ...] = ()
     average: float | None = None
-    task: str | None = None
-    number: int | None = None
-    phase: str | None = None
-    candidate: int | None = None
-    num_candidates: int | None = None
-    round: int | None = None
-    epoch: int | None = None
-    num_epochs: int | None = None
-    loss: float | None = None
-    score: float | None = None
-    losses: tuple[float, ...] = ()
-    scores: tuple[float, ...] = ()
+    open: OpenTask | None = None
     epochs_done: int = 0
     epochs_of_run: int = 0
     seconds: float = 0.0
-    epoch_seconds: float | None = None
     seconds_left: float | None = None
     bound: str = "about"
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -115,25 +125,27 @@ class Status:
         return self.host == platform.node() and not is_running(self.process)
 
 
-def read_status(path: Path, config: RunConfig) -> Status:
-    """Return the status of a run; if a version without the file wrote it, that of its log."""
+def read_status(path: Path) -> Status | None:
+    """Return the status of a run, None if there is no run.
+
+    If a version without the file wrote the run, its log is read instead.
+    """
     status = read_record(path / STATUS, Status)
-    if status is not None:
+    # A run that failed before it learned anything has a status, but no config any more.
+    if status is not None or not os.path.isfile(path / CONFIG):
         return status
-    progress = Progress(config, read_events(path))
-    updated = time.time()
-    with contextlib.suppress(OSError):
-        updated = (path / EVENTS).stat().st_mtime
-    return progress.status(updated=updated)
+    status = Progress(read_config(path), read_events(path)).status()
+    if os.path.isfile(path / EVENTS):
+        status = replace(status, updated=(path / EVENTS).stat().st_mtime)
+    return status
 
 
 class StatusWriter:
     """Replaces the status of a run at each event; `events` are those before it was resumed."""
 
     def __init__(self, path: Path, config: RunConfig, events: Iterable[Event] = ()) -> None:
-        self._file = path / STATUS
-        self._progress = Progress(config, events)
-        self._progress.resume()
+        self._file, self._progress = path / STATUS, Progress(config, events)
+        self._progress.state = RUNNING
         self._write()
 
     def update(self, event: Event) -> None:
@@ -144,7 +156,8 @@ class StatusWriter:
             self._write()
 
     def _write(self) -> None:
-        status = self._progress.status(process=os.getpid(), host=platform.node())
+        status = self._progress.status()
+        status = replace(status, process=os.getpid(), host=platform.node(), updated=time.time())
         with contextlib.suppress(OSError):  # The log of the run says that the disk is full.
             replace_file(self._file, (to_json(status, indent=1) + "\n").encode())
         self._written = time.monotonic()
@@ -166,195 +179,160 @@ class _Curve:
         self.scores[event.number :] = [event.score]
 
 
-@dataclass(frozen=True)
-class _Timed:
-    """An ended task: its epochs if none is left out, those of fine-tuning it had, its seconds."""
+@dataclass
+class _Learning:
+    """The open task, from the second of the run when it began.
 
-    num_epochs: int
-    tuned: int
-    seconds: float
+    `reached` has the epochs of each candidate, and `tuned` counts those of fine-tuning.
+    """
+
+    start: TaskStarted
+    began: float
+    phase: str = "starting"
+    candidate: int | None = None
+    round: int | None = None
+    curve: _Curve = field(default_factory=_Curve)
+    curves: dict[tuple[int | None, int | None], _Curve] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)
+    tuned: int = 0
+
+    @property
+    def num_epochs(self) -> int:
+        """The epochs of all candidates, if none stops early."""
+        return self.start.num_candidates * self.start.num_epochs
+
+    @property
+    def num_trained(self) -> int:
+        """The epochs of candidates that are done, or not needed any more."""
+        if self.phase in ("starting", "training"):
+            return min(sum(self.reached.values()), self.num_epochs)
+        return self.num_epochs
 
 
 class Progress:
     """The progress of a run, from its events in their order."""
 
     def __init__(self, config: RunConfig, events: Iterable[Event] = ()) -> None:
+        self.state = RUNNING
         self._config, self._tuning = config, fine_tuning(config)
-        self._most_tuning = self._tuning.rounds * self._tuning.epochs
-        self._state = RUNNING
+        self._most_tuned = self._tuning.rounds * self._tuning.epochs
         self._failure: RunFailed | None = None
         self._full: str | None = None
-        self._learned: list[LearnedTask] = []
-        self._timed: list[_Timed] = []
-        self._new: list[Mapping[str, int]] = []
+        self._ended: list[TaskEnded] = []
+        self._took: list[tuple[float, int]] = []  # Seconds and epochs of each ended task.
         self._sizes: Mapping[str, int] = {}
         self._average: float | None = None
         self._at = 0.0
         self._start: TaskStarted | None = None
-        self._begin_task(None, 0.0)
+        self._open: _Learning | None = None
         for event in events:
             self.add(event)
 
-    def resume(self) -> None:
-        """Note that the run works again."""
-        self._state, self._failure = RUNNING, None
-
     def add(self, event: Event) -> None:
         """Add an event."""
-        at = self._at if event.at is None else event.at
+        self._at = self._at if event.at is None else event.at
         match event:
-            case TaskResumed() if self._phase and self._start and self._start.task == event.task:
-                self._start = event
-                self.resume()
             case TaskStarted():
-                self._begin_task(event, at)
+                self._start, self.state = event, RUNNING
+                known = self._open if isinstance(event, TaskResumed) else None
+                if known is None or known.start.task != event.task:
+                    self._open = _Learning(event, self._at)
+            case NetworkFull():
+                self._full, self._open = event.reason, None
+            case Evaluated():
+                known_scores = [score for score in event.scores if score is not None]
+                self._average = fmean(known_scores) if known_scores else None
+                self._sizes = event.sizes or self._sizes
+            case RunFailed():
+                self.state, self._failure = FAILED, event
+            case RunStopped():
+                self.state = STOPPED
+            case RunFinished():
+                self.state, self._open = FINISHED, None
+            case TaskEnded():
+                self._ended.append(event)
+                if self._open is not None:
+                    num_epochs = self._open.num_epochs + self._most_tuned
+                    self._took.append((self._at - self._open.began, num_epochs))
+                self._open = None
+            case _ if self._open is not None:
+                self._learn(event, self._open)
+
+    def _learn(self, event: Event, task: _Learning) -> None:
+        match event:
             case EpochEnded():
-                self._add_epoch(event)
+                key = event.candidate, event.round
+                task.curve = task.curves.setdefault(key, _Curve())
+                task.curve.add(event)
+                if event.round is not None:
+                    self._tune(task, event.round, event.number + 1)
+                elif event.candidate is not None:
+                    task.phase, task.candidate = "training", event.candidate
+                    task.reached[event.candidate] = event.number + 1
             case CandidateTrained():
                 # One that stopped early, or diverged, makes the rest of its epochs unnecessary.
-                self._reached[event.candidate] = self._start.num_epochs if self._start else 0
+                task.reached[event.candidate] = task.start.num_epochs
             case CandidatePruned() | CandidateChosen():
-                self._phase, self._candidate, self._round = "pruning", event.candidate, None
+                task.phase, task.candidate = "pruning", event.candidate
             case RoundEnded():
-                self._add_tuning(event.round, self._tuning.epochs)
                 # A round that is rolled back is the last one.
-                self._is_tuned = not event.kept
-            case TaskEnded():
-                self._learned.append(LearnedTask(event.task, event.test_score))
-                self._new.append(event.new)
-                seconds = at - self._began
-                self._timed.append(_Timed(self._epochs_of_task, self._tuned, seconds))
-                self._phase = None
-            case Evaluated():
-                known = [score for score in event.scores if score is not None]
-                self._average = sum(known) / len(known) if known else None
-                self._sizes = event.sizes or self._sizes
-            case NetworkFull():
-                self._full, self._phase = event.reason, None
-            case RunFailed():
-                self._state, self._failure = FAILED, event
-            case RunStopped():
-                self._state = STOPPED
-            case RunFinished():
-                self._state, self._phase = FINISHED, None
-        self._at = at
+                left = self._tuning.epochs if event.kept else self._most_tuned
+                self._tune(task, event.round, left)
 
-    def _begin_task(self, event: TaskStarted | None, at: float) -> None:
-        self.resume()
-        self._start, self._began = event, at
-        self._phase = None if event is None else "training"
-        self._candidate: int | None = None
-        self._round: int | None = None
-        self._curve = _Curve()
-        self._curves: dict[tuple[int | None, int | None], _Curve] = {}
-        self._reached: dict[int, int] = {}
-        self._tuned, self._is_tuned = 0, False
+    def _tune(self, task: _Learning, number: int, num_epochs: int) -> None:
+        task.phase, task.round = "fine-tuning", number
+        task.tuned = min(number * self._tuning.epochs + num_epochs, self._most_tuned)
 
-    def _add_epoch(self, event: EpochEnded) -> None:
-        key = event.candidate, event.round
-        self._curve = self._curves.setdefault(key, _Curve())
-        self._curve.add(event)
-        if event.round is not None:
-            self._add_tuning(event.round, event.number + 1)
-        elif event.candidate is not None:
-            self._phase, self._candidate, self._round = "training", event.candidate, None
-            self._reached[event.candidate] = event.number + 1
-
-    def _add_tuning(self, number: int, num_epochs: int) -> None:
-        self._phase, self._round = "fine-tuning", number
-        self._tuned = min(number * self._tuning.epochs + num_epochs, self._most_tuning)
-
-    @property
-    def _epochs_of_training(self) -> int:
-        """The epochs of all candidates of the task, if none stops early."""
-        return self._start.num_candidates * self._start.num_epochs if self._start else 0
-
-    @property
-    def _epochs_of_task(self) -> int:
-        """Those, and the ones of fine-tuning, if no round is rolled back."""
-        return self._epochs_of_training + self._most_tuning
-
-    @property
-    def _epochs_here(self) -> int:
-        """The epochs of the task that are done, or not needed any more."""
-        if self._phase == "training":
-            return min(sum(self._reached.values()), self._epochs_of_training)
-        if self._phase is None or self._is_tuned:
-            return self._epochs_of_task
-        return self._epochs_of_training + self._tuned
-
-    @property
-    def _epochs_before(self) -> int:
-        """The epochs of the tasks before this one."""
-        start = self._start
-        return start.epochs_before + self._most_tuning * (start.number - 1) if start else 0
-
-    @property
-    def _epochs_of_run(self) -> int:
-        """The epochs of all tasks, if no candidate stops early and no round is rolled back."""
-        start = self._start
-        return start.epochs_of_run + self._most_tuning * start.num_tasks if start else 0
+    def _epochs(self) -> tuple[int, int]:
+        """Return the epochs of the run that are done, and all if none is left out."""
+        start, task, tuned = self._start, self._open, self._most_tuned
+        if start is None:
+            return 0, 0
+        num_epochs = start.epochs_of_run + tuned * start.num_tasks
+        if self.state == FINISHED:
+            return num_epochs, num_epochs
+        before = start.epochs_before + tuned * (start.number - 1)
+        if task is None:
+            return before + start.num_candidates * start.num_epochs + tuned, num_epochs
+        return before + task.num_trained + task.tuned, num_epochs
 
     def _seconds_left(self) -> float | None:
         """Return how much longer the run will work, if that can be estimated.
 
-        Later tasks are assumed to take as long for an epoch, pruning included, as the last three
-        did; the first one, which searches a grid, counts only while there is no other. The open
-        task takes what it would by that measure or by its own epochs, whichever is longer.
+        Tasks are assumed to take as long for an epoch, pruning included, as the last three did; the
+        first one, which searches a grid, counts only while there is no other.
         """
-        if self._start is None or self._state != RUNNING or self._full is not None:
-            return None if self._state == RUNNING and self._full is None else 0.0
-        timed = [task for task in self._timed if task.num_epochs]
-        timed = (timed[1:] or timed)[-RECENT:]
-        usual = None
-        if timed:
-            usual = sum(task.seconds for task in timed) / sum(task.num_epochs for task in timed)
-        size, done, spent = self._epochs_of_task, self._epochs_here, self._at - self._began
-        later = self._epochs_of_run - self._epochs_before - size
-        here = 0.0
-        if self._phase is not None:
-            own = spent / done if done else None
-            if own is None and usual is None:
-                return None
-            by_epochs = (own or 0.0) * max(self._epochs_of_training - done, 0)
-            # Candidates may have stopped early, or been trained at once; rounds are not.
-            tuning = self._curve.seconds if self._phase == "fine-tuning" else 0.0
-            by_epochs += (tuning or own or 0.0) * self._tuning_left(timed)
-            here = max(by_epochs, (usual or 0.0) * size - spent, 0.0)
-            usual = own if usual is None else usual
-        return None if usual is None and later else here + (usual or 0.0) * max(later, 0)
-
-    def _tuning_left(self, timed: Sequence[_Timed]) -> float:
-        """Return the epochs of fine-tuning that are left: as many as others had, or all."""
-        if self._is_tuned or not self._most_tuning:
+        if self.state != RUNNING or self._full is not None:
             return 0.0
-        expected = sum(task.tuned for task in timed) / len(timed) if timed else self._most_tuning
-        return max(expected - self._tuned, -self._tuned % self._tuning.epochs)
+        task, (done, num_epochs) = self._open, self._epochs()
+        timed = [took for took in self._took if took[1]]
+        timed = (timed[1:] or timed)[-RECENT:]
+        usual = sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else None
+        if task is None:
+            return None if usual is None else usual * (num_epochs - done)
+        spent, here = self._at - task.began, task.num_trained + task.tuned
+        size = task.num_epochs + self._most_tuned
+        own = spent / here if here else None
+        if usual is None:
+            return None if own is None else own * (num_epochs - done)
+        # A task that is slower than the others takes as long as its epochs say.
+        own_left = (own or 0.0) * (task.num_epochs - task.num_trained)
+        return max(own_left, usual * size - spent, 0.0) + usual * (num_epochs - done - size + here)
 
     def _bound(self) -> str:
         """Return in which direction the estimate of the time left may be wrong."""
-        if self._learned:
-            return "about"
-        if not self._most_tuning:
+        if not self._ended and not self._most_tuned:
             return "at least"  # The duration of pruning is not known yet.
-        more_rounds = self._tuning.rounds > 1 and self._phase == "fine-tuning"
-        return "at most" if more_rounds else "about"
+        tuning = self._open is not None and self._open.phase == "fine-tuning"
+        return "at most" if not self._ended and tuning and self._tuning.rounds > 1 else "about"
 
-    def status(
-        self,
-        *,
-        process: int | None = None,
-        host: str | None = None,
-        updated: float | None = None,
-    ) -> Status:
+    def status(self) -> Status:
         """Return the progress as a record."""
-        config, start, curve, failure = self._config, self._start, self._curve, self._failure
-        is_open = self._phase is not None and start is not None
-        in_epochs = self._phase in ("training", "fine-tuning") and bool(curve.losses)
-        groups = dict.fromkeys(group for new in self._new for group in new)
-        finished = start is None or self._state == FINISHED
+        config, failure = self._config, self._failure if self.state == FAILED else None
+        groups = dict.fromkeys(group for task in self._ended for group in task.new)
+        done, num_epochs = self._epochs()
         return Status(
-            state=self._state,
+            state=self.state,
             reason=failure.reason if failure else None,
             mendable=failure.mendable if failure else None,
             full=self._full,
@@ -362,34 +340,36 @@ class Progress:
             method=config.method,
             seed=config.seed,
             num_tasks=len(config.tasks),
-            learned=tuple(self._learned),
+            learned=tuple(LearnedTask(task.task, task.test_score) for task in self._ended),
             average=self._average,
-            task=start.task if is_open and start else None,
-            number=start.number if is_open and start else None,
-            phase=self._phase,
-            candidate=None if self._candidate is None else self._candidate + 1,
-            num_candidates=start.num_candidates if is_open and start else None,
-            round=None if self._round is None else self._round + 1,
-            epoch=len(curve.losses) if in_epochs else None,
-            num_epochs=curve.num_epochs if in_epochs else None,
-            loss=curve.losses[-1] if is_open and curve.losses else None,
-            score=curve.scores[-1] if is_open and curve.scores else None,
-            losses=condensed(curve.losses, MOST_POINTS) if is_open else (),
-            scores=condensed(curve.scores, MOST_POINTS) if is_open else (),
-            epochs_done=self._epochs_of_run
-            if finished
-            else self._epochs_before + self._epochs_here,
-            epochs_of_run=self._epochs_of_run,
+            open=_open_task(self._open) if self._open else None,
+            epochs_done=done,
+            epochs_of_run=num_epochs,
             seconds=self._at,
-            epoch_seconds=curve.seconds or None,
             seconds_left=self._seconds_left(),
             bound=self._bound(),
             sizes=self._sizes,
-            claimed={g: tuple(new.get(g, 0) for new in self._new) for g in groups},
-            process=process,
-            host=host,
-            updated=time.time() if updated is None else updated,
+            claimed={g: tuple(task.new.get(g, 0) for task in self._ended) for g in groups},
         )
+
+
+def _open_task(task: _Learning) -> OpenTask:
+    curve, in_epochs = task.curve, task.phase in ("training", "fine-tuning")
+    return OpenTask(
+        task=task.start.task,
+        number=task.start.number,
+        phase=task.phase,
+        candidate=None if task.candidate is None else task.candidate + 1,
+        num_candidates=task.start.num_candidates,
+        round=None if task.round is None else task.round + 1,
+        epoch=len(curve.losses) if in_epochs else None,
+        num_epochs=curve.num_epochs if in_epochs else None,
+        loss=curve.losses[-1] if curve.losses else None,
+        score=curve.scores[-1] if curve.scores else None,
+        losses=condensed(curve.losses, MOST_POINTS),
+        scores=condensed(curve.scores, MOST_POINTS),
+        epoch_seconds=curve.seconds,
+    )
 
 
 def fine_tuning(config: RunConfig) -> FineTuningSettings:
@@ -397,11 +377,9 @@ def fine_tuning(config: RunConfig) -> FineTuningSettings:
     if config.method == OURS:
         return config.settings.fine_tuning or FineTuningSettings()
     epochs = config.baseline.get("retrain_epochs") if isinstance(config.baseline, Mapping) else None
-    return (
-        FineTuningSettings(1, epochs)
-        if isinstance(epochs, int) and epochs > 0
-        else (FineTuningSettings())
-    )
+    if isinstance(epochs, int) and epochs > 0:
+        return FineTuningSettings(1, epochs)
+    return FineTuningSettings()
 
 
 def condensed(values: Sequence[float], most: int) -> tuple[float, ...]:

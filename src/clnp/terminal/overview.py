@@ -31,7 +31,7 @@ from clnp.text import clean, duration
 from .progress import alpha_text
 from .summary import everything, guesses, part_of, sentence, verdict
 from .tables import Screen, layers, measure, screen_of, tasks
-from .watch import Watcher, heard_of, told, unfinished
+from .watch import Watcher, news, state_of, unfinished
 
 MOST_CHOICES = 2
 """Winners of the grid that are spelled out."""
@@ -55,13 +55,12 @@ def inspect(path: str, *, in_full: bool = False, screen: Screen | None = None) -
             return _several(directory)
     config, result = read_config(directory), read_result(directory)
     environments = read_environments(directory)
-    status = read_status(directory, config)
     answer = {
         **{"config": config.to_plain(), "environment": environments},
-        **{"result": result, "status": status},
+        **{"result": result, "status": read_status(directory)},
     }
     screen = screen or screen_of(sys.stdout)
-    state = state_of(directory, config, environments, result)
+    state = progress_of(directory, config, environments, result)
     if in_full:
         details = everything(config.settings, environments, result)
         return answer, "\n\n".join(["\n".join(state), *details])
@@ -72,25 +71,24 @@ def _several(directory: Path) -> tuple[Any, str]:
     from clnp.studies import comparison, series
 
     scene = Watcher(directory).look(patience=0.0)
-    finished = f"{scene.num_finished} of {len(scene.runs)} runs finished"
     if scene.kind == "comparison":
         known = comparison.read_comparison(directory)
         rows = comparison.rows(directory)
         text = comparison.texts(rows)["txt"].rstrip() if rows else ""
         answer: Any = {"comparison": known, "table": rows}
-        title = f"{directory}: {known.recipe} with {', '.join(known.methods)}, {finished}"
+        title = f"{directory}: {known.recipe} with {', '.join(known.methods)}, {scene.finished}"
     else:
         started = series.read_series(directory)
         results = series.finished_results(directory)
         found = series.aggregate(results) if results else None
         text = series.described(found) if found else ""
         answer = {"series": started, "summary": found}
-        title = f"{directory}: {started.recipe}, {finished}"
+        title = f"{directory}: {started.recipe}, {scene.finished}"
     lines = "\n".join([title, *unfinished(scene)])
     return answer, f"{lines}\n\n{text}" if text else lines
 
 
-def state_of(
+def progress_of(
     path: Path,
     config: RunConfig,
     environments: Sequence[Environment],
@@ -129,11 +127,11 @@ def state_of(
             lines.append(f"Resume with {resume} once that is solved.")
         return lines
     if status.state == STOPPED or run.dead:
-        return [*lines, told(run)]
+        return [*lines, state_of(run)]
     lines.append(f"not finished: {num_done}")
-    if status.task is not None:
-        lines.append(f"now: {told(run)}")
-    return [*lines, heard_of(scene)]
+    if status.open is not None:
+        lines.append(f"now: {state_of(run)}")
+    return [*lines, news(scene)]
 
 
 def overview(
@@ -192,8 +190,8 @@ def choices(settings: LearnerSettings, result: RunResult) -> list[str]:
     records = result.tasks
     if result.method != OURS:
         return []
-    losses = [
-        record.best_score - record.score
+    changes = [
+        record.score - record.best_score
         for record in records
         if record.best_score is not None and record.score is not None
     ]
@@ -201,8 +199,10 @@ def choices(settings: LearnerSettings, result: RunResult) -> list[str]:
     text = f"Pruning: by {settings.importance}, {how}, margin {settings.margin:g}"
     if settings.tasks:
         text += " unless a task has its own"
-    if losses:
-        text += f"; {_loss(fmean(losses), max(losses))}"
+    if changes:
+        # Fine-tuning may make up for more than pruning lost.
+        mean, worst = (f"{value:+.2f}" for value in (fmean(changes), min(changes)))
+        text += f"; change in validation {mean} on average, {worst} at worst"
     if settings.fine_tuning is not None:
         rounds = Counter(record.num_rounds for record in records)
         kept = ", ".join(
@@ -211,17 +211,6 @@ def choices(settings: LearnerSettings, result: RunResult) -> list[str]:
         )
         text += f"; fine-tuning rounds kept: {kept}"
     return [f"{text}.", *_grid(records)]
-
-
-def _loss(mean: float, most: float) -> str:
-    """Return what the validation score lost, or gained, which fine-tuning makes possible."""
-    # Adding nothing turns a zero with a sign into one without.
-    mean, most = round(mean, 2) + 0.0, round(most, 2) + 0.0
-    if mean < 0 < most:
-        return f"validation gained: {-mean:.2f} on average; lost: {most:.2f} at most"
-    if mean < 0:
-        return f"validation gained: {-mean:.2f} on average, {abs(most):.2f} at least"
-    return f"validation lost: {mean:.2f} on average, {most:.2f} at most"
 
 
 def _grid(records: Sequence[TaskRecord]) -> list[str]:

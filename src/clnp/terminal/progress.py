@@ -23,7 +23,7 @@ from clnp.records import (
 )
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
 LINE_SECONDS = 10.0
 """Least time between two lines about epochs in a log."""
@@ -143,8 +143,9 @@ class Bars(Silence):
         description = f"task {event.number} of {event.num_tasks}, {event.task}"
         size = event.num_candidates * event.num_epochs
         self._progress.reset(self._task_bar, description=description, total=size, rate="")
-        run = {"total": event.epochs_of_run, "completed": event.epochs_before}
-        self._progress.update(self._run_bar, **run)
+        self._progress.update(
+            self._run_bar, total=event.epochs_of_run, completed=event.epochs_before
+        )
         if self._downloads is not None:
             self._downloads.stop()
         # Not before: an error in the recipe or the data is shown without bars.

@@ -31,7 +31,15 @@ from clnp.runs.directory import (
     read_record,
     resume_command,
 )
-from clnp.runs.status import FAILED, FINISHED, RUNNING, STOPPED, Status, read_status
+from clnp.runs.status import (
+    FAILED,
+    FINISHED,
+    RUNNING,
+    STOPPED,
+    OpenTask,
+    Status,
+    read_status,
+)
 from clnp.text import clean, duration
 
 from .tables import Screen, screen_of, stacked_bars, table
@@ -59,7 +67,7 @@ class WatchedRun:
     """
 
     label: str
-    path: Path
+    path: str
     status: Status | None = None
     silent: float = 0.0
     dead: bool = False
@@ -72,8 +80,21 @@ class WatchedRun:
     @property
     def is_late(self) -> bool:
         """Whether there should have been news by now."""
-        seconds = self.status.epoch_seconds if self.status else None
-        return self.silent >= max(SILENCE, 3 * (seconds or 0.0))
+        return self.silent >= max(SILENCE, 3 * self._epoch_seconds)
+
+    @property
+    def _epoch_seconds(self) -> float:
+        return self.status.open.epoch_seconds if self.status and self.status.open else 0.0
+
+    @property
+    def left(self) -> str:
+        """The estimate of the time left, to be put at the end of a text."""
+        status = self.status
+        if status is None or status.seconds_left is None or status.state != RUNNING:
+            return ""
+        # The epoch that is being trained has taken some of it.
+        left = max(0.0, status.seconds_left - min(self.silent, self._epoch_seconds))
+        return f", {status.bound} {duration(left)} left"
 
 
 @dataclass(frozen=True)
@@ -102,18 +123,14 @@ class Scene:
         return min((run.silent for run in self.runs if run.status), default=0.0)
 
     @property
-    def num_finished(self) -> int:
-        """The number of finished runs."""
-        return sum(run.state == FINISHED for run in self.runs)
+    def finished(self) -> str:
+        """How many of the runs are finished, as a text."""
+        return f"{sum(r.state == FINISHED for r in self.runs)} of {len(self.runs)} runs finished"
 
     def to_plain(self) -> dict[str, Any]:
         """Return the scene as plain data for JSON."""
         runs = [
-            {
-                **{"label": run.label, "path": str(run.path), "state": run.state},
-                **{"silent": run.silent, "dead": run.dead},
-                **({"fraction": run.status.fraction, **to_plain(run.status)} if run.status else {}),
-            }
+            {**to_plain(run), "state": run.state, "fraction": run.status and run.status.fraction}
             for run in self.runs
         ]
         return {"path": str(self.path), "kind": self.kind, "state": self.state, "runs": runs}
@@ -135,7 +152,7 @@ class Watcher:
         now = self.clock()
         try:
             kind, paths = runs_at(self.path)
-            runs = tuple(self._look_at(label, path) for label, path in paths.items())
+            runs = tuple(self._look_at(label, path, now) for label, path in paths.items())
             # A directory that vanishes is no news.
             self._scene = Scene(self.path, kind, runs) if kind else self._scene
             self._unreadable = None
@@ -145,20 +162,16 @@ class Watcher:
                 raise
         return self._scene or Scene(self.path)
 
-    def _look_at(self, label: str, path: Path) -> WatchedRun:
-        # A run that failed before it learned anything has a status, but no config any more.
-        status = read_record(path / STATUS, Status)
-        if status is None and os.path.isfile(path / CONFIG):
-            status = read_status(path, read_config(path))
+    def _look_at(self, label: str, path: Path, now: float) -> WatchedRun:
+        status = read_status(path)
         if status is None:
-            return WatchedRun(label, path)
-        now = self.clock()
+            return WatchedRun(label, str(path))
         updated, heard = self._heard.get(path, (None, 0.0))
         if updated != status.updated:
             # The clocks of two machines differ, so that only the first look compares them.
             heard = now if updated is not None else now - max(0.0, time.time() - status.updated)
             self._heard[path] = status.updated, heard
-        return WatchedRun(label, path, status, now - heard, status.is_dead)
+        return WatchedRun(label, str(path), status, now - heard, status.is_dead)
 
 
 def runs_at(path: Path) -> tuple[str | None, dict[str, Path]]:
@@ -167,14 +180,16 @@ def runs_at(path: Path) -> tuple[str | None, dict[str, Path]]:
         found = read_record(path / name, SeriesConfig) if os.path.isfile(path / name) else None
         if found is None:
             continue
-        methods = found.methods if kind == "comparison" else ("",)
+        methods = found.methods or () if kind == "comparison" else ("",)
         if not found.seeds or not methods:
-            missing = "methods" if found.seeds else "seeds"
-            raise RunError(f"{path / name} is damaged: it has no {missing}. Restore a copy of it.")
-        pairs = [(method, seed) for method in methods for seed in found.seeds]
+            raise RunError(
+                f"{path / name} is damaged: it has no {'methods' if found.seeds else 'seeds'}. "
+                "Restore a copy of it."
+            )
         return kind, {
             f"{method}{', ' if method else ''}seed {seed}": path / method / f"seed{seed}"
-            for method, seed in pairs
+            for method in methods
+            for seed in found.seeds
         }
     there = any(os.path.isfile(path / name) for name in (STATUS, CONFIG))
     return ("run", {"run": path}) if there else (None, {})
@@ -182,36 +197,23 @@ def runs_at(path: Path) -> tuple[str | None, dict[str, Path]]:
 
 def closing(scene: Scene) -> str:
     """Return the last sentence about the runs that were watched."""
-    seen = f"`{command('inspect', scene.path)}` shows all"
-    if scene.kind == "run" and scene.runs[0].status:
-        run, status = scene.runs[0], scene.runs[0].status
-        if status.state != FINISHED:
-            return told(run)
-        average = "" if status.average is None else f", average {status.average:.2f}"
-        return f"{told(run)}{average}. {seen}."
-    failed = [
-        f"{run.label} failed: {run.status.reason}"
-        for run in scene.runs
-        if run.status and run.state == FAILED
-    ]
+    seen = f"`{command('inspect', scene.path)}` shows all."
+    if scene.kind == "run":
+        text = state_of(scene.runs[0])
+        return f"{text}. {seen}" if scene.state == FINISHED else text
+    failed = [f"{run.label}: {state_of(run)}" for run in scene.runs if run.state == FAILED]
     resume = f" Resume with {resume_command(scene.path)}." if scene.state == STOPPED else ""
-    return "\n".join([*failed, f"{_finished(scene)}. {seen}.{resume}"])
+    return "\n".join([*failed, f"{scene.finished}. {seen}{resume}"])
 
 
 def unfinished(scene: Scene) -> list[str]:
     """Return the states of several runs that are not all finished, and how to resume them."""
-    if scene.state == FINISHED:
-        return []
     resume = f"Resume with {resume_command(scene.path)}."
-    if scene.state == WAITING:
-        return [f"No run has started. {resume}"]
-    briefly = [_briefly(run) for run in scene.runs if run.state != FAILED]
-    lines = ["; ".join(text for text in briefly if text)]
-    for run in scene.runs:
-        if run.status and run.state == FAILED:
-            lines.append(f"{run.label} failed: {run.status.reason}")
-    lines.append(resume if scene.state in ENDED else heard_of(scene))
-    return [text for text in lines if text]
+    if scene.state in (FINISHED, WAITING):
+        return [] if scene.state == FINISHED else [f"No run has started. {resume}"]
+    runs = [run for run in scene.runs if run.state not in (FINISHED, WAITING)]
+    states = [f"{run.label}: {state_of(run)}" for run in runs]
+    return [*states, resume if scene.state in ENDED else news(scene)]
 
 
 def line(scene: Scene) -> str:
@@ -219,80 +221,58 @@ def line(scene: Scene) -> str:
     if scene.kind is None:
         return f"waiting for {scene.path}: there is no run yet"
     if scene.kind == "run":
-        return told(scene.runs[0])
-    return "; ".join(text for text in [_finished(scene), *map(_briefly, scene.runs)] if text)
+        return state_of(scene.runs[0])
+    runs = [run for run in scene.runs if run.state not in (FINISHED, WAITING)]
+    return "; ".join([scene.finished, *(f"{run.label} {_shortly(run)}" for run in runs)])
 
 
-def _finished(scene: Scene) -> str:
-    return f"{scene.num_finished} of {len(scene.runs)} runs finished"
-
-
-def _briefly(run: WatchedRun) -> str:
-    """Return the state of one of several runs; nothing if it waits or is finished."""
-    if run.status is None or run.state == FINISHED:
-        return ""
-    if run.state != RUNNING:
-        return f"{run.label} {run.state}"
-    number = run.status.number
-    where = _ended(run.status) if number is None else f"task {number} of {run.status.num_tasks}"
-    return f"{run.label} {run.status.fraction:.0%} ({where})".replace("%", " %")
-
-
-def told(run: WatchedRun) -> str:
+def state_of(run: WatchedRun) -> str:
     """Return the state of a run in one line."""
     status = run.status
     if status is None:
-        return f"waiting for {run.path}"
+        return "waiting"
+    tasks = f"{len(status.learned)} of {status.num_tasks} tasks"
+    resume = f"Resume with {resume_command(run.path)}."
     if status.state == FAILED:
-        return f"failed after {_tasks(status)}: {status.reason}"
+        return f"failed after {tasks}: {status.reason}"
     if status.state == STOPPED:
-        return f"stopped after {_tasks(status)}. Resume with {resume_command(run.path)}."
+        return f"stopped after {tasks}. {resume}"
     if status.state == FINISHED:
-        return f"finished: {_tasks(status)}"
+        average = "" if status.average is None else f", average {status.average:.2f}"
+        return f"finished: {tasks} in {duration(status.seconds)}{average}"
     if run.dead:
-        resume = resume_command(run.path)
-        return f"killed after {_tasks(status)}: the process has ended. Resume with {resume}."
-    if status.task is None:
-        return _ended(status)
-    parts = [f"task {status.number} of {status.num_tasks}, {status.task}: {_doing(status)}"]
-    if status.epoch and status.loss is not None and status.score is not None:
-        parts.append(f"loss {status.loss:.4g}, validation {status.score:.2f}")
-    return f"{', '.join(parts)}; {100 * status.fraction:.0f} % done{_left(run)}"
+        return f"killed after {tasks}: its process has ended. {resume}"
+    task = status.open
+    if task is None:
+        return f"{tasks} ended" if status.learned else "starting"
+    parts = [f"task {task.number} of {status.num_tasks}, {task.task}: {doing(task)}"]
+    if task.epoch and task.loss is not None and task.score is not None:
+        parts.append(f"loss {task.loss:.4g}, validation {task.score:.2f}")
+    return f"{', '.join(parts)}; {100 * status.fraction:.0f} % done{run.left}"
 
 
-def _tasks(status: Status) -> str:
-    return f"{len(status.learned)} of {status.num_tasks} tasks"
-
-
-def _ended(status: Status) -> str:
-    """Return the state of a run without an open task."""
-    return f"{_tasks(status)} ended" if status.learned else "starting"
-
-
-def _doing(status: Status) -> str:
-    """Return the phase of the open task."""
-    if status.phase == "fine-tuning":
-        where = f"fine-tuning round {status.round}"
-    elif status.candidate is None:
-        return "starting"
-    else:
-        where = f"candidate {status.candidate} of {status.num_candidates}"
-        if status.phase == "pruning":
-            return f"{where}, pruning"
-    return f"{where}, epoch {status.epoch} of {status.num_epochs}" if status.epoch else where
-
-
-def _left(run: WatchedRun) -> str:
+def _shortly(run: WatchedRun) -> str:
+    """Return the state of one of several runs in a few words."""
     status = run.status
-    if status is None or status.seconds_left is None or status.state != RUNNING:
-        return ""
-    # The epoch that is being trained has taken some of it.
-    left = max(0.0, status.seconds_left - min(run.silent, status.epoch_seconds or 0.0))
-    return f", {status.bound} {duration(left)} left"
+    if status is None or status.open is None or status.state != RUNNING or run.dead:
+        return state_of(run).partition(". ")[0]
+    late = f", no news for {duration(run.silent)}" if run.is_late else run.left
+    where = f"task {status.open.number} of {status.num_tasks}"
+    return f"{100 * status.fraction:.0f} %, {where}{late}, {doing(status.open)}"
 
 
-def heard_of(scene: Scene) -> str:
-    """Return when the last news came, and how to resume a run that is dead."""
+def doing(task: OpenTask) -> str:
+    """Return the phase of the open task."""
+    where = f"candidate {task.candidate} of {task.num_candidates}"
+    if task.phase == "fine-tuning":
+        where = f"fine-tuning round {task.round}"
+    if task.phase in ("starting", "pruning"):
+        return f"{where}, pruning" if task.phase == "pruning" else "starting"
+    return f"{where}, epoch {task.epoch} of {task.num_epochs}" if task.epoch else where
+
+
+def news(scene: Scene) -> str:
+    """Return when the last news came, and how to resume runs that are dead."""
     resume = f"resume with {resume_command(scene.path)}."
     running = [run for run in scene.runs if run.state == RUNNING]
     if running and all(run.dead for run in running):
@@ -304,65 +284,65 @@ def heard_of(scene: Scene) -> str:
 
 def frame(scene: Scene, screen: Screen) -> RenderableType:
     """Return the scene for a screen."""
-    if scene.kind is None or (scene.kind == "run" and scene.runs[0].status is None):
-        return Text(line(scene))
-    if scene.kind == "run" and scene.runs[0].status:
-        parts = _run(scene.runs[0], scene.runs[0].status, screen)
+    run = scene.runs[0] if scene.kind == "run" else None
+    if scene.kind is None:
+        return Text(clean(line(scene)))
+    if run is not None:
+        parts = _run(run, run.status or Status(), screen)
     else:
-        parts = [_title(scene.path, _finished(scene), screen), *_several(scene, screen)]
-    if scene.state == RUNNING and not (scene.kind == "run" and scene.runs[0].dead):
-        parts.append(Text(heard_of(scene)))
+        parts = [_title(str(scene.path), scene.finished, screen), *_several(scene, screen)]
+    if scene.state == RUNNING and not (run and run.dead):
+        parts.append(Text(news(scene)))
     return Group(*parts)
 
 
-def _title(path: Path, text: str, screen: Screen) -> Text:
+def _title(path: str, text: str, screen: Screen) -> Text:
     return Text(f"{screen.short(path, max(12, screen.width - cell_len(text) - 2))}: {text}")
 
 
 def _run(run: WatchedRun, status: Status, screen: Screen) -> list[RenderableType]:
     what = f"{clean(status.recipe or 'an experiment')}, {status.method}, seed {status.seed}"
     parts: list[RenderableType] = [_title(run.path, what, screen)]
-    if status.state != RUNNING or run.dead:
-        took = f" in {duration(status.seconds)}" if status.state == FINISHED else ""
-        parts.append(Text(told(run) + took))
-    else:
-        name = f"task {status.number} of {status.num_tasks}: {status.task}"
-        parts.append(Text(clean(name) if status.task else _ended(status)))
+    task = status.open
+    if status.state != RUNNING or run.dead or task is None:
+        parts.append(Text(clean(state_of(run))))
+    if status.state == RUNNING and not run.dead:
+        if task is not None:
+            parts.append(Text(clean(f"task {task.number} of {status.num_tasks}: {task.task}")))
         bars = Table.grid(padding=(0, 2))
-        percent = f"{100 * status.fraction:.0f} %{_left(run)}"
+        percent = f"{100 * status.fraction:.0f} %{run.left}"
         bars.add_row("run", screen.bar(status.fraction), Text(percent))
-        if status.task:
-            done = (status.epoch or 0) / (status.num_epochs or 1)
-            bars.add_row("now", screen.bar(done), Text(_doing(status)))
+        if task is not None:
+            done = (task.epoch or 0) / (task.num_epochs or 1)
+            bars.add_row("now", screen.bar(done), Text(doing(task)))
         parts.append(bars)
-        if status.task and status.loss is not None and status.score is not None:
+        if task is not None and task.loss is not None and task.score is not None:
             width = max(4, min(60, screen.width - 24))
-            loss = ["loss", f"{status.loss:.4g}", screen.curve(status.losses, width)]
-            score = ["validation", f"{status.score:.2f}", screen.curve(status.scores, width)]
+            loss = ["loss", f"{task.loss:.4g}", screen.curve(task.losses, width)]
+            score = ["validation", f"{task.score:.2f}", screen.curve(task.scores, width)]
             parts.append(table(["", "", ""], [loss, score], "lrl"))
     if status.learned:
         parts.append(Text(_learned(status, screen)))
     if status.sizes:
         parts.append(_neurons(status, screen))
     if status.full is not None:
-        parts.append(Text(f"full: {status.full.partition('. ')[0]}"))
+        parts.append(Text(clean(f"full: {status.full.partition('. ')[0]}")))
     return parts
 
 
 def _learned(status: Status, screen: Screen) -> str:
-    """Return the last tasks that ended, as many as a line holds."""
+    """Return the last tasks that ended, as many as fit into a line."""
+    parts = [
+        screen.short(task.task, max(8, screen.width // 4))
+        + ("" if task.test_score is None else f" {task.test_score:.2f}")
+        for task in status.learned
+    ]
     average = "" if status.average is None else f"; average {status.average:.2f}"
-    shown, text = "", ""
-    for hidden in reversed(range(len(status.learned))):
-        task = status.learned[hidden]
-        score = "" if task.test_score is None else f" {task.test_score:.2f}"
-        name = screen.short(task.task, max(8, screen.width // 4))
-        shown = f"{name}{score}{', ' if shown else ''}{shown}"
+    for hidden in range(len(parts)):
         before = f"{hidden} before, " if hidden else ""
-        longer = f"learned: {before}{shown}{average}"
-        if text and cell_len(longer) > screen.width:
+        text = f"learned: {before}{', '.join(parts[hidden:])}{average}"
+        if cell_len(text) <= screen.width:
             break
-        text = longer
     return text
 
 
@@ -380,43 +360,22 @@ def _neurons(status: Status, screen: Screen) -> Table:
 def _several(scene: Scene, screen: Screen) -> list[RenderableType]:
     """Return a row for each run; if there are too many, those that are working come first."""
     runs, most = list(scene.runs), max(LEAST_RUNS, screen.height - 4)
-    hidden = 0
     if len(runs) > most:
-        order = {RUNNING: 0, FAILED: 1, STOPPED: 1, WAITING: 2, FINISHED: 3}
-        first = sorted(range(len(runs)), key=lambda index: order[runs[index].state])[: most - 1]
-        hidden = len(runs) - len(first)
-        runs = [runs[index] for index in sorted(first)]
+        order = [RUNNING, FAILED, STOPPED, WAITING, FINISHED]
+        first = sorted(range(len(runs)), key=lambda index: order.index(runs[index].state))
+        runs = [runs[index] for index in sorted(first[: most - 1])]
+    hidden = len(scene.runs) - len(runs)
     names = [screen.short(run.label, screen.width // 3) for run in runs]
-    room = (
-        screen.width - max(map(cell_len, names), default=0) - screen.width // 4 - len("  100 %  ")
-    )
-    rows: list[list[RenderableType]] = []
-    for name, run in zip(names, runs, strict=True):
-        fraction = run.status.fraction if run.status else 0.0
-        text = screen.short(_shortly(run), max(8, room - 2))
-        rows.append([name, screen.bar(fraction), f"{100 * fraction:.0f} %", text])
-    more = [Text(f"... {hidden} more")] if hidden else []
-    return [table([""] * 4, rows, "llrl"), *more]
-
-
-def _shortly(run: WatchedRun) -> str:
-    """Return the state of one of several runs in a few words."""
-    status = run.status
-    if status is None:
-        return "waiting"
-    if status.state == FINISHED:
-        average = "" if status.average is None else f", average {status.average:.2f}"
-        return f"{_tasks(status)} in {duration(status.seconds)}{average}"
-    if status.state == FAILED:
-        return f"failed: {status.reason}"
-    if status.state == STOPPED:
-        return f"stopped after {_tasks(status)}"
-    if run.dead:
-        return "killed"
-    news = f", no news for {duration(run.silent)}" if run.is_late else _left(run)
-    if status.task is None:
-        return _ended(status)
-    return f"task {status.number} of {status.num_tasks}{news}, {_doing(status)}"
+    room = screen.width - max(map(cell_len, names)) - screen.width // 4 - 4
+    rows: list[list[RenderableType]] = [
+        [
+            name,
+            screen.bar(run.status.fraction if run.status else 0.0),
+            screen.short(_shortly(run), max(8, room)),
+        ]
+        for name, run in zip(names, runs, strict=True)
+    ]
+    return [table([""] * 3, rows, "lll"), *([Text(f"... {hidden} more")] if hidden else [])]
 
 
 def watch(
@@ -490,19 +449,19 @@ class Log(Quiet):
         if scene.state in ENDED:
             return  # The closing sentence follows.
         text = line(scene)
-        news = [(run.state, run.dead, run.status and run.status.updated) for run in scene.runs]
-        if news == self._news:
+        now = [(run.state, run.dead, run.status and run.status.updated) for run in scene.runs]
+        if now == self._news:
             if scene.silent < self._silence:
                 return
             # After 1, 2, 4, 8 ... minutes.
             while scene.silent >= self._silence:
                 self._silence *= 2
-            text = f"{heard_of(scene)} {text}"
+            text = f"{news(scene)} {text}"
         else:
-            self._news, self._silence = news, SILENCE
+            self._news, self._silence = now, SILENCE
         encoding = self._stream.encoding or "utf-8"
-        text = f"{datetime.now():%H:%M:%S} {text}".encode(encoding, "backslashreplace")
-        print(text.decode(encoding), file=self._stream, flush=True)
+        data = f"{datetime.now():%H:%M:%S} {clean(text)}".encode(encoding, "backslashreplace")
+        print(data.decode(encoding), file=self._stream, flush=True)
 
 
 class Frames(Quiet):
