@@ -9,7 +9,15 @@ from statistics import fmean
 from typing import Any
 
 from clnp.core.layers.ledger import free_fraction
-from clnp.records import OURS, Environment, LearnerSettings, RunConfig, RunResult, TaskRecord
+from clnp.records import (
+    OURS,
+    Environment,
+    LearnerSettings,
+    RunConfig,
+    RunResult,
+    SeriesConfig,
+    TaskRecord,
+)
 from clnp.runs.directory import (
     CHECKPOINT,
     COMPARISON,
@@ -20,13 +28,14 @@ from clnp.runs.directory import (
     expanded,
     read_config,
     read_environments,
+    read_record,
     read_result,
     reading,
     resume_command,
 )
 from clnp.runs.metrics import backward_transfer, forgetting
 from clnp.runs.status import FAILED, FINISHED, STOPPED, read_status
-from clnp.text import clean, duration
+from clnp.text import duration
 
 from .progress import alpha_text
 from .summary import everything, guesses, part_of, sentence, verdict
@@ -71,19 +80,19 @@ def _several(directory: Path) -> tuple[Any, str]:
     from clnp.studies import comparison, series
 
     scene = Watcher(directory).look(patience=0.0)
+    name = COMPARISON if scene.kind == "comparison" else SERIES
+    config = read_record(directory / name, SeriesConfig) or SeriesConfig()
+    answer: dict[str, Any] = {str(scene.kind): config}
+    methods, text = "", ""
     if scene.kind == "comparison":
-        known = comparison.read_comparison(directory)
-        rows = comparison.rows(directory)
+        methods = f" with {', '.join(config.methods or ())}"
+        answer["table"] = rows = comparison.rows(directory)
         text = comparison.texts(rows)["txt"].rstrip() if rows else ""
-        answer: Any = {"comparison": known, "table": rows}
-        title = f"{directory}: {known.recipe} with {', '.join(known.methods)}, {scene.finished}"
     else:
-        started = series.read_series(directory)
         results = series.finished_results(directory)
-        found = series.aggregate(results) if results else None
+        answer["summary"] = found = series.aggregate(results) if results else None
         text = series.described(found) if found else ""
-        answer = {"series": started, "summary": found}
-        title = f"{directory}: {started.recipe}, {scene.finished}"
+    title = f"{directory}: {config.recipe}{methods}, {scene.finished}"
     lines = "\n".join([title, *unfinished(scene)])
     return answer, f"{lines}\n\n{text}" if text else lines
 
@@ -144,7 +153,7 @@ def overview(
     screen: Screen,
 ) -> str:
     """Return a run on one screen, below the lines about its state."""
-    parts: list[list[Any]] = [[clean(line) for line in state]]
+    parts: list[list[Any]] = [[*state]]
     notes: list[str] = []
     if result is not None and result.tasks:
         parts.append(headline(result))

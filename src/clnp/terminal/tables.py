@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
+from textwrap import wrap
 from typing import TextIO, TypeVar
 
 from rich.cells import cell_len, set_cell_size
@@ -61,10 +62,22 @@ class Screen:
         return f"{front}{gap}{back}"
 
     def text(self, *parts: RenderableType) -> str:
-        """Return the parts as plain text, one below the other."""
+        """Return the parts as plain text, one below the other; lines are wrapped and indented."""
         encoding = "utf-8" if self.unicode else "ascii"
         file = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace", newline="\n")
-        Console(file=file, width=self.width, color_system=None, force_terminal=False).print(*parts)
+        console = Console(file=file, width=self.width, color_system=None, force_terminal=False)
+        for part in parts:
+            if isinstance(part, str):
+                # Words stay whole: a path, for instance, can be copied.
+                lines = wrap(
+                    clean(part),
+                    self.width,
+                    subsequent_indent="  ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                part = Text("\n".join(lines))
+            console.print(part, crop=False, soft_wrap=isinstance(part, Text))
         file.seek(0)
         return "\n".join(line.rstrip() for line in file.read().rstrip().split("\n"))
 
@@ -254,4 +267,5 @@ def stacked_bars(
     if hidden:
         rows.insert(len(front), [f"... {len(hidden)} more", *[""] * (len(head) - 1)])
     align = "l" + "r" * (len(head) - 2) + "l"
-    return table([*head[:-1], screen.short(head[-1], width)], rows, align)
+    title = screen.short(head[-1], width) if head[-1] else ""
+    return table([*head[:-1], title], rows, align)
