@@ -7,7 +7,7 @@ leniently: a run may be older than this version, unfinished, or edited by hand.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from clnp.core.forecast import Forecast
@@ -528,8 +528,3 @@ def guess_note(score: float, guess: float | None) -> str:
     if not is_guess(score, guess):
         return ""
     return f"; NO BETTER than always naming the same class, {guess:.2f}"
-
-
-def event_fields(kind: type[Event]) -> tuple[str, ...]:
-    """Return the names of what an event of this kind holds."""
-    return tuple(f.name for f in fields(kind) if f.name != "at")

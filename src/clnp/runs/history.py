@@ -72,7 +72,7 @@ def room_left(forecast: Forecast) -> str:
         replace(
             forecast,
             bottleneck=name(forecast.bottleneck),
-            head_groups=[short.get(group, group) for group in forecast.head_groups],
+            head_groups=tuple(short.get(g, g) for g in forecast.head_groups),
             free=renamed(forecast.free),
             need=renamed(forecast.need),
             room=renamed(forecast.room),

@@ -12,10 +12,12 @@ from clnp.errors import ArgumentError
 from clnp.methods.ewc import EWC
 from clnp.methods.hat import HAT
 from clnp.methods.joint import Joint
-from clnp.methods.method import Strategy
+from clnp.methods.method import Strategy, is_ours
 from clnp.methods.packnet import PackNet
+from clnp.methods.registry import NAMES
 from clnp.methods.si import SI
 from clnp.methods.single import Finetune
+from clnp.records import OURS, RunConfig, RunResult
 from support.networks import mlp
 
 INF, NAN = float("inf"), float("nan")
@@ -56,7 +58,7 @@ def test_baselines_are_there_when_the_package_is():
 def test_a_baseline_is_given_by_its_settings(baseline):
     x = torch.rand(8, 6)
     task = clnp.Task("a", (x, torch.arange(8) % 4))
-    with pytest.raises(ArgumentError, match="it must be settings of one, such as"):
+    with pytest.raises(ArgumentError, match="Give the settings of a baseline, such as"):
         clnp.Experiment(mlp(), x[:2], [task], baseline=baseline)
 
 
@@ -88,7 +90,7 @@ def test_a_method_of_ones_own_is_refused_where_it_cannot_be_one():
             clnp.Experiment(mlp(), x[:2], [task], baseline=wrong)
     for taken in ("Ewc", "CLNP"):
         kind = make_dataclass(taken, [], bases=(Finetune,), frozen=True)
-        with pytest.raises(ArgumentError, match=f"called '{taken.lower()}' is there already"):
+        with pytest.raises(ArgumentError, match=f"called '{taken.lower()}' already exists"):
             clnp.Experiment(mlp(), x[:2], [task], baseline=kind())
     with pytest.raises(ArgumentError, match=r"baseline\.training is a int"):
         clnp.Experiment(mlp(), x[:2], [task], baseline=Own(training=3))
@@ -100,3 +102,10 @@ def test_settings_begin_with_those_of_the_authors():
     assert (HAT().s_max, HAT().strength) == (400.0, 0.75)
     packnet = PackNet()
     assert (packnet.prune, packnet.retrain_epochs, packnet.retrain_lr_factor) == (0.75, 10, 0.1)
+
+
+def test_a_record_without_a_method_is_of_neural_pruning():
+    assert NAMES[0] == OURS
+    assert OURS not in NAMES[1:]
+    assert is_ours(RunConfig())
+    assert not is_ours(RunResult(method="ewc"))

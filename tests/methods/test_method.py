@@ -11,11 +11,11 @@ from clnp import Training
 from clnp.errors import ArgumentError
 from clnp.methods.method import Retraining, Strategy
 from clnp.methods.single import Finetune
-from clnp.terminal.status import Follower
+from clnp.records import EpochEnded, RoundEnded
 from clnp.training.fit import StepRule
 from support.forgetting import (
     check_captured,
-    check_goes_on,
+    check_resumes,
     experiment,
     labelled,
     method_of,
@@ -101,8 +101,8 @@ def test_replay_forgets_less(tmp_path):
 
 @pytest.mark.parametrize("settings", [Replay(), Distil()], ids=["replay", "distil"])
 @pytest.mark.parametrize("head", ["single", "multi"])
-def test_a_method_that_needs_the_batch_goes_on_to_the_same_end(tmp_path, settings, head):
-    check_goes_on(lambda: experiment(settings, head=head), tmp_path, epochs=(0, 3))
+def test_a_strategy_that_needs_the_batch_resumes(tmp_path, settings, head):
+    check_resumes(lambda: experiment(settings, head=head), tmp_path, epochs=(0, 3))
 
 
 @pytest.mark.gpu
@@ -156,9 +156,15 @@ class Forgetful(Strategy):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (None, r"baseline: Mine\.strategy\(net\) returns nothing; it must return a Strategy of "),
-        (3, r"baseline: Mine\.strategy\(net\) returns an object of type int; it must return a"),
-        (Forgetful(), r"baseline: Forgetful\.rule\(\) returns nothing; it must return a StepRule "),
+        (
+            None,
+            r"baseline: Mine\.strategy\(net\) returns nothing\. Return a clnp\.methods\.Strategy",
+        ),
+        (3, r"baseline: Mine\.strategy\(net\) returns an object of type int\. Return a"),
+        (
+            Forgetful(),
+            r"baseline: Forgetful\.rule\(\) returns nothing\. Return a clnp\.methods\.StepRule",
+        ),
     ],
 )
 def test_a_method_that_returns_something_else_is_refused(tmp_path, made, message):
@@ -182,14 +188,12 @@ def test_a_task_can_be_trained_once_more(tmp_path):
     again, events = Retraining(Training(epochs=2), StepRule()), []
     made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(again)))
     made.run(tmp_path / "run", on_event=events.append)
-    rounds = [event for event in events if "round" in event]
-    assert [event["event"] for event in rounds] == ["epoch", "epoch", "round"] * 3
-    # What nobody could count beforehand is seen nevertheless.
-    assert Follower(tmp_path / "run").look().epochs_done == 3
+    rounds = [event for event in events if getattr(event, "round", None) is not None]
+    assert [type(event) for event in rounds] == [EpochEnded, EpochEnded, RoundEnded] * 3
 
 
 def test_what_a_task_is_trained_with_once_more_is_told_if_it_is_something_else(tmp_path):
     made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(Training())))
-    message = r"Twice\.retraining\(\) returns an object of type Training; it must return a Retrain"
+    message = r"Twice\.retraining\(\) returns an object of type Training\. Return a clnp\.methods\.Retrain"
     with pytest.raises(ArgumentError, match=message):
         made.run(tmp_path / "run")

@@ -4,62 +4,63 @@ import pytest
 import torch
 
 from clnp import LearnerConfig, Objective, Task
-from clnp.runs.outputs import agree, expected, is_known, judge, note, note_elsewhere, tolerance
+from clnp.records import TaskRecord
+from clnp.runs.outputs import (
+    agree,
+    expected,
+    is_known,
+    score_and_digest,
+    tolerance,
+    with_outputs,
+    with_outputs_elsewhere,
+)
 from clnp.training.objective import accuracy
 
 CPU = torch.device("cpu")
 
 
-def test_a_task_is_judged_by_its_test_data():
+def digest(predict, task):
+    return score_and_digest(predict, task, LearnerConfig(), seed=0, device=CPU)
+
+
+def test_a_task_has_the_score_and_digest_of_its_test_data():
     x, y = torch.eye(3), torch.tensor([0, 1, 0])
     task = Task("a", (x, y), test=(x, y))
-    found = judge(lambda inputs, name: 2 * inputs, task, LearnerConfig(), seed=0, device=CPU)
-    score, digest = found
-    assert score == pytest.approx(200 / 3)
-    again = judge(lambda inputs, name: 2 * inputs, task, LearnerConfig(), seed=0, device=CPU)
-    other = judge(lambda inputs, name: 3 * inputs, task, LearnerConfig(), seed=0, device=CPU)
-    assert again == found
-    assert other == (score, other[1])
-    assert other[1] != digest
-    without = Task("a", (x, y))
-    assert judge(lambda inputs, name: inputs, without, LearnerConfig(), seed=0, device=CPU) is None
+    found = digest(lambda inputs, name: 2 * inputs, task)
+    assert found[0] == pytest.approx(200 / 3)
+    assert digest(lambda inputs, name: 2 * inputs, task) == found
+    other = digest(lambda inputs, name: 3 * inputs, task)
+    assert other[0] == found[0]
+    assert other[1] != found[1]
+    assert digest(lambda inputs, name: inputs, Task("a", (x, y))) is None
 
 
-def test_outputs_are_held_against_those_of_the_same_arithmetic():
-    record = {}
-    note(record, "a", "1")
-    assert record == {"outputs": "1", "arithmetic": "a", "unchanged": True}
-    note(record, "a", "2")
-    assert record["unchanged"] is False
-    note(record, "a", "1")
-    assert record["unchanged"] is True
+def test_outputs_are_compared_in_the_same_arithmetic():
+    record = with_outputs(TaskRecord("t"), "a", "1")
+    assert (record.outputs, record.arithmetic, record.unchanged) == ("1", "a", True)
+    assert with_outputs(record, "a", "2").unchanged is False
     assert is_known(record, "a")
     assert not is_known(record, "b")
     assert expected(record, "b") is None
-    note_elsewhere(record, "b", "3")
+    record = with_outputs_elsewhere(record, "b", "3")
     assert (expected(record, "a"), expected(record, "b")) == ("1", "3")
-    note(record, "b", "3")
-    assert record["unchanged"] is True
-    note(record, "b", "1")
-    assert record["unchanged"] is False
+    assert with_outputs(record, "b", "3").unchanged is True
+    assert with_outputs(record, "b", "1").unchanged is False
 
 
-def test_what_had_changed_before_stays_so_elsewhere():
-    record = {"outputs": "1", "arithmetic": "a", "unchanged": False}
-    note_elsewhere(record, "b", "3")
+def test_outputs_that_changed_before_stay_changed_elsewhere():
+    record = TaskRecord("t", outputs="1", arithmetic="a", unchanged=False)
+    record = with_outputs_elsewhere(record, "b", "3")
     assert is_known(record, "b")
-    note(record, "b", "3")
-    assert record["unchanged"] is False
+    assert with_outputs(record, "b", "3").unchanged is False
 
 
-def test_a_task_that_is_learnt_later_has_the_arithmetic_of_then():
-    record = {}
-    note(record, "a", None)
-    assert record == {"outputs": None, "arithmetic": "a", "unchanged": None}
-    note(record, "b", None)
-    assert record["arithmetic"] == "a"
-    note(record, "b", "1")
-    assert record == {"outputs": "1", "arithmetic": "b", "unchanged": True}
+def test_a_task_that_is_learned_later_has_the_arithmetic_of_that_time():
+    record = with_outputs(TaskRecord("t"), "a", None)
+    assert (record.outputs, record.arithmetic, record.unchanged) == (None, "a", None)
+    assert with_outputs(record, "b", None).arithmetic == "a"
+    record = with_outputs(record, "b", "1")
+    assert (record.outputs, record.arithmetic, record.unchanged) == ("1", "b", True)
 
 
 def of_size(num_samples, objective="classification", *, one_by_one=False):
@@ -79,7 +80,7 @@ def test_rounding_may_move_a_score_by_half_a_point_or_two_samples(one_by_one):
     assert tolerance(Task("a", few.train), 98.0) == 0.5
 
 
-def test_two_samples_are_within_what_two_samples_may_move():
+def test_two_samples_are_within_the_tolerance():
     for count in range(3, 200):
         task = of_size(count)
         for right in range(count - 1):
@@ -101,7 +102,7 @@ def test_two_samples_are_within_what_two_samples_may_move():
         ({"highest": 10.0}, 0.5, 0.05),
     ],
 )
-def test_rounding_may_move_a_score_by_a_share_of_what_it_is_a_part_of(objective, score, allowed):
+def test_the_tolerance_is_a_share_of_the_full_scale(objective, score, allowed):
     if isinstance(objective, dict):
         objective = Objective("own", torch.nn.functional.mse_loss, accuracy, **objective)
     assert tolerance(of_size(1000, objective), score) == pytest.approx(allowed)
@@ -111,7 +112,7 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_a_score_that_is_not_finite_stays_what_it_is(exact):
+def test_scores_that_are_not_finite_agree_with_themselves(exact):
     for task in (
         of_size(10),
         of_size(10, Objective("own", torch.nn.functional.mse_loss, accuracy)),
@@ -123,7 +124,7 @@ def test_a_score_that_is_not_finite_stays_what_it_is(exact):
         assert tolerance(task, -INF) == 0.0
 
 
-def test_a_score_that_is_not_there_is_not_there_later_either():
+def test_a_missing_score_agrees_with_a_missing_one():
     assert agree(of_size(10), None, None, exact=False)
     assert not agree(of_size(10), None, 90.0, exact=False)
     assert not agree(of_size(10), 90.0, None, exact=False)

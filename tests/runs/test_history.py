@@ -3,9 +3,9 @@ import math
 import shutil
 
 import pytest
-from clnp.runs.records import read_run
 
 from clnp.errors import RunError
+from clnp.runs.history import read_run
 from support.written_runs import write, write_run
 
 

@@ -41,7 +41,7 @@ def test_a_task_is_answered_with_the_statistics_that_it_was_learnt_with(settings
     with pytest.raises(ZeroDivisionError), made.statistics.running(0):
         _ = 1 / 0
     assert same_state(made.net.model.state_dict(), now)
-    assert made.figures()["stored_bytes"]["statistics"] == 2 * (6 + 5) * 4
+    assert made.figures().stored_bytes["statistics"] == 2 * (6 + 5) * 4
 
 
 @pytest.mark.parametrize("settings", [Finetune, EWC, SI, PackNet])
@@ -50,7 +50,7 @@ def test_others_have_those_of_the_network(settings):
     before = copied_state(made.net.model)
     with made.statistics.running(0):
         assert same_state(made.net.model.state_dict(), before)
-    assert "statistics" not in made.figures()["stored_bytes"]
+    assert "statistics" not in made.figures().stored_bytes
 
 
 def test_a_task_begins_with_none_and_the_open_one_has_its_own():
@@ -74,7 +74,7 @@ def test_a_task_begins_with_none_and_the_open_one_has_its_own():
 
 
 @pytest.mark.parametrize("settings", [Finetune, HAT, Superposition])
-def test_a_method_goes_on_from_its_state(settings):
+def test_a_method_is_restored_from_its_state(settings):
     made, _, x = learnt(settings)
     chosen = settings(training=TRAINING)
     other = method_of(chosen, "conv", head="multi", device="cpu", state=made.state())
