@@ -74,9 +74,7 @@ class PackNetStrategy(Strategy):
     def begin(self, index: int, data: TaskData) -> None:
         """Mark all weights as free before the first task."""
         if index >= MOST_TASKS:
-            raise CapacityError(
-                f"packnet: {MOST_TASKS} tasks have ended, the most it can hold."
-            )
+            raise CapacityError(f"packnet: {MOST_TASKS} tasks have ended, the most it can hold.")
         if index == 0:
             self.owners = {
                 name: torch.zeros_like(weight, dtype=torch.uint8)

@@ -6,19 +6,22 @@ monotone in the threshold, so the search goes from the highest threshold down, i
 the first one that holds, and halves the stride above it until nothing is left of it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from numpy import ndarray
-from torch import Tensor
-
-from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
 
-from .activity import Activity
+if TYPE_CHECKING:  # A plan is read from the log of a run without PyTorch.
+    from torch import Tensor
+
+    from clnp.core.structure.graph import Graph
+
+    from .activity import Activity
 
 KEEP_ALL = -1.0
 """A threshold below every activity: neurons that never fire are kept too."""
@@ -98,7 +101,7 @@ class PruningPlan:
         }
 
     @staticmethod
-    def from_json(record: Mapping[str, Any]) -> "PruningPlan":
+    def from_json(record: Mapping[str, Any]) -> PruningPlan:
         """The plan that `to_json` wrote."""
         keep = {group: tuple(neurons) for group, neurons in record["keep"].items()}
         curve = tuple(CurvePoint(**point) for point in record["curve"])
@@ -296,7 +299,7 @@ def checked_score(score: object, what: str = "score returned") -> float:
     return number
 
 
-Neurons = Mapping[str, Iterable[int] | Tensor]
+Neurons = Mapping[str, "Iterable[int] | Tensor"]
 Value = TypeVar("Value")
 
 
@@ -333,6 +336,11 @@ def neurons_by_group(
     graph: Graph, neurons: Neurons, available: Mapping[str, int]
 ) -> dict[str, Sequence[int]]:
     """The neurons to keep of each group, in order; all of them where it is not named."""
+    from numpy import ndarray
+    from torch import Tensor
+
+    from .activity import Activity
+
     if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
         raise PruningError(
             f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
