@@ -5,9 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from clnp.report.measures import Rounded
-from clnp.studies.comparison import COMPARISON
-from clnp.studies.series import SERIES
+from clnp.report.collection import COMPARISON, SERIES
+from clnp.report.measures import Spread
 
 ENVIRONMENT = {"began": "2026-01-01T00:00:00+00:00", "clnp": "0.1.0", "cpu": "a CPU", "gpu": None}
 
@@ -213,5 +212,5 @@ def write_comparison(path: Path, *, methods: tuple[str, ...] = ("clnp", "single"
 def as_text(rows: Any) -> tuple[tuple[Any, ...], ...]:
     """The rows of a table as the page shows them."""
     return tuple(
-        tuple(str(cell) if isinstance(cell, Rounded) else cell for cell in row) for row in rows
+        tuple(str(cell) if isinstance(cell, Spread) else cell for cell in row) for row in rows
     )

@@ -71,7 +71,7 @@ def draw_capacity(collection: Collection) -> Picture | None:
     for axes, member in zip(grid.flat, members, strict=True):
         _draw_bars(axes, member, colours)
         if len(members) > 1:
-            axes.set_title(shortened(clean(member.label), 60))
+            axes.set_title(shortened(member.label, 60))
     for axes in grid.flat[:-1]:
         axes.tick_params(axis="x", length=0)
     grid.flat[-1].set_xlabel("neurons of the layer, %")
@@ -182,7 +182,7 @@ def _table_of_bars(members: Sequence[Member], names: Sequence[str]) -> Table:
                 for index in range(len(names))
             ]
             free = [size - run.used(group)[-1] for run in member.runs if group in run.sizes]
-            head: list[Cell] = [clean(member.label)] if several else []
+            head: list[Cell] = [member.label] if several else []
             share = spread_of((100 * num / size for num in free), 1)
             rows.append((*head, clean(group), size, *new, counted(free), share))
     first = ("run", "layer") if several else ("layer",)
@@ -234,10 +234,7 @@ def draw_reuse(collection: Collection) -> Picture | None:
         handles = [
             Line2D([], [], color=INK, label="claimed"),
             Line2D([], [], color=INK, ls="--", label="reused"),
-            *(
-                Patch(color=colours[m.label], label=shortened(clean(m.label), 30))
-                for m in members
-            ),
+            *(Patch(color=colours[m.label], label=shortened(m.label, 30)) for m in members),
         ]
         add_legend(figure, handles)
     return Picture(
@@ -255,7 +252,8 @@ def draw_reuse(collection: Collection) -> Picture | None:
 def _draw_stack(axes: Axes, member: Member, group: str) -> float:
     """Draw bars of reused, unused and new neurons; return the percentage of claimed neurons."""
     size = member.sizes[group]
-    reused, claimed = [], []
+    reused: list[float] = []
+    claimed: list[float] = []
     for index in range(member.num_tasks):
         shares = [t.reused.get(group) or 0 for t in member.learned(index) if group in t.new]
         reused.append(100 * fmean(shares) / size if shares else 0.0)
@@ -279,8 +277,10 @@ def _draw_lines(axes: Axes, member: Member, group: str, colour: str) -> float:
     if not any(claimed):
         return 0.0  # Its network has no such layer.
     rows = [
-        [100 * n / run.sizes[group] if (n := t.reused.get(group)) is not None else None
-         for t in run.learnt]
+        [
+            100 * n / run.sizes[group] if (n := t.reused.get(group)) is not None else None
+            for t in run.learnt
+        ]
         for run in member.runs
         if group in run.sizes
     ]
@@ -314,7 +314,7 @@ def _table_of_reuse(members: Sequence[Member], names: Sequence[str]) -> Table:
         for index in range(member.num_tasks):
             tasks = member.learned(index)
             for group in member.sizes:
-                head: list[Cell] = [clean(member.label)] if several else []
+                head: list[Cell] = [member.label] if several else []
                 used = over_runs([used_share(run, group) for run in member.runs], 1)
                 cells = (
                     counted(task.new.get(group) for task in tasks),

@@ -47,7 +47,6 @@ THEMED = {
 }
 """Variables of the style sheet: these colours are too dark for a dark page."""
 ORDERED = "viridis"
-BAND = {"alpha": 0.18, "lw": 0}
 
 WIDTH = 6.8
 """Inches: the text width of most papers."""
@@ -217,7 +216,9 @@ def add_legend(
     sample, length = (20, 1.0) if solid else (45, 3.4) if dashed else (30, 1.6)
     widths = [len(str(handle.get_label())) * CHARACTER + sample for handle in handles]
     room = 72 * figure.get_figwidth() - 10
-    columns = next(n for n in range(len(widths), 0, -1) if n == 1 or _legend_width(widths, n) <= room)
+    columns = next(
+        n for n in range(len(widths), 0, -1) if n == 1 or _legend_width(widths, n) <= room
+    )
     figure.legend(
         handles=list(handles),
         loc="outside upper left",
@@ -365,9 +366,16 @@ def draw_line(
     errors = [0.0 if spread is None else spread.deviation for spread in spreads]
     low, high = ([m + sign * e for m, e in zip(y, errors, strict=True)] for sign in (-1, 1))
     if any(errors):
-        axes.fill_between(x, low, high, color=colour, **BAND)
+        draw_band(axes, x, low, high, colour)
     axes.plot(x, y, color=colour, **options)
     return [*low, *high]
+
+
+def draw_band(
+    axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str
+) -> None:
+    """Fill the area between two lines: standard deviations around a mean."""
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
 
 
 def count(num: int, thing: str) -> str:
@@ -391,7 +399,7 @@ def averaged(members: Sequence[Member], sentence: str = "Means over {}.") -> str
 
 def named(member: Member, members: Sequence[Member]) -> str:
     """Return the label of a member before a colon, if there are several; otherwise nothing."""
-    return f"{clean(member.label)}: " if len(members) > 1 else ""
+    return f"{member.label}: " if len(members) > 1 else ""
 
 
 def in_words(names: Sequence[str], most: int = 6) -> str:

@@ -13,7 +13,6 @@ from clnp.text import clean, shortened
 
 from .collection import Collection, Member
 from .draw import (
-    BAND,
     INK,
     LINE,
     MARKERS,
@@ -29,6 +28,7 @@ from .draw import (
     averaged,
     colour_of,
     count,
+    draw_band,
     draw_line,
     finite,
     fit_scores,
@@ -102,7 +102,7 @@ def draw_accuracy(collection: Collection) -> Picture | None:
         handles = handles[1:]
     if len(lines) > 1:
         handles += [
-            Line2D([], [], color=line.colour, lw=3, label=shortened(clean(line.member.label), 30))
+            Line2D([], [], color=line.colour, lw=3, label=shortened(line.member.label, 30))
             for line in lines
         ]
     add_legend(figure, handles)
@@ -153,7 +153,7 @@ def _draw_scores(
         else:
             axes.plot(x, then, "--", color=line.colour, lw=0.8)
             axes.plot(x, now, "-", color=line.colour, lw=1.3)
-            axes.fill_between(x, low, high, color=line.colour, **BAND)
+            draw_band(axes, x, low, high, line.colour)
         shown += [*then, *now]
         bounds += [*low, *high]
     num_tasks = max(len(line.now) for line in lines)
