@@ -1,4 +1,4 @@
-"""A figure as files for a paper, and as SVG that takes on the colours of the page it stands in."""
+"""A figure as files for a paper, and as SVG with the colours and font of the page."""
 
 import html
 import io
@@ -6,37 +6,37 @@ import re
 from typing import Any
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from .picture import Picture
-from .style import THEMED, WIDTH
+from .draw import THEMED, WIDTH, Picture
 
 DOTS_PER_INCH = 300
 FORMATS = ("svg", "pdf", "png")
+_NO_DATE: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+}
 
 
 def settle(figure: Figure) -> None:
-    """Find places for all parts of the figure, once for all its files."""
+    """Lay out all parts of the figure, once for all its files."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 
 def render(figure: Figure, kind: str) -> bytes:
-    """The figure as a file that needs no font of its reader; the same bytes every time."""
-    undated: dict[str, dict[str, Any]] = {
-        "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
-        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-        "png": {"Software": None},
-    }
+    """Return the figure as a file with its own fonts; the bytes are reproducible."""
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "clnp"}):
-        return _saved(figure, kind, undated[kind])
+        return _save(figure, kind)
 
 
-def _saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
-    # `savefig` would draw everything a second time, to find places that are found already.
+def _save(figure: Figure, kind: str) -> bytes:
+    # `savefig` would draw everything a second time to lay it out.
     file = io.BytesIO()
     figure.set_dpi(DOTS_PER_INCH)
     canvases: dict[str, Any] = {
@@ -44,34 +44,33 @@ def _saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
         "pdf": FigureCanvasPdf,
         "png": FigureCanvasAgg,
     }
-    getattr(canvases[kind](figure), f"print_{kind}")(file, metadata=metadata)
+    getattr(canvases[kind](figure), f"print_{kind}")(file, metadata=_NO_DATE[kind])
     return file.getvalue()
 
 
-def inline(picture: Picture) -> str:
-    """The figure as an SVG element: text is text, inks are variables, ids are its own."""
+def inline(picture: Picture) -> Markup:
+    """Return the figure as an SVG element: text is text, inks are variables, ids are unique."""
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": picture.name}):
-        metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        text = _saved(picture.figure, "svg", metadata).decode()
+        text = _save(picture.figure, "svg").decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # Its rules would hold for the whole page; those that matter are in the style sheet.
+    # Its rules would apply to the whole page; those that matter are in report.css.
     text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    # What is written can hold none of these: a quotation mark is not one within text.
+    # Names of tasks cannot match: quotation marks in text are escaped.
     text = re.sub(r'\bid="([^"]+)"', rf'id="{picture.name}-\1"', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\1{picture.name}-", text)
     for ink, variable in THEMED.items():
         text = text.replace(f": {ink}", f": var({variable})")
-    # The font of the page; its size is kept.
+    # The font of the page, with the size of the figure.
     text = re.sub(r"font-family:[^;\"]*;?", "", text)
     text = re.sub(r"font: (?:[\w.]+ )*?([\d.]+px)[^;\"]*", r"font-size: \1", text)
     text = re.sub(r"\n\s*", "\n", text)
-    return _opened(text, picture)
+    return Markup(_with_description(text, picture))
 
 
-def _opened(text: str, picture: Picture) -> str:
-    """The element with a role, a title and a description for who cannot see it."""
+def _with_description(text: str, picture: Picture) -> str:
+    """Return the element with a role, a title and a description for screen readers."""
     box = re.search(r'viewBox="([^"]+)"', text)
     end = text.index(">") + 1
     title, description = f"{picture.name}-title", f"{picture.name}-description"
