@@ -254,7 +254,9 @@ class Learner:
                 EpochEnded(task=name, candidate=first + index, num_epochs=num_epochs, **vars(epoch))
             )
 
-        states: Sequence[LaneState | None] = progress.resumed_lanes or [None] * len(trainings)
+        states: Sequence[LaneState | None] = progress.resumed_lanes
+        if not states:
+            states = [None] * len(trainings)
         lanes = [
             Lane(
                 self.net,

@@ -40,12 +40,7 @@ class Objective:
     highest: float | None = None
 
     def check_loss(self, loss: object, *, gradient: bool = False) -> None:
-        """Raise an `ArgumentError` unless the loss is a tensor with a single number.
-
-        Args:
-            loss: Return value of `self.loss`.
-            gradient: Whether it must have a gradient too.
-        """
+        """Raise an `ArgumentError` unless the loss is one number, and has a gradient if asked."""
         if not isinstance(loss, Tensor) or loss.ndim:
             found = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
             raise ArgumentError(
@@ -70,32 +65,17 @@ class Objective:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the percentage of samples whose largest output is that of the target.
-
-    Args:
-        outputs: [samples, classes].
-        targets: Labels, [samples].
-    """
+    """Return the percentage of outputs, [samples, classes], that are largest at their target."""
     return 100 * (outputs.argmax(1) == targets).double().mean().item()
 
 
 def label_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the percentage of labels whose output has the right sign.
-
-    Args:
-        outputs: Logits, [samples, labels].
-        targets: 0 or 1, [samples, labels]; for one label also [samples].
-    """
+    """Return the percentage of outputs, [samples, labels], with the right sign."""
     return 100 * ((outputs > 0) == (_like(targets, outputs) > 0.5)).double().mean().item()
 
 
 def explained_variance(outputs: Tensor, targets: Tensor) -> float:
-    """Return R squared in percent: 100 is perfect, 0 as good as predicting the mean.
-
-    Args:
-        outputs: [samples, values].
-        targets: [samples, values]; for one value also [samples].
-    """
+    """Return R squared in percent: 100 is perfect, 0 as good as predicting the mean."""
     outputs = outputs.double()
     targets = _like(targets, outputs)
     residual = (targets - outputs).square().sum()

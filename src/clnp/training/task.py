@@ -60,7 +60,8 @@ def checked_tasks(tasks: object) -> tuple[Task, ...]:
     """Return the tasks; an `ArgumentError` if there are none, or two of the same name."""
     found = listed("tasks", tasks, lambda task: isinstance(task, Task), what="tasks")
     if not found:
-        raise ArgumentError("tasks is empty. Give at least one task", argument="tasks")
+        message = "an experiment needs at least one task. Give a list of tasks"
+        raise ArgumentError(message, argument="tasks")
     name, times = Counter(task.name for task in found).most_common(1)[0]
     if times > 1:
         raise ArgumentError(f"two tasks are called {name!r}. Rename one", argument="tasks")
@@ -293,7 +294,7 @@ def _check_values(where: str, batches: Batches, objective: Objective, num_output
             )
         if objective is MULTI_LABEL and not bool(((targets == 0) | (targets == 1)).all()):
             raise ArgumentError(
-                f"{where}: a target is neither 0 nor 1. Multi-label needs one of them for each label"
+                f"{where}: a target is neither 0 nor 1. Multi-label needs 0 or 1 for each label"
             )
         if targets.is_floating_point() and not bool(targets.isfinite().all()):
             raise ArgumentError(f"{where}: a target is NaN or infinite. Remove or replace it")
