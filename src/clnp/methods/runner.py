@@ -19,7 +19,7 @@ from clnp.errors import ArgumentError, CheckpointError
 from clnp.records import CandidateRecord, NetworkRecord, RoundEnded, TaskEnded, TaskRecord
 from clnp.storage import checkpoint
 from clnp.training.config import Training
-from clnp.training.fit import Epoch, Fit, StepRule, evaluate
+from clnp.training.fit import Epoch, Fit, FitState, StepRule, evaluate
 from clnp.training.objective import guessing, objective_named
 from clnp.training.optimizer import check_optimizer
 from clnp.training.rng import derive, isolated, seed_all
@@ -165,7 +165,7 @@ class WholeNetwork:
         self.setting = setting
         self.graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
         self.training = without_penalty(settings.training or setting.config.training)
-        self.resumed: Mapping[str, Any] | None = None
+        self.resumed: FitState | None = None
         self._fit: Fit | None = None
 
     @property
@@ -217,7 +217,7 @@ class WholeNetwork:
             net.heads.current = current
             net.train(training)
 
-    def progress(self) -> dict[str, Any] | None:
+    def progress(self) -> FitState | None:
         """Return the progress of the training, to restore as `resumed`; None between two."""
         return None if self._fit is None else self._fit.state()
 
