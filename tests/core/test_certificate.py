@@ -175,7 +175,7 @@ def test_a_copied_moved_or_reloaded_network_has_the_same_certificates(tmp_path):
         copy.deepcopy(net),
         copy.copy(net),
         net.to("cpu"),
-        type(net).load(tmp_path / "net", NETWORKS["conv"][0]()),
+        clnp.load(tmp_path / "net", NETWORKS["conv"][0]()),
     ]
     for other in others:
         other.verify()

@@ -955,7 +955,7 @@ def test_a_state_dict_of_another_ledger_is_refused_and_changes_nothing():
             other.load_state_dict(state)
         assert same_state(other.state_dict(), before)
     net.begin_task("c")
-    with pytest.raises(TaskError, match=r"Use net.save\(path\) and ContinualNet.load\(path, model"):
+    with pytest.raises(TaskError, match=r"Use clnp.save\(net, path\) and clnp.load\(path, model"):
         net.load_state_dict(state)
 
 

@@ -301,11 +301,6 @@ def test_a_network_foretells_and_is_widened_by_it(head):
     net.verify()
 
 
-def test_the_names_are_public():
-    assert clnp.forecast is forecast
-    assert clnp.Forecast is Forecast
-
-
 def test_layers_that_have_numbers_for_names_can_be_told_from_numbers():
     took = expected({"0": 3, "3.1": 1}, {"0": 2, "3.1": 1}, **{"0": 8, "3.1": 5})
     assert str(took) == (
