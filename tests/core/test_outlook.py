@@ -4,7 +4,6 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given, strategies as st
 
-import clnp
 from clnp.core.forecast import Forecast, forecast
 from clnp.core.layers.ledger import Ledger
 from clnp.errors import ArgumentError

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 from numpy import ndarray
 from torch import Tensor
 
+from clnp.checks import number, within
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
+from clnp.plain import read, to_plain
 
 from .activity import Activity
 
@@ -62,7 +64,7 @@ class PruningPlan:
 
     task: str
     available: Mapping[str, int]
-    keep: Keep
+    keep: Mapping[str, tuple[int, ...]]
     thresholds: Mapping[str, float]
     reused: Mapping[str, int]
     score: float | None = None
@@ -81,28 +83,14 @@ class PruningPlan:
         return num_kept(self.keep)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists that `from_json` reads back."""
-        return {
-            "task": self.task,
-            "available": dict(self.available),
-            "keep": {group: list(neurons) for group, neurons in self.keep.items()},
-            "thresholds": dict(self.thresholds),
-            "reused": dict(self.reused),
-            "score": self.score,
-            "best": self.best,
-            "margin": self.margin,
-            "curve": [
-                {"thresholds": dict(p.thresholds), "kept": dict(p.kept), "score": p.score}
-                for p in self.curve
-            ],
-        }
+        """Return plain dictionaries and lists that `from_json` reads."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "PruningPlan":
-        """The plan that `to_json` wrote."""
-        keep = {group: tuple(neurons) for group, neurons in record["keep"].items()}
-        curve = tuple(CurvePoint(**point) for point in record["curve"])
-        return PruningPlan(**{**record, "keep": keep, "curve": curve})
+        """Return the plan that `to_json` described."""
+        return read(PruningPlan, record)
 
     def __str__(self) -> str:
         parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
@@ -305,7 +293,8 @@ def threshold_by_group(
 ) -> dict[str, float]:
     """The threshold of each group, `otherwise` where it is not named."""
     if not isinstance(thresholds, Mapping):
-        return dict.fromkeys(graph.groups, _threshold("threshold", thresholds))
+        common: float = _threshold("threshold", thresholds)
+        return dict.fromkeys(graph.groups, common)
     found = dict.fromkeys(graph.groups, otherwise)
     for group, (name, value) in _named_once(graph, thresholds).items():
         found[group] = _threshold(f"threshold of {name}", value)
@@ -323,10 +312,7 @@ def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[st
     return found
 
 
-def _threshold(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
-        raise ArgumentError(f"{what} is {value!r}; it must be a number")
-    return float(value)
+_threshold = within(number, lambda value: not math.isnan(value), "a number")
 
 
 def neurons_by_group(
