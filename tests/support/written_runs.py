@@ -8,7 +8,7 @@ from typing import Any
 
 from clnp.core.forecast import Forecast
 from clnp.core.layers.ledger import Usage
-from clnp.core.pruning.thresholds import CurvePoint, PruningPlan
+from clnp.core.pruning.plan import CurvePoint, PruningPlan
 from clnp.plain import to_json, to_plain
 from clnp.records import (
     CandidateChosen,

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from clnp.core.forecast import full_told
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.core.record import OpenState
+from clnp.plain import read, to_plain
 from clnp.records import guess_note
 from clnp.text import duration
 from clnp.training.fit import Fit, FitState
@@ -75,9 +76,9 @@ class Progress:
             "trained": [{**vars(c), "state": c.state and c.state.to_state()} for c in self.trained],
             "fit": self.resumed if self.fit is None else self.fit.state(),
             "group": [lane.state() for lane in self.lanes] or self.resumed_lanes,
-            "pruned": [{**vars(c), "plan": c.plan.to_json()} for c in self.pruned],
+            "pruned": [{**vars(c), "plan": to_plain(c.plan)} for c in self.pruned],
             "winner": self.winner,
-            "plans": [plan.to_json() for plan in self.plans],
+            "plans": [to_plain(plan) for plan in self.plans],
             "round": self.round,
             "left_margin": self.left_margin,
             "before_round": None if before is None else before.to_state(),
@@ -94,11 +95,9 @@ class Progress:
             trained=[Candidate(**{**c, "state": restored(c["state"])}) for c in state["trained"]],
             resumed=state["fit"],
             resumed_lanes=state.get("group", []),  # Earlier versions did not save lanes.
-            pruned=[
-                Choice(**{**c, "plan": PruningPlan.from_json(c["plan"])}) for c in state["pruned"]
-            ],
+            pruned=[Choice(**{**c, "plan": read(PruningPlan, c["plan"])}) for c in state["pruned"]],
             winner=state["winner"],
-            plans=[PruningPlan.from_json(plan) for plan in state["plans"]],
+            plans=[read(PruningPlan, plan) for plan in state["plans"]],
             round=state["round"],
             left_margin=state["left_margin"],
             before_round=restored(state["before_round"]),

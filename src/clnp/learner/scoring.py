@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clnp.core.net import ContinualNet
 from clnp.core.pruning.activity import Activity
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import DivergedError, PruningError
 from clnp.training.config import LearnerConfig
