@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import ExportError, first_line
 from clnp.runs.trackers import require
 
@@ -83,7 +84,7 @@ def _in_silence() -> Iterator[None]:
 
 def _exported(module: nn.Module, example: Tensor) -> ExportedProgram:
     """The operations of the module, with any number of samples and free of what is ours."""
-    normed = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+    normed = any(map(keeps_statistics, module.modules()))
     most = MOST_NORMED if normed and example.device.type == "cuda" else None
     batch = ({0: Dim(BATCH, min=1, max=most)},)
     exported = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)

@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 import torch
-from torch import nn
+
+from clnp.core.structure.kinds import is_mixing
 
 from .recipe import MODELS, Network, Recipe
 from .schema import Key, keys
@@ -77,7 +78,7 @@ def layers(model: Any) -> dict[str, int | None]:
     """
     with torch.device("meta"):
         built = Network(model).build((3, 32, 32), 10)
-    mixing = [(p, m) for p, m in built.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    mixing = [(p, m) for p, m in built.named_modules() if is_mixing(m)]
     *hidden, (last, _) = ((path, len(module.weight)) for path, module in mixing)
     return {**dict(hidden), last: None}
 

@@ -6,10 +6,9 @@ from torch import nn
 
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
-from clnp.core.structure.rules import Mark, Neurons
-from clnp.core.structure.trace import Moment
 from clnp.core.structure.replay import Plan, Replay, agrees, halved, narrow, single
-from clnp.core.structure.trace import Event
+from clnp.core.structure.rules import Mark, Neurons
+from clnp.core.structure.trace import Event, Moment
 from support.assembled import Assembled
 
 IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))

@@ -8,8 +8,7 @@ from torch import nn
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
 from clnp.core.structure.rules import Groups, Mark, Neurons
-from clnp.core.structure.trace import observe
-from clnp.core.structure.trace import Recorder
+from clnp.core.structure.trace import Recorder, observe
 from clnp.errors import GraphError
 from support.assembled import Assembled
 

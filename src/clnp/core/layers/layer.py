@@ -6,6 +6,7 @@ its tensors in blocks (see blocks.py): `weight_frozen` is a buffer, `weight_reus
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from clnp.core.structure.axis import View, num_entries, occupied, positions
 from clnp.core.structure.graph import Site
-from clnp.core.structure.kinds import Slot
+from clnp.core.structure.kinds import Slot, slot_names
 
 from .blocks import carry, complete, dead_weight, place, real_part, select, with_stand_ins
 from .initialisation import Initial, starting_layer
@@ -33,6 +34,11 @@ class PrefixLayer(Staged):
     """Batches in the running statistics of the open task; counted while `momentum` is None."""
     averaging: Averaging | None = None
     """There while BatchNorm is recalibrated."""
+
+    def __init_subclass__(cls) -> None:
+        """Offer the tensors that only some kinds of layers have, as `weight`."""
+        for name in slot_names(cls) - set(dir(PrefixLayer)):
+            setattr(cls, name, property(partial(PrefixLayer._own, name=name)))
 
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""

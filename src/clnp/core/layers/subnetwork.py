@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import nn
 
 from clnp.core.structure.kinds import is_mixing, plain_layer
 from clnp.core.structure.surgery import original, with_layers
@@ -23,9 +23,9 @@ def subnetwork(model: nn.Module, layers: Mapping[str, Tensors]) -> nn.Module:
 
 
 def _filled(layer: nn.Module, tensors: Tensors) -> nn.Module:
-    any_tensor: Tensor = tensors.get("weight", tensors.get("running_mean"))  # type: ignore[assignment]
-    num_inputs = any_tensor.shape[1] if is_mixing(layer) else len(any_tensor)
-    made = plain_layer(layer, num_outputs=len(any_tensor), num_inputs=num_inputs)
+    first = next(iter(tensors.values()))
+    num_inputs = first.shape[1] if is_mixing(layer) else len(first)
+    made = plain_layer(layer, num_outputs=len(first), num_inputs=num_inputs)
     state = made.state_dict()
     made.load_state_dict({**state, **{name: tensor.detach() for name, tensor in tensors.items()}})
     return original(layer, made)
