@@ -57,11 +57,11 @@ class Kind:
     neurons apart and adds them up. A layer that does not mix must treat every neuron in the same
     way, whichever others there are. Both do the same in training and in evaluation mode, except
     for running statistics (see `keeps_statistics`). `layer_class` needs `reset_parameters`, with
-    which every task begins. Discovery compares slices of the model with the whole, and raises a
-    `GraphError` if an entry is wrong.
+    which every task begins. Discovery compares slices of a model with the whole, and refuses
+    layers whose neurons depend on others in another way.
 
     Example:
-        A scale for each channel, in front of which no mixing layer stands::
+        A factor for each channel of a feature map::
 
             class ChannelScale(nn.Module):
                 def __init__(self, num_channels):
@@ -84,10 +84,11 @@ class Kind:
                 build=lambda layer, num_outputs, num_inputs: ChannelScale(num_outputs),
                 sizes=("num_channels",),
                 mixes=False,
+                penalised=False,
             ))
 
-        In the test, `run` must agree with the class: compare `run(layer, x, tensors)` and
-        `layer(x)` by `torch.equal`.
+        Test that `run(layer, x, tensors)` and `layer(x)` are equal, and that a network with such
+        a layer learns two tasks and verifies.
 
     Attributes:
         name: The name of the kind, which checkpoints store.
@@ -97,7 +98,8 @@ class Kind:
             `layer` is there for its settings.
         build: `build(layer, num_outputs, num_inputs)` makes a layer with the same settings and
             other widths, on whatever device and in whatever dtype.
-        sizes: The attributes of a layer that hold its widths.
+        sizes: The attributes of a layer that hold its widths, but not those that its `forward`
+            reads (such as `groups` of a depthwise convolution).
         mixes: Whether it computes new neurons from all that it reads.
         neuron_dim: The dimension of its input along which neurons lie.
         matches: Which layers of the class are of this kind.
@@ -157,6 +159,8 @@ def register(kind: Kind) -> None:
             f"{kind.name} does not mix and has the slots {slots}. Give it one at least, and none "
             "with columns"
         )
+    if kind.penalised and "weight" not in slots:
+        raise ArgumentError(f"{kind.name} has no slot 'weight' to penalise. Set penalised=False")
     KINDS[kind.name] = kind
 
 
