@@ -266,20 +266,14 @@ _REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str, str], ...] = (
 """What to say of modules that are often met and not in the table."""
 
 
-def _run_linear(layer: Any, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    return F.linear(x, tensors["weight"], tensors.get("bias"))
-
-
-def _build_linear(layer: Any, num_outputs: int, num_inputs: int) -> nn.Module:
-    return nn.Linear(num_inputs, num_outputs, bias=layer.bias is not None)
-
-
 LINEAR = Kind(
     "Linear",
     nn.Linear,
     slots=(Slot("weight", has_columns=True, spread=None), Slot("bias")),
-    run=_run_linear,
-    build=_build_linear,
+    run=lambda layer, x, tensors: F.linear(x, tensors["weight"], tensors.get("bias")),
+    build=lambda layer, num_outputs, num_inputs: nn.Linear(
+        num_inputs, num_outputs, bias=layer.bias is not None
+    ),
     sizes=("in_features", "out_features"),
     neuron_dim=-1,
 )
@@ -390,14 +384,6 @@ def _batch_norm(layer_class: Any) -> Kind:
     )
 
 
-def _run_prelu(layer: Any, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    return F.prelu(x, tensors["weight"])
-
-
-def _build_prelu(layer: Any, num_outputs: int, num_inputs: int) -> nn.Module:
-    return nn.PReLU(num_outputs)
-
-
 def _prelu_fault(layer: Any) -> Fault | None:
     if layer.num_parameters > 1:
         return None
@@ -411,8 +397,8 @@ PRELU = Kind(
     "PReLU",
     nn.PReLU,
     slots=(Slot("weight", middle=0.25),),
-    run=_run_prelu,
-    build=_build_prelu,
+    run=lambda layer, x, tensors: F.prelu(x, tensors["weight"]),
+    build=lambda layer, num_outputs, num_inputs: nn.PReLU(num_outputs),
     sizes=("num_parameters",),
     mixes=False,
     penalised=False,
