@@ -93,7 +93,7 @@ class HATStrategy(Strategy):
         def gate(layer: nn.Module, arguments: Any) -> Any:
             inputs, *others = arguments
             gates = along(site.columns, self.gates(), self.graph)
-            if site.kind != "Linear":
+            if site.layer_kind.neuron_dim > 0:  # Channels, and space behind them.
                 gates = gates.reshape(-1, *[1] * (inputs.ndim - 2))
             # Gates are float32, the network need not be.
             return ((inputs * gates).to(inputs.dtype), *others)

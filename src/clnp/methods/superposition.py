@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clnp.core.structure.kinds import is_mixing
+from clnp.core.structure.kinds import is_mixing, known_kind
 from clnp.training.config import Training
 from clnp.training.rng import derive
 from clnp.training.task import TaskData
@@ -122,7 +122,9 @@ def multiplied(layer: nn.Module) -> Tensor:
     weight: Tensor = layer.weight  # type: ignore[assignment]
     context = torch.ones_like(weight[0], requires_grad=False)
     made: Any = layer
-    if isinstance(layer, nn.Linear):
+    if (
+        known_kind(layer).neuron_dim < 0
+    ):  # Signs on the inputs of a matrix are signs on its columns.
 
         def times_context(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (inputs[0] * context.to(inputs[0].dtype), *inputs[1:])

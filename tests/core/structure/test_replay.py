@@ -6,10 +6,9 @@ from torch import nn
 
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
-from clnp.core.structure.layouts import Mark, Neurons
-from clnp.core.structure.observe import Moment
 from clnp.core.structure.replay import Plan, Replay, agrees, halved, narrow, single
-from clnp.core.structure.trace import Event
+from clnp.core.structure.rules import Mark, Neurons
+from clnp.core.structure.trace import Event, Moment
 from support.assembled import Assembled
 
 IMAGES = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -130,12 +129,12 @@ def test_replay_goes_on_after_a_problem():
     ]
     replay = Replay(events, {"a": 2}, followed=[])
     narrow_input = torch.ones(2, 2)
-    assert torch.equal(replay.on_operation(moment(torch.neg, narrow_input)), -narrow_input)
-    assert replay.on_operation(moment(torch.flatten, narrow_input)).shape == (2, 2)
-    assert replay.on_operation(moment(torch.reshape, narrow_input, (2, 4))).shape == (2, 2)
-    assert replay.on_operation(moment(torch.sum, narrow_input)).shape == (2, 4)
-    assert replay.on_operation(moment(torch.exp, narrow_input)).shape == (2, 2)
-    assert replay.on_operation(moment(torch.exp, narrow_input)).shape == (2, 2)
+    assert torch.equal(replay.see(moment(torch.neg, narrow_input)), -narrow_input)
+    assert replay.see(moment(torch.flatten, narrow_input)).shape == (2, 2)
+    assert replay.see(moment(torch.reshape, narrow_input, (2, 4))).shape == (2, 2)
+    assert replay.see(moment(torch.sum, narrow_input)).shape == (2, 4)
+    assert replay.see(moment(torch.exp, narrow_input)).shape == (2, 2)
+    assert replay.see(moment(torch.exp, narrow_input)).shape == (2, 2)
     flatten, reshape, path = [problem.found for problem in replay.problems]
     assert (
         "'flatten' has a number of neurons built in: with fewer it gives the shape (4,)" in flatten
@@ -152,29 +151,29 @@ def layer_event(path, name="Linear"):
 
 def test_another_path_is_told_with_the_paths_of_both():
     replay = Replay([layer_event("blocks.0")], {}, followed=["blocks.0", "blocks.1"])
-    run = Moment("Linear", "blocks.1", "", lambda: torch.ones(2, 4), (), {}, is_layer=True)
-    replay.on_layer(run, nn.Linear(4, 4))
+    run = Moment("Linear", "blocks.1", "", lambda: torch.ones(2, 4), (), {}, nn.Linear(4, 4))
+    replay.see(run)
     [problem] = replay.problems
     assert problem.where == "blocks.1"
     assert "path with fewer neurons: Linear 'blocks.1' runs where Linear 'blocks.0' ran" in str(
         problem
     )
     replay = Replay([layer_event("")], {}, followed=[])
-    replay.on_operation(Moment("tanh", "act", "", lambda: torch.ones(1), (), {}))
+    replay.see(Moment("tanh", "act", "", lambda: torch.ones(1), (), {}))
     assert "'tanh' in 'act' runs where Linear '(model)' ran" in str(replay.problems[0])
     replay = Replay([], {}, followed=[])
-    replay.on_operation(moment(torch.tanh, torch.ones(1)))
+    replay.see(moment(torch.tanh, torch.ones(1)))
     assert "'tanh' runs where nothing ran" in str(replay.problems[0])
 
 
 def test_end_before_that_of_the_full_model():
     replay = Replay([layer_event("fc"), layer_event("norm", "BatchNorm1d")], {}, followed=["fc"])
-    run = Moment("Linear", "fc", "", lambda: torch.ones(2, 4), (), {}, is_layer=True)
-    replay.on_layer(run, nn.Linear(4, 4))
+    run = Moment("Linear", "fc", "", lambda: torch.ones(2, 4), (), {}, nn.Linear(4, 4))
+    replay.see(run)
     replay.finish()
     [problem] = replay.problems
     assert problem.where == "norm"
     assert "it ends where BatchNorm1d 'norm' ran" in problem.found
-    replay.on_layer(run, nn.Linear(4, 4))
+    replay.see(run)
     replay.finish()
     assert len(replay.problems) == 2  # the path that is lost is told once

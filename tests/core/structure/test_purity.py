@@ -43,7 +43,7 @@ def test_operation_that_draws_in_evaluation_mode(name):
     problem = only_problem(net(lambda m, x: m.fc(m.second(RANDOM[name](m.first(x))))))
     assert problem.where == "(model)"
     assert problem.found.startswith(f"'{name}' draws random numbers in evaluation mode, so an end")
-    assert "(test_conduct.py:" in problem.found
+    assert "(test_purity.py:" in problem.found
     assert "training=self.training" in problem.remedy
 
 

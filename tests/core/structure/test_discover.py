@@ -441,7 +441,7 @@ def test_input_that_is_written_names_operation_and_line():
         discover(model, VECTORS)
     [problem] = caught.value.problems
     assert problem.found.startswith("'mul' writes into the network's input")
-    assert "(test_discovery.py:" in problem.found
+    assert "(test_discover.py:" in problem.found
     assert "write x = x * 0.1" in problem.remedy
 
 
@@ -538,7 +538,7 @@ def test_hard_coded_widths_are_all_reported():
     view, reshape = caught.value.problems
     assert "'view' has a number of neurons built in: with fewer it gives" in view.found
     assert "'reshape' has a number of neurons built in: with fewer it fails" in reshape.found
-    assert "test_discovery.py:" in view.found
+    assert "test_discover.py:" in view.found
     assert "flatten(1)" in view.remedy
 
 
@@ -652,7 +652,7 @@ def test_forward_that_checks_its_width():
         discover(model, VECTORS)
     [problem] = caught.value.problems
     assert "fails with fewer neurons, with AssertionError: eight or nothing" in problem.found
-    assert "(test_discovery.py:" in problem.found
+    assert "(test_discover.py:" in problem.found
     assert problem.remedy.endswith("any number of neurons: take sizes from tensors alone")
 
 
