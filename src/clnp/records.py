@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from clnp.core.forecast import Forecast
 from clnp.core.layers.ledger import Usage
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.plain import Tree, UnreadableError, omitted, read, to_plain
 
 OURS = "clnp"

@@ -12,25 +12,25 @@ class Crash(BaseException):
     """A power cut, seen from inside."""
 
 
-def crash_at(kind, number=1, **values):
-    """Return an `on_event` that crashes at the event of this class, values and number, from 1."""
+def crash_at(kind, count=1, **values):
+    """Return an `on_event` that crashes at the `count`-th event of this class and values."""
     seen = 0
 
     def crash(event):
         nonlocal seen
         if isinstance(event, kind) and all(getattr(event, k) == v for k, v in values.items()):
             seen += 1
-            if seen == number:
+            if seen == count:
                 raise Crash
 
     return crash
 
 
-def break_off(made, path, kind, number=1, *, checkpoint_seconds=0, **values):
+def break_off(made, path, kind, count=1, *, checkpoint_seconds=0, **values):
     """Run the experiment until it crashes at this event."""
     with pytest.raises(Crash):
         made.run(
-            path, checkpoint_seconds=checkpoint_seconds, on_event=crash_at(kind, number, **values)
+            path, checkpoint_seconds=checkpoint_seconds, on_event=crash_at(kind, count, **values)
         )
 
 

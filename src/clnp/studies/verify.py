@@ -15,7 +15,7 @@ from clnp.data.labelled import LabelledData
 from clnp.devices import find_device, use_threads
 from clnp.errors import ForgettingError, RunError
 from clnp.methods.neural_pruning import figures
-from clnp.plain import to_plain
+from clnp.plain import read, to_plain
 from clnp.recipes.build import experiment_of
 from clnp.recipes.recipe import recipe_of
 from clnp.records import OURS, RunConfig, RunResult, TaskRecord
@@ -175,15 +175,15 @@ def restored(
     absent: Sequence[str] = (),
 ) -> Rebuilt:
     """Return the network of the run of an experiment, with verified certificates and figures."""
-    checkpoint, described = path / CHECKPOINT, experiment.describe().to_plain()
+    checkpoint, described = path / CHECKPOINT, experiment.describe()
     # The result is read before the network: a run at work writes its checkpoint first.
     result = read_result(path) or RunResult()
 
-    def check(plain: Mapping[str, Any], place: Path) -> None:
+    def check(found: RunConfig, place: Path) -> None:
         # Tasks that have not ended may differ.
-        check_alike(described, plain, place, at_least=len(result.tasks), data=not absent)
+        check_alike(described, found, place, at_least=len(result.tasks), data=not absent)
 
-    check(config.to_plain(), path)
+    check(config, path)
     if experiment.baseline is not None:
         raise RunError(
             f"Nothing to verify in {path}: only clnp guarantees unchanged outputs, and its method "
@@ -195,7 +195,7 @@ def restored(
         net.abandon_task()  # The figures are those of ended tasks.
     with reading(path):
         # The part of the file that no ended task reads may be damaged too.
-        check(attached(checkpoint)["experiment"], checkpoint)
+        check(read(RunConfig, attached(checkpoint)["experiment"]), checkpoint)
         _check_figures(net, experiment, result)
     return Rebuilt(experiment, net, result, device, tuple(absent))
 
