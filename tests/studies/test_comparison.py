@@ -143,7 +143,7 @@ def test_methods_are_compared(folder, clnp):
 
 
 def test_a_comparison_that_is_stopped_has_a_table(folder):
-    endless = ["--set", "learner.training.epochs=1000000", "--out", "d", "--methods", "ewc"]
+    endless = ["--set", "learner.training.epochs=100000", "--out", "d", "--methods", "ewc"]
     process = start("compare", "small.toml", *endless)
     run = folder / "d" / "ewc" / "seed0"
     wait_for(lambda: any(isinstance(event, EpochEnded) for event in read_events(run)))

@@ -5,6 +5,7 @@ gets the signal, and passes it on. The standard input of a job is a pipe that no
 It closes when the parent ends, however that happens, and then the job stops.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from types import FrameType
 from clnp.errors import STOPPED
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+COMMAND = "CLNP_COMMAND"
+"""The environment variable of a job with the command line of its parent, which a run records."""
 POLL_SECONDS = 0.05
 
 
@@ -74,11 +77,12 @@ def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
     # As torch.set_num_threads does.
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     limits["MKL_DYNAMIC"] = "FALSE"
+    variables = {**os.environ, **limits, COMMAND: json.dumps(sys.argv)}
     return subprocess.Popen(
         [sys.executable, *safe, *job.arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, **limits},
+        env=variables,
         start_new_session=True,
     )
 
@@ -91,6 +95,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 def stop_with_parent() -> None:
     """Make this process a job: it stops quietly when it gets a signal, or when its parent ends."""
+    sys.argv = json.loads(os.environ[COMMAND]) if COMMAND in os.environ else sys.argv
     for number in _signals():
         signal.signal(number, _leave)  # Until there is something to save first.
     threading.Thread(target=_wait_for_parent, daemon=True).start()
