@@ -406,7 +406,7 @@ def test_arrays_of_ones_own_must_be_there(folder, capsys):
     outputs = torch.export.load(answer["file"]).module()(torch.randn(5, 6))
     assert outputs.shape == (5, 2)
     os.rename("files", "moved")
-    message = "unknown data set 'mine'.*, and there is no file .*; say where it is: --data .*"
+    message = "unknown data set 'mine'.*, and there is no file .*. Set the directory with --data .*"
     fails(capsys, 2, message, "own", "--task", "mine")
     assert export(capsys, "own", "--task", "mine", "--data", "moved")["task"] == "mine"
 

@@ -205,9 +205,8 @@ def test_a_file_is_read_and_called_by_its_path(tmp_path):
 
 def test_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    remedy = "give the path of a recipe"
-    assert message_of(read, "no.toml") == f"no.toml: No such file or directory; {remedy}"
-    assert message_of(read, os.curdir) == f".: Is a directory; {remedy}"
+    assert message_of(read, "no.toml") == "no.toml: there is no such file; check the path"
+    assert message_of(read, os.curdir) == ".: the file cannot be read: Is a directory"
     (tmp_path / "latin.toml").write_bytes(b"a = 1\nb = '\xe4'\n")
     latin = "latin.toml, line 2: byte 0xe4 is not UTF-8; save the file as UTF-8"
     assert message_of(read, "latin.toml") == latin

@@ -71,8 +71,10 @@ def read(path: str | os.PathLike[str]) -> Document:
     try:
         with open(path, "rb") as file:
             raw = file.read()
+    except FileNotFoundError as error:
+        raise RecipeError(f"{name}: there is no such file; check the path") from error
     except OSError as error:
-        raise RecipeError(f"{name}: {error.strerror}; give the path of a recipe") from error
+        raise RecipeError(f"{name}: the file cannot be read: {error.strerror}") from error
     try:
         text = raw.decode("utf-8-sig")  # Some editors put a mark before the first character.
     except UnicodeDecodeError as error:
