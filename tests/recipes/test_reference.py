@@ -1,8 +1,5 @@
-import json
-
 import pytest
 
-from clnp.cli import app
 from clnp.recipes.recipe import WIDTHS, Network, Recipe
 from clnp.recipes.reference import CHAIN, OWN_TRAINING, layers, markdown, reference, rows, sections
 from clnp.recipes.schema import build, keys
@@ -88,10 +85,3 @@ def test_layers_are_those_that_alpha_can_name():
         assert {each.split()[0] for each in listed} <= set(built)
         assert f"  {model}: {', '.join(listed)}" in reference()
         assert f"| `{model}` | {', '.join(listed)} |" in markdown()
-
-
-def test_the_command_line_prints_the_keys(capsys):
-    assert app.main(["recipes", "--keys"]) == 0
-    assert capsys.readouterr().out == reference() + "\n"
-    assert app.main(["recipes", "--keys", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == rows()
