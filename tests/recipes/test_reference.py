@@ -1,10 +1,80 @@
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
 import pytest
 
 from clnp.recipes.recipe import WIDTHS, Network, Recipe
-from clnp.recipes.reference import CHAIN, OWN_TRAINING, layers, markdown, reference, rows, sections
-from clnp.recipes.schema import build, keys
+from clnp.recipes.reference import (
+    CHAIN,
+    OWN_TRAINING,
+    Key,
+    keys,
+    layers,
+    markdown,
+    reference,
+    rows,
+    sections,
+)
+from clnp.recipes.schema import build
 from clnp.recipes.toml import parse
 from clnp.training.config import LearnerConfig
+
+
+@dataclass(frozen=True)
+class Inner:
+    choice: Literal["a", "b"] = "a"
+    """One of
+    two."""
+    function: Callable[[int], int] | None = None
+
+
+@dataclass(frozen=True)
+class One:
+    kind: Literal["one"]
+    classes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Many:
+    kind: Literal["many"]
+    parts: tuple["One | Many", ...]
+    """The parts."""
+
+
+@dataclass(frozen=True)
+class Table:
+    margin: float
+    """A number."""
+    patience: int | None = None
+    inner: Inner = field(default_factory=Inner)
+    maybe: Inner | None = None
+    stream: One | Many = field(default_factory=lambda: One("one"))
+    layers: Mapping[str, Inner] = field(default_factory=dict)
+
+
+def test_keys_are_listed_depth_first_with_their_documentation():
+    choice = ("one of 'a', 'b'", '"a"', "One of two.")
+    assert keys(Table) == [
+        Key("margin", "a number", "", "A number."),
+        Key("patience", 'a whole number or "none"', '"none"', ""),
+        Key("inner.choice", *choice),
+        Key("maybe", 'a table or "none"', '"none"', ""),
+        Key("maybe.choice", *choice),
+        Key("stream.kind", "'one'", "", "", kind="one"),
+        Key("stream.classes", "a list of whole numbers", "[]", "", kind="one"),
+        Key("stream.kind", "'many'", "", "", kind="many"),
+        # Without the keys of a table inside a table of its class.
+        Key("stream.parts", "a list of tables", "", "The parts.", kind="many"),
+        Key("layers", "a table of tables", "{}", ""),
+        Key("layers.*.choice", *choice),
+    ]
+
+
+def test_a_class_without_source_has_no_documentation():
+    names: dict[str, Any] = {"__name__": __name__, "dataclass": dataclass}
+    exec("@dataclass\nclass Made:\n    x: int = 1\n    'lost'\n", names)
+    assert keys(names["Made"]) == [Key("x", "a whole number", "1", "")]
 
 
 def test_every_key_of_a_recipe_is_there_once_for_each_kind():

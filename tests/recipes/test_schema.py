@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from clnp.errors import ArgumentError, RecipeError
-from clnp.recipes.schema import Key, build, hint_of, keys, recipe_fields, to_data, to_toml
+from clnp.recipes.schema import build, hint_of, recipe_fields, to_data, to_toml
 from clnp.recipes.toml import parse
 from clnp.training.config import FineTuning, LearnerConfig, Training
 
@@ -471,53 +471,3 @@ CONFIGS = st.builds(
 @given(CONFIGS)
 def test_the_settings_of_a_learner_read_back_equal(config):
     assert made(to_toml(config), LearnerConfig) == config
-
-
-def test_the_keys_of_a_recipe_are_listed_depth_first():
-    schedules = "one of 'constant', 'cosine', 'milestones'"
-    assert keys(Recipe) == [
-        Key("margin", "a number", "", "Loss of accuracy, in points."),
-        Key("seed", "a whole number", "0", ""),
-        Key("resume", "true or false", "false", ""),
-        Key("rate", "a number or a table of numbers", "1e-05", ""),
-        Key("rates", "a list of numbers or tables of numbers", "[]", ""),
-        Key("patience", 'a whole number or "none"', '"none"', "In epochs."),
-        Key("resolution", 'a whole number or "none"', "100", ""),
-        Key("head", 'text or "none"', '"single"', ""),
-        Key("optimizer.name", "text", '"Adam"', "Name of a class."),
-        Key("optimizer.options", "a table", "{}", ""),
-        Key("optimizer.schedule", schedules, '"constant"', ""),
-        Key("fine_tuning", 'a table or "none"', '"none"', ""),
-        Key("fine_tuning.name", "text", '"Adam"', "Name of a class."),
-        Key("fine_tuning.options", "a table", "{}", ""),
-        Key("fine_tuning.schedule", schedules, '"constant"', ""),
-        Key("stream.kind", "'permuted'", "", "Which stream this is.", kind="permuted"),
-        Key("stream.num_tasks", "a whole number", "10", "", kind="permuted"),
-        Key("stream.kind", "'split'", '"split"', "", kind="split"),
-        Key("stream.classes", "a list of whole numbers", "[]", "", kind="split"),
-        Key("stream.kind", "'chain'", "", "", kind="chain"),
-        Key("stream.parts", "a list of tables", "", "The streams.", kind="chain"),
-        Key("layers", "a table of tables", "{}", ""),
-        Key("layers.*.kind", "'split'", '"split"', ""),
-        Key("layers.*.classes", "a list of whole numbers", "[]", ""),
-    ]
-
-
-@dataclass(frozen=True)
-class Node:
-    value: int
-    next: "Node | None" = None
-
-
-def test_the_keys_of_a_table_inside_a_table_of_its_class_are_left_out():
-    assert keys(Node) == [
-        Key("value", "a whole number", "", ""),
-        Key("next", 'a table or "none"', '"none"', ""),
-    ]
-    assert made("value = 1\n[next]\nvalue = 2", Node) == Node(1, Node(2))
-
-
-def test_a_class_without_source_has_no_documentation():
-    names: dict[str, Any] = {"__name__": __name__, "dataclass": dataclass}
-    exec("@dataclass\nclass Made:\n    x: int = 1\n    'lost'\n", names)
-    assert keys(names["Made"]) == [Key("x", "a whole number", "1", "")]
