@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 from clnp.errors import ArgumentError, RecipeError
 from clnp.recipes.schema import build, hint_of, recipe_fields, to_data, to_toml
 from clnp.recipes.toml import parse
-from clnp.training.config import FineTuning, LearnerConfig, Training
 
 Rate = float | Mapping[str, float]
 
@@ -16,8 +15,6 @@ Rate = float | Mapping[str, float]
 @dataclass(frozen=True)
 class Permuted:
     kind: Literal["permuted"]
-    """Which stream
-    this is."""
     num_tasks: int = 10
 
 
@@ -31,13 +28,11 @@ class Split:
 class Chain:
     kind: Literal["chain"]
     parts: tuple["Permuted | Split | Chain", ...]
-    """The streams."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
     name: str | Callable[[int], int] = "Adam"
-    """Name of a class."""
     options: Mapping[str, Any] = field(default_factory=dict)
     schedule: Literal["constant", "cosine", "milestones"] = "constant"
     augment: Callable[[int], int] | None = None
@@ -54,14 +49,11 @@ class Recipe:
     """A recipe to test with."""
 
     margin: float
-    """Loss of accuracy,
-    in points."""
     seed: int = 0
     resume: bool = False
     rate: Rate = 1e-5
     rates: tuple[Rate, ...] = ()
     patience: int | None = None
-    "In epochs."
     resolution: int | None = 100
     head: str | None = "single"
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -444,30 +436,3 @@ RECIPES = st.builds(
 @given(RECIPES)
 def test_a_recipe_reads_back_equal(recipe):
     assert made(to_toml(recipe, header="A header\nof two lines")) == recipe
-
-
-ALPHAS = st.floats(0, 1) | st.dictionaries(TEXTS, st.floats(0, 1), max_size=3)
-LRS = st.floats(1e-8, 1)
-CONFIGS = st.builds(
-    LearnerConfig,
-    margin=st.floats(0, 5),
-    training=st.builds(
-        Training,
-        lr=LRS,
-        alpha=ALPHAS,
-        optimizer_options=st.dictionaries(TEXTS, VALUES, max_size=2),
-        milestones=st.lists(st.integers(1, 50), min_size=1, max_size=3).map(tuple),
-        patience=st.none() | st.integers(1, 9),
-        augment=st.none() | st.just("flip"),
-    ),
-    alphas=st.lists(ALPHAS, max_size=3).map(tuple),
-    search_on=st.sampled_from(["every", "first"]),
-    resolution=st.none() | st.integers(1, 200),
-    fine_tuning=st.none() | st.builds(FineTuning, epochs=st.integers(1, 9), alpha=ALPHAS),
-    resident=st.none() | st.booleans(),
-)
-
-
-@given(CONFIGS)
-def test_the_settings_of_a_learner_read_back_equal(config):
-    assert made(to_toml(config), LearnerConfig) == config
