@@ -189,8 +189,6 @@ def test_a_method_inherits_the_training_of_the_learner(path):
     assert methods.si.training == Training(epochs=4, lr=0.25, alpha={"fc1": 1.0})
     assert methods.ewc.training == Training(epochs=4, lr=0.5, alpha={"fc1": 1.0}, batch_size=7)
     assert methods.hat.training is None
-    place = loaded.document.place(("methods", "si", "training", "epochs"))
-    assert place == "--set learner.training.epochs=4"
 
 
 def test_a_written_recipe_reads_back_equal_also_where_a_method_says_none(path, tmp_path):

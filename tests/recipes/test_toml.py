@@ -313,16 +313,6 @@ def test_an_assignment_that_is_not_utf_8_is_refused():
     assert message == "--set 'description=\\udce4': this is not UTF-8"
 
 
-def test_a_table_inherits_the_keys_that_it_lacks():
-    text = "[from]\na = 1\n[from.b]\nc = 2\n[to]\na = 3\n"
-    after = parse(text, name="r.toml").inherited(("to",), ("from",))
-    assert after.data["to"] == {"a": 3, "b": {"c": 2}}
-    assert after.place(("to", "a")) == "r.toml, line 6"
-    assert after.place(("to", "b", "c")) == "r.toml, line 4"
-    for path in (("no",), ("to", "a")):
-        assert after.inherited(path, ("from",)) is after.inherited(("to",), path) is after
-
-
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 SCALARS = (
     st.booleans()
