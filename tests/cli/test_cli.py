@@ -370,7 +370,7 @@ def test_a_mistake_in_a_recipe_is_named(folder, capsys, monkeypatch, change, mes
         ),
         (
             ["run", "small.toml", "--set", "learner.training.optimizer_options={lr = 1}"],
-            r"--set .*: training: optimizer_options holds lr; it has a key of its own",
+            r"--set .*: training: optimizer_options contains lr. Set training.lr instead",
         ),
         (
             ["run", "small.toml", "--set", "network.widths=[1000000000000, 1]"],

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+
+from clnp.core.structure.kinds import is_mixing
 
 from .recipe import WIDTHS, Network, Recipe
 from .schema import Hint, recipe_fields
@@ -141,7 +142,7 @@ def layers() -> dict[str, list[str]]:
     for model, widths in WIDTHS.items():
         with torch.device("meta"):
             modules = Network(model).build((3, 32, 32), 10).named_modules()
-        *hidden, last = (path for path, m in modules if isinstance(m, nn.Linear | nn.Conv2d))
+        *hidden, last = (path for path, m in modules if is_mixing(m))
         found[model] = [*(f"{p} {num}" for p, num in zip(hidden, widths, strict=True)), last]
     return found
 
