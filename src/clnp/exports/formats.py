@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import ExportError, first_line
 from clnp.plain import omitted, read, to_plain
 from clnp.runs.trackers import require
@@ -143,7 +144,7 @@ def _silence() -> Iterator[None]:
 
 def _export(module: nn.Module, example: Tensor) -> ExportedProgram:
     """Return the operations of the module, without metadata about its source."""
-    normed = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+    normed = any(map(keeps_statistics, module.modules()))
     most = MOST_NORMED if normed and example.device.type == "cuda" else None
     batch = ({0: Dim(BATCH, min=1, max=most)},)
     exported = torch.export.export(module, (example,), dynamic_shapes=batch, strict=False)

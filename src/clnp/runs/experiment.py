@@ -48,6 +48,7 @@ from .directory import (
     expanded,
     has_progress,
     read_config,
+    read_events,
     read_result,
     reading,
     resume_command,
@@ -56,6 +57,7 @@ from .directory import (
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
 from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
+from .status import StatusWriter
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
 
@@ -337,6 +339,7 @@ class RunLoop:
         self.checkpoint_seconds = checkpoint_seconds
         self._config = experiment.describe()
         self.method: Method
+        self._status: StatusWriter
         self.tally = Tally(len(experiment.tasks))
         self._arithmetic = ""
         self._saved = time.monotonic()
@@ -431,6 +434,7 @@ class RunLoop:
             # Before the clock of the run starts: connecting may take longer than a task.
             self._trackers.resume(run.path, environment, num_bytes=num_bytes, seconds=seconds)
         run.resume_log(num_bytes, seconds)
+        self._status = StatusWriter(run.path, read_config(run.path), read_events(run.path))
         if state is None or checkpoint.method is None:
             self._log(RunStarted(config=self._config))
             for task in experiment.tasks:
@@ -502,6 +506,7 @@ class RunLoop:
 
     def _log(self, event: Event) -> None:
         timed = self.run.log(event)
+        self._status.update(timed)
         self.on_event(timed)
         self._trackers.event(timed)
 
