@@ -276,7 +276,7 @@ def test_tensors_that_tasks_share_are_read_once_and_as_they_are_stored(monkeypat
     ("train", "message"),
     [
         (None, "task 'a' has no training data"),
-        ((X.numpy(), Y.numpy()), "expected a pair of tensors, inputs and targets, not"),
+        ((X.numpy(), Y.numpy()), r"training data is \(ndarray, ndarray\). Give a pair of tensors"),
         ([], "task 'a', training data is empty"),
     ],
 )
