@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.results_made_up import made_up
 from torch import nn
 
 from clnp.cli import app
@@ -27,7 +28,6 @@ from clnp.terminal.tables import ASCII, Screen, cells
 from clnp.training.config import FineTuning, LearnerConfig, Training
 from clnp.training.task import Task
 from support.paths import SRC
-from support.results_made_up import made_up
 
 LEARNER = {
     "margin": 2.0,
