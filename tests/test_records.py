@@ -4,7 +4,7 @@ import pytest
 
 from clnp import records
 from clnp.core.layers.ledger import Usage
-from clnp.core.pruning.thresholds import CurvePoint, PruningPlan
+from clnp.core.pruning.plan import CurvePoint, PruningPlan
 from clnp.plain import UnreadableError, read, to_json
 from clnp.records import (
     KINDS,

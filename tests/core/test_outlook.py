@@ -3,7 +3,6 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-import clnp
 from clnp.core.forecast import Forecast, forecast
 from clnp.core.layers.ledger import Ledger
 from clnp.errors import ArgumentError
@@ -298,11 +297,6 @@ def test_a_network_foretells_and_is_widened_by_it(head):
     assert net.forecast().num_tasks == before + 5
     assert net.forecast().need == found.need
     net.verify()
-
-
-def test_the_names_are_public():
-    assert clnp.forecast is forecast
-    assert clnp.Forecast is Forecast
 
 
 def test_layers_that_have_numbers_for_names_can_be_told_from_numbers():

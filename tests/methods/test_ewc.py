@@ -243,6 +243,8 @@ def test_the_fisher_information_is_that_of_a_classifier(tmp_path):
     config = clnp.LearnerConfig(training=clnp.Training(1))
     experiment = clnp.Experiment(model, x[:2], [first, task], config, baseline=EWC())
     events = []
-    with pytest.raises(ArgumentError, match="ewc: task 'a' is regression; the Fisher information"):
+    with pytest.raises(
+        ArgumentError, match="ewc: task 'a' is regression, but the Fisher information"
+    ):
         experiment.run(tmp_path / "run", on_event=events.append)
     assert [type(event) for event in events] == [RunStarted, RunFailed]

@@ -276,7 +276,7 @@ def test_a_copy_of_the_open_task_holds_the_embedding():
 
 def test_a_network_without_a_graph_is_refused():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    with pytest.raises(ArgumentError, match="hat: the network has no graph; give it one that"):
+    with pytest.raises(ArgumentError, match="hat: the network has no graph"):
         HAT().strategy(DenseNet(model, "2", shared_head=False))
 
 

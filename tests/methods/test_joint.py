@@ -7,7 +7,7 @@ from torch import nn
 
 from clnp import Experiment, LearnerConfig, Task, Training
 from clnp.errors import ArgumentError, DivergedError
-from clnp.methods.joint import Joint, JointHeads, JointNet, Judged, Mixed
+from clnp.methods.joint import Joint, JointHeads, JointNet, Mixed, Validation
 from clnp.records import EpochEnded
 from clnp.runs.directory import has_progress
 from clnp.training.batches import batches_of
@@ -70,7 +70,7 @@ def test_samples_are_prepared_once_for_all_where_that_gives_the_same():
 
 
 def test_streamed_data_cannot_be_mixed():
-    with pytest.raises(ArgumentError, match="joint training needs all data on the device at once"):
+    with pytest.raises(ArgumentError, match="joint training needs all data on the device"):
         Mixed([part(0, 4, resident=False)], [1])
 
 
@@ -208,5 +208,7 @@ def test_all_tasks_are_judged_each_by_its_own_head():
         batches_of((torch.full((size, 2), float(place)), torch.zeros(size).long()), CPU)
         for place, size in enumerate(sizes)
     ]
-    seen = [(net.heads.current, x[0, 0].item(), len(x)) for x, _ in Judged(net, parts).batches(4)]
+    seen = [
+        (net.heads.current, x[0, 0].item(), len(x)) for x, _ in Validation(net, parts).batches(4)
+    ]
     assert seen == [(0, 0.0, 4), (0, 0.0, 1), (1, 1.0, 3)]

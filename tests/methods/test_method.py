@@ -194,6 +194,6 @@ def test_a_task_can_be_trained_once_more(tmp_path):
 
 def test_what_a_task_is_trained_with_once_more_is_told_if_it_is_something_else(tmp_path):
     made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(Training())))
-    message = r"Twice\.retraining\(\) returns an object of type Training\. Return a clnp\.methods\.Retrain"
+    message = r"Twice\.retraining\(\) returns an object of type Training\. Return a clnp\.m"
     with pytest.raises(ArgumentError, match=message):
         made.run(tmp_path / "run")

@@ -145,7 +145,7 @@ def test_a_state_comes_back():
 def test_a_byte_holds_255_tasks():
     _, strategy = small()
     strategy.begin(254, None)
-    with pytest.raises(CapacityError, match="packnet: 255 tasks are learnt; there can be no more"):
+    with pytest.raises(CapacityError, match="packnet: 255 tasks have ended"):
         strategy.begin(255, None)
 
 

@@ -86,7 +86,7 @@ def test_a_method_of_ones_own_is_refused_where_it_cannot_be_one():
     x = torch.rand(8, 6)
     task = clnp.Task("a", (x, torch.arange(8) % 4))
     for wrong in (Untrained(), Idle(), Own):
-        with pytest.raises(ArgumentError, match="your own with `training` and `strategy`"):
+        with pytest.raises(ArgumentError, match="a dataclass with `training` and `strategy`"):
             clnp.Experiment(mlp(), x[:2], [task], baseline=wrong)
     for taken in ("Ewc", "CLNP"):
         kind = make_dataclass(taken, [], bases=(Finetune,), frozen=True)

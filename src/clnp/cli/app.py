@@ -21,7 +21,7 @@ from clnp.errors import (
     is_out_of_memory,
 )
 from clnp.recipes import bundled
-from clnp.studies.jobs import get_ready
+from clnp.studies.jobs import stop_with_parent
 from clnp.terminal.progress import Bars, Lines, Silence
 from clnp.version import __version__
 
@@ -218,7 +218,8 @@ def _failed(options: argparse.Namespace, message: str, code: int) -> int:
         traceback.print_exc()
     if options.json:
         print(json.dumps({"error": message}))
-    print(f"clnp: {message}", file=sys.stderr)
+    label = "" if options.job is None else f"{options.job}: "
+    print(f"clnp: {label}{message}", file=sys.stderr)
     return code
 
 
@@ -233,7 +234,7 @@ def parser() -> argparse.ArgumentParser:
 
     def command(name: str, action: Action, text: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        made.set_defaults(command=action, code=0)
+        made.set_defaults(command=action, code=0, job=None)
         made.add_argument("--json", action="store_true", help="print the result as JSON")
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
         return made
@@ -259,6 +260,8 @@ def parser() -> argparse.ArgumentParser:
     resume = command("resume", _resume, "resume a run that was stopped or killed")
     resume.add_argument("run", metavar="RUN", help=where)
     add_run_options(resume, resume=True)
+    # The title of a run in a process of --jobs, for its messages.
+    resume.add_argument("--job", metavar="TITLE", help=argparse.SUPPRESS)
     inspect = command("inspect", _inspect, "show progress and results of a run on one screen")
     inspect.add_argument("run", metavar="RUN", help=where)
     inspect.add_argument(
@@ -333,13 +336,12 @@ def _run(options: argparse.Namespace) -> Answer:
 
 
 def _compare(options: argparse.Namespace) -> Answer:
-    get_ready()
     from clnp.studies import comparison, launch
 
     with contextlib.closing(_console(options)) as console:
         return comparison.compare(
             launch.Source(options.recipe, _assignments(options, method="--methods")),
-            _circumstances(options),
+            _run_options(options),
             methods=options.methods,
             seed=options.seed,
             num_seeds=options.seeds,
@@ -351,8 +353,6 @@ def _compare(options: argparse.Namespace) -> Answer:
 
 
 def _start(options: argparse.Namespace, recipe: str) -> Answer:
-    if options.jobs > 1:
-        get_ready()
     from clnp.studies import launch
 
     from . import commands
@@ -360,7 +360,7 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
     with contextlib.closing(_console(options)) as console:
         return commands.start(
             launch.Source(recipe, _assignments(options)),
-            _circumstances(options),
+            _run_options(options),
             seed=options.seed,
             num_seeds=options.seeds,
             search_once=options.search_once,
@@ -380,27 +380,34 @@ def _assignments(options: argparse.Namespace, **instead: str) -> tuple[str, ...]
 
 
 def _resume(options: argparse.Namespace) -> Answer:
-    if options.jobs > 1:
-        get_ready()
+    if options.job is not None:
+        stop_with_parent()
     from . import commands
 
     with contextlib.closing(_console(options)) as console:
         return commands.resume(
-            options.run, _circumstances(options), num_jobs=options.jobs, console=console
+            options.run,
+            _run_options(options),
+            num_jobs=options.jobs,
+            console=console,
+            job=options.job,
         )
 
 
-def _circumstances(options: argparse.Namespace) -> Any:
-    from clnp.studies.launch import Circumstances
+def _run_options(options: argparse.Namespace) -> Any:
+    from clnp.studies.launch import RunOptions
 
     trackers = tuple(dict.fromkeys(options.trackers or ()))
-    return Circumstances(options.device, options.data, options.checkpoint_every, trackers)
+    every = options.checkpoint_every
+    return RunOptions(options.device, options.data, every, trackers, options.quiet)
 
 
 def _console(options: argparse.Namespace) -> Silence:
     """Return bars on a terminal and lines in a log, on stderr: stdout has the answer only."""
     if options.quiet:
         return Silence()
+    if options.job is not None:
+        return Lines(sys.stderr, label=f"{options.job}: ")
     return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 

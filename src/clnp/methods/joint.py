@@ -80,7 +80,7 @@ class Mixed:
         """Return the number of samples of an epoch."""
         return self.num_steps * sum(self.counts)
 
-    def places(self, size: int, *, seed: int) -> Iterator[Tensor]:
+    def indices(self, size: int, *, seed: int) -> Iterator[Tensor]:
         """Yield the indices of the samples of each batch, ordered by task."""
         orders = []
         for number, (part, count) in enumerate(zip(self.parts, self.counts, strict=True)):
@@ -92,20 +92,20 @@ class Mixed:
 
     def batches(self, size: int, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of each batch."""
-        for places in self.places(size, seed=seed):
-            yield self.at(places)
+        for indices in self.indices(size, seed=seed):
+            yield self.at(indices)
 
-    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of these samples, prepared task by task."""
         assert self.inputs is not None
         if not any(part.prepare for part in self.parts):
-            return self.inputs[places], self.targets[places]
-        chosen = torch.split(self.inputs[places], self.counts)
+            return self.inputs[indices], self.targets[indices]
+        chosen = torch.split(self.inputs[indices], self.counts)
         ready = [
             part if own.prepare is None else own.prepare(part)
             for part, own in zip(chosen, self.parts, strict=True)
         ]
-        return torch.cat(ready), self.targets[places]
+        return torch.cat(ready), self.targets[indices]
 
 
 def _prepared(parts: Sequence[Batches]) -> Sequence[Batches]:
@@ -266,7 +266,7 @@ class JointMethod(WholeNetwork):
         return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
 
     def _learn_all(self) -> tuple[float, int]:
-        """Train on all tasks; return the score over all validation data and the number of epochs."""
+        """Train on all tasks; return the score over all of them and the number of epochs."""
         setting = self.setting
         data = [self.setting.load(task, self.device) for task in setting.tasks]
         if self.resumed is None:

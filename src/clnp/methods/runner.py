@@ -19,7 +19,7 @@ from clnp.errors import ArgumentError, CheckpointError
 from clnp.records import CandidateRecord, NetworkRecord, RoundEnded, TaskEnded, TaskRecord
 from clnp.storage import checkpoint
 from clnp.training.config import Training
-from clnp.training.fit import Epoch, Fit, StepRule, evaluate
+from clnp.training.fit import Epoch, Fit, FitState, StepRule, evaluate
 from clnp.training.objective import guessing, objective_named
 from clnp.training.optimizer import check_optimizer
 from clnp.training.rng import derive, isolated, seed_all
@@ -165,7 +165,7 @@ class WholeNetwork:
         self.setting = setting
         self.graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
         self.training = without_penalty(settings.training or setting.config.training)
-        self.resumed: Mapping[str, Any] | None = None
+        self.resumed: FitState | None = None
         self._fit: Fit | None = None
 
     @property
@@ -217,7 +217,7 @@ class WholeNetwork:
             net.heads.current = current
             net.train(training)
 
-    def progress(self) -> dict[str, Any] | None:
+    def progress(self) -> FitState | None:
         """Return the progress of the training, to restore as `resumed`; None between two."""
         return None if self._fit is None else self._fit.state()
 
@@ -267,18 +267,19 @@ class DenseMethod(WholeNetwork):
             self._trained = state.get("trained")
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the task can be told not to fit."""
+        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
         check_optimizer(self.training, self.device)
         self.strategy.check(task)
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         most = len(layer.weight)
         if self.setting.head == "single" and (task.num_outputs or 0) > most:
             raise ArgumentError(
-                f"task {task.name!r} has {task.num_outputs} outputs, the single head {most}"
+                f"task {task.name!r} has {task.num_outputs} outputs, but the single head has "
+                f"{most}. Give the last layer as many outputs as the largest task."
             )
 
     def answers(self, task: str) -> bool:
-        """Whether the task has been learnt."""
+        """Whether the task has ended."""
         return task in self.net.tasks
 
     def num_candidates(self, task: str) -> int:

@@ -29,7 +29,6 @@ from clnp.records import (
     RunStarted,
     RunState,
     RunStopped,
-    TaskDescription,
     TaskRecord,
     TaskResumed,
     TaskStarted,
@@ -183,7 +182,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint:
             raise RunError(f"{path} has lost its {CHECKPOINT}. Start a new run.")
         if has_progress(path):
             at_least = 0 if takes_more else None
-            check_alike(config.to_plain(), read_config(path).to_plain(), path, at_least=at_least)
+            check_alike(config, read_config(path), path, at_least=at_least)
         return Checkpoint()
     saved: dict[str, Any] = attached(path / CHECKPOINT)
     state = read(RunState, saved)
@@ -191,8 +190,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint:
     settled: int | None = num_ended
     if baseline is not None:
         settled = num_ended + is_open if takes_more else None
-    before = state.experiment.to_plain()
-    num_alike = check_alike(config.to_plain(), before, path, at_least=settled)
+    num_alike = check_alike(config, state.experiment, path, at_least=settled)
     exchanged = num_alike == num_ended and (is_open or state.full is not None)
     if exchanged:
         saved["progress"] = None
@@ -255,7 +253,7 @@ class Experiment:
         """
         return RunConfig(
             format=FORMAT,
-            tasks=tuple(read(TaskDescription, each) for each in fingerprints(self.tasks)),
+            tasks=fingerprints(self.tasks),
             model=tuple(describe_model(self.model)),
             head=self.head,
             classifier=self.classifier,
@@ -308,7 +306,7 @@ class Experiment:
         if result is not None and result.finished:
             known = read_config(path)
             at_least = len(result.tasks)
-            num_alike = check_alike(config.to_plain(), known.to_plain(), path, at_least=at_least)
+            num_alike = check_alike(config, known, path, at_least=at_least)
             if num_alike == len(self.tasks) == len(known.tasks):
                 if given:
                     track_finished_run(path, given)

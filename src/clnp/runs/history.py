@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clnp.core.forecast import Forecast
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.errors import RunError
 from clnp.records import (
     CandidateChosen,
