@@ -179,7 +179,7 @@ def test_the_states_of_a_series(tmp_path, clock):
     scene = watcher.look()
     assert [run.state for run in scene.runs] == ["finished", "running", "waiting"]
     assert scene.state == "running"
-    assert line(scene).startswith("1 of 3 runs finished; seed 1 1 %, task 1 of 3, at least ")
+    assert line(scene).startswith("1 of 3 runs finished; seed 1 2 %, task 1 of 3, at least ")
     second.update(STOP)
     assert watcher.look().state == "stopped"
     assert closing(watcher.look()).endswith(f" Resume with `clnp resume {path}`.")
@@ -249,7 +249,7 @@ def test_a_screen_in_training(tmp_path):
     assert shown(look(path), width=100) == [
         f"{path}: mine, clnp, seed 0",
         "task 2 of 3: task 2",
-        "run  ━━━━━━━━━" + " " * 18 + "37 %, about 2 min left",
+        "run  ━━━━━━━━━" + " " * 18 + "37 %, about 96 s left",
         "now  ━━━━━" + " " * 22 + "candidate 1 of 2, epoch 2 of 10",
         "loss          0.5  █▁",
         "validation  51.00  ▁█",
@@ -319,7 +319,7 @@ def test_runs_that_are_working_come_first(tmp_path):
         assert all(cell_len(text) <= width for text in lines)
         assert [text[:7] for text in lines[1:9]] == [f"seed {seed}" for seed in range(12, 20)]
         assert lines[-2:] == ["... 21 more", "Last news 0 s ago."]
-    assert "1 %, task 1 of 3, at least 2 min left, candidate 1 of 2" in lines[1]
+    assert "2 %, task 1 of 3, at least 2 mi…candidate 1 of 2" in lines[1]
 
 
 def test_late_news(tmp_path, clock):
@@ -421,21 +421,27 @@ def test_a_directory_without_a_run_is_refused(folder, capsys, file):
 
 
 RUN = """
-import sys
+import sys, time
+from clnp.records import EpochEnded
 from support.progress import experiment
-experiment("a", "b", training={"epochs": int(sys.argv[1])}).run("run", checkpoint_seconds=0.5)
+
+def slow(event):
+    if isinstance(event, EpochEnded):
+        time.sleep(600 if "wait" in sys.argv and event.number == 5 else 0.02)
+
+experiment("a", "b", training={"epochs": 60}).run("run", checkpoint_seconds=0, on_event=slow)
 """
 
 
-def running(num_epochs):
-    """Start a run in a process of its own."""
+def running(*arguments):
+    """Start a run in a process of its own, which may wait in the sixth epoch."""
     environment = {**os.environ, "PYTHONPATH": f"{SRC}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", RUN, str(num_epochs)], env=environment)
+    return subprocess.Popen([sys.executable, "-c", RUN, *arguments], env=environment)
 
 
 def test_a_run_that_is_killed_and_resumed_is_followed_to_its_end(folder):
     """What is shown of the first process is a log, and of the second one a screen."""
-    first = running(3000)
+    first = running("wait")
     wait_for(lambda: Path("run", CHECKPOINT).exists())
     watching = start("watch", "run", "--interval", "0.05")
     assert re.search(r"task \d of 2, \w: (starting|candidate 1 of 1)", watching.stdout.readline())
@@ -443,7 +449,7 @@ def test_a_run_that_is_killed_and_resumed_is_followed_to_its_end(folder):
     first.communicate()
     wait_for(lambda: read_status(Path("run")).is_dead)
     wait_for(lambda: "killed after" in watching.stdout.readline())
-    second = running(3000)
+    second = running()
     sent, code = on_terminal("watch", "run", "--interval", "0.05", width=80)
     out, error = watching.communicate(timeout=60)
     assert (second.wait(60), watching.returncode, code, error) == (0, 0, 0, "")
