@@ -425,11 +425,14 @@ import sys, time
 from clnp.records import EpochEnded
 from support.progress import experiment
 
+waits = "wait" in sys.argv
+
 def slow(event):
     if isinstance(event, EpochEnded):
-        time.sleep(600 if "wait" in sys.argv and event.number == 5 else 0.02)
+        time.sleep(600 if waits and event.number == 5 else 0.03)
 
-experiment("a", "b", training={"epochs": 60}).run("run", checkpoint_seconds=0, on_event=slow)
+made = experiment("a", "b", training={"epochs": 40})
+made.run("run", checkpoint_seconds=0 if waits else 60, on_event=slow)
 """
 
 
