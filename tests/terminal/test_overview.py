@@ -127,9 +127,9 @@ def test_a_run_that_is_working(tmp_path, monkeypatch):
     assert shown(Path("run"), width=120).splitlines()[1:5] == [
         "started 2 times, last 2030-01-02T03:04:05+00:00 on Fast CPU, torch 2.11.0, clnp 0.3",
         "not finished: 0 of 2 tasks",
-        "now: task 1 of 2, task 1: candidate 1 of 2, epoch 1 of 10, loss 1, validation 50.00; 2 % done, "
-        "at least",
-        "  2 min left",
+        "now: task 1 of 2, task 1: candidate 1 of 2, epoch 1 of 10, loss 1, validation 50.00; 2 % "
+        "done, at least 2 min left",
+        "Last news 0 s ago.",
     ]
 
 

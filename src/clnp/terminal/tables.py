@@ -137,6 +137,11 @@ def _cell(cell: RenderableType) -> RenderableType:
     return Text(clean(cell)) if isinstance(cell, str) and cell else cell
 
 
+def printable(line: str) -> str:
+    """Return a line without characters that move a cursor or change a colour."""
+    return "".join(character if character.isprintable() else "?" for character in line)
+
+
 def full_text(made: Table) -> str:
     """Return a table as text, however wide it is."""
     return Screen(UNLIMITED).text(made)
