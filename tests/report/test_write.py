@@ -48,7 +48,10 @@ def test_numbers_are_in_files(report):
     run, _ = report
     with (run / "report/figures/accuracy.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
-    assert rows[:2] == [["task", "when learned", "now", "average so far"], ["low", "91.0", "91.0", "91.0"]]
+    assert rows[:2] == [
+        ["task", "when learned", "now", "average so far"],
+        ["low", "91.0", "91.0", "91.0"],
+    ]
     with (run / "report/figures/training.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.reader(file))) == 1 + 3 * (2 * 3 + 1)
 

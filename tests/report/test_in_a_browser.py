@@ -1,0 +1,144 @@
+"""Pages in a headless Chromium: nothing overlaps, is cut off, faint, or wider than the screen."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from clnp.report.collection import read_collection
+from clnp.report.draw import drawing
+from clnp.report.page import POLICY, make_page
+from support.written_runs import write_comparison, write_run, write_series
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+LONG = 'a name that is too long for any axis, with <b>, & and "quotes", ' + 80 * "x"
+RUNS = {
+    "one": lambda path: write_run(path, tasks=("only",), sizes={"fc": 40}, num_candidates=1),
+    "run": write_run,
+    "twelve": lambda path: write_run(
+        path,
+        tasks=tuple(f"{LONG} {number}" for number in range(12)),
+        sizes={f"{LONG} {number}": 400 for number in range(11)},
+    ),
+    "twenty-four": lambda path: write_run(
+        path, tasks=tuple(f"task {number}" for number in range(24)), sizes={"fc": 2000}
+    ),
+    "unfinished": lambda path: write_run(path, num_learnt=1),
+    "series": lambda path: write_series(path, seeds=(0, 1, 2)),
+    "comparison": write_comparison,
+}
+
+# Texts are polygons: a rotated label overlaps only what it covers itself.
+PROBE = """
+const box = (text) => {
+  const b = text.getBBox(), m = text.getScreenCTM(), inset = 0.12 * b.height;
+  return [[b.x + 0.5, b.y + inset], [b.x + b.width - 0.5, b.y + inset],
+          [b.x + b.width - 0.5, b.y + b.height - inset], [b.x + 0.5, b.y + b.height - inset]]
+    .map(([x, y]) => [m.a * x + m.c * y + m.e, m.b * x + m.d * y + m.f]);
+};
+const apart = (one, other) => [one, other].some((shape) => shape.some((p, i) => {
+  const q = shape[(i + 1) % 4], nx = q[1] - p[1], ny = p[0] - q[0];
+  const along = (points) => points.map(([x, y]) => x * nx + y * ny);
+  const a = along(one), b = along(other);
+  return Math.max(...a) <= Math.min(...b) || Math.max(...b) <= Math.min(...a);
+}));
+const light = (colour) => {
+  const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
+    .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const found = {overlaps: [], cut: [], faint: [], small: [], wide: 0, unreachable: []};
+for (const svg of document.querySelectorAll('.plot svg')) {
+  const frame = svg.getBoundingClientRect(), name = svg.closest('figure').id;
+  const texts = [...svg.querySelectorAll('text')].filter((t) => t.textContent.trim());
+  const shapes = texts.map(box);
+  texts.forEach((text, i) => {
+    const own = text.getBoundingClientRect(), m = text.getScreenCTM();
+    if (own.left < frame.left - 2 || own.right > frame.right + 2 || own.top < frame.top - 2 ||
+        own.bottom > frame.bottom + 2) found.cut.push([name, text.textContent]);
+    if (Math.hypot(m.a, m.b) * parseFloat(getComputedStyle(text).fontSize) < 6)
+      found.small.push([name, text.textContent]);
+    for (let j = 0; j < i; j++)
+      if (!apart(shapes[i], shapes[j]))
+        found.overlaps.push([name, text.textContent, texts[j].textContent]);
+  });
+}
+const paper = light(getComputedStyle(document.body).backgroundColor);
+const fixed = ['rgb(0, 0, 0)', 'rgb(255, 255, 255)'];  // Text on a coloured cell.
+for (const e of document.querySelectorAll('h1, h2, h3, p, th, td, dt, dd, a, text, figcaption')) {
+  const style = getComputedStyle(e), ink = e.tagName === 'text' ? style.fill : style.color;
+  if (e.tagName === 'text' && fixed.includes(ink)) continue;
+  const [high, low] = [light(ink), paper].sort((a, b) => b - a);
+  if ((high + 0.05) / (low + 0.05) < 4.5) found.faint.push([e.tagName, e.textContent, ink]);
+}
+document.querySelectorAll('details').forEach((d) => { d.open = true; });
+found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+for (const e of document.querySelectorAll('main *'))
+  if (e.scrollWidth > e.clientWidth + 1 && e.tabIndex < 0 &&
+      ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) found.unreachable.push(e.className);
+const result = document.createElement('pre');
+result.id = 'probe';
+result.textContent = JSON.stringify(found);
+document.body.replaceChildren(result);
+"""
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory):
+    """Return what the browser finds on the page of a run, with a window of this width."""
+    folder = tmp_path_factory.mktemp("pages")
+    texts = {}
+
+    def found(name, width, *, dark=False, change=""):
+        if name not in texts:
+            with drawing():
+                texts[name] = make_page(read_collection([RUNS[name](folder / name)]))[0]
+        text = texts[name].replace(html.escape(POLICY), "").replace(POLICY, "")
+        # A frame, because a window of Chromium has a minimum width.
+        page = folder / f"{name}-{width}.html"
+        scheme = {True: "dark", False: "light"}[dark]
+        text = re.sub(
+            r"@media \(prefers-color-scheme: dark\)", f"@media {'all' if dark else 'print'}", text
+        )
+        page.write_text(f"{text}<script>{change}{PROBE}</script>", encoding="utf-8")
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+        options = [f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900"]
+        done = subprocess.run(
+            [*command, *options, page.as_uri()], capture_output=True, text=True, check=True
+        )
+        dumped = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.DOTALL)
+        assert dumped is not None, done.stderr
+        return json.loads(html.unescape(dumped[1]))
+
+    return found
+
+
+NOTHING = {"overlaps": [], "cut": [], "faint": [], "small": [], "wide": 0, "unreachable": []}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_everything_is_legible(probe, name):
+    assert probe(name, 1200) == NOTHING
+
+
+@pytest.mark.parametrize("name", ["twelve", "comparison"])
+def test_everything_is_legible_on_a_phone_in_dark_mode(probe, name):
+    assert probe(name, 500, dark=True) == NOTHING
+
+
+def test_the_probe_finds_faults(probe):
+    fault = (
+        "const text = document.querySelector('.plot text');"
+        "text.parentNode.appendChild(text.cloneNode(true)); text.style.fill = '#ffffee';"
+        "const last = [...document.querySelectorAll('.plot text')].pop(); last.setAttribute('x', -99);"
+        "last.removeAttribute('transform'); document.querySelector('h1').style.width = '9999px';"
+    )
+    found = probe("one", 1200, change=fault)
+    assert len(found["overlaps"]) == len(found["faint"]) == len(found["cut"]) == 1
+    assert found["wide"] > 0
