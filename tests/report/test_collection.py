@@ -3,8 +3,8 @@ import shutil
 import pytest
 
 from clnp.errors import RunError
-from clnp.report.collection import read_collection
 from clnp.records import RunFailed
+from clnp.report.collection import read_collection
 from support.written_runs import (
     change,
     change_tasks,
@@ -204,8 +204,8 @@ def test_a_run_whose_result_is_damaged_is_told_by_its_events(tmp_path):
     found = read_collection([run])
     assert found.single is not None
     assert found.single.num_events > 0
-    assert found.notes[0].startswith("The result is left out. ")
-    assert "result.json is damaged: " in found.notes[0]
+    assert found.notes[1].startswith("The result is left out. ")
+    assert "result.json is damaged: " in found.notes[1]
 
 
 def test_a_damaged_run_beside_others_is_left_out(tmp_path):

@@ -178,7 +178,7 @@ def test_the_summary_of_a_run(tmp_path):
             "82 %",
             "Free neurons, averaged over the layers; least in fc2, 76 %.",
         ),
-        "Room": ("About 7 more tasks like the last would fit", "Fc1 fills up first."),
+        "Room": ("About 7 more tasks like the last would fit", "fc1 fills up first."),
     }
     unfinished = write_run(tmp_path / "unfinished", num_learnt=2)
     assert facts_of(unfinished)["Forgetting"][1].endswith("2 certificates.")

@@ -144,9 +144,7 @@ def test_matplotlib_is_loaded_only_by_a_report(run):
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    loaded = done.stdout.split()
-    assert "matplotlib" not in loaded
-    assert "torch" not in loaded
+    assert "matplotlib" not in done.stdout.split()
 
 
 def test_no_window_is_needed(run, monkeypatch):

@@ -299,7 +299,7 @@ def _room(member: Member) -> Fact | None:
         value = f"About {known[0]} to {known[-1]} more tasks"
         return Fact("Room", value, f"If they are like the last; {len(numbers)} seeds.", "words")
     first, _, rest = sentences[0].partition("; ")
-    more = f"{_capital(rest)}." if rest else ""
+    more = f"{rest}." if rest else ""  # It may begin with the name of a layer.
     if len(sentences) > 1:
         more += f" This is seed {member.runs[0].seed}; other seeds differ."
     return Fact("Room", _capital(first), more.strip(), "words")
