@@ -41,7 +41,9 @@ def restore(recipe: str, place: Path) -> None:
         folder.mkdir()
         config = RunConfig(
             format=FORMAT,
-            tasks=tuple(TaskDescription(task.task, objective=task.objective) for task in result.tasks),
+            tasks=tuple(
+                TaskDescription(task.task, objective=task.objective) for task in result.tasks
+            ),
             head=result.head,
             seed=result.seed,
             recipe=recipe,

@@ -123,7 +123,7 @@ def cells(picture):
 def test_every_candidate_has_its_score_and_neurons(tmp_path):
     picture = draw_grid(read_collection([write_run(tmp_path / "run")]))
     # The second candidate is better but was not pruned: the first is sparser.
-    assert cells(picture) == ["91.0\n4", "92.0\n8", "93.0\n12", "91.5", "92.5", "93.5"]
+    assert cells(picture) == ["91.0\n4", "91.5", "92.0\n8", "92.5", "93.0\n12", "93.5"]
     rows = as_text(picture.table.rows)
     assert rows[0] == ("low", "0.0001", "0.01", "91.00", 4, "chosen")
     assert rows[1] == ("low", "0.001", "0.01", "91.50", None, "")
