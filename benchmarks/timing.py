@@ -40,10 +40,10 @@ def spread(values: Sequence[float], unit: str = "", *, digits: int = 2) -> str:
 def machine(device: torch.device) -> str:
     """Version and commit of clnp, version of PyTorch, hardware and number of threads, in a line."""
     found = describe(device)
-    commit = found["commit"] or ""
+    commit = found.commit or ""
     source = f" ({commit[:10]}{'+' * commit.endswith('+')})" if commit else ""
-    hardware = f"{found['gpu'] or found['cpu']}, {found['num_threads']} threads"
-    return f"clnp {found['clnp']}{source}, torch {found['torch']}, {hardware}"
+    hardware = f"{found.gpu or found.cpu}, {found.num_threads} threads"
+    return f"clnp {found.clnp}{source}, torch {found.torch}, {hardware}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -23,7 +23,7 @@ from clnp.recipes.schema import build
 from clnp.recipes.toml import parse
 from clnp.report.collection import read_collection
 from clnp.studies.comparison import texts
-from support.forgetting import Crash
+from support.runs import Crash
 from support.paths import ROOT
 
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
@@ -164,7 +164,7 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
     torch.manual_seed(0)
     names = run_blocks(ROOT / "docs/quickstart.md", {})
     assert names["net"].tasks == ("low", "high")
-    assert min(names["result"]["scores"][-1]) > 80
+    assert min(names["result"].scores[-1]) > 80
     wine = datasets.find("wine", "data")
     assert (len(wine.train[0]), wine.num_classes, wine.shape) == (140, 3, (13,))
     assert app.main(["inspect", "runs/mine"]) == 0
@@ -208,8 +208,8 @@ def small_tasks(num_tasks: int) -> dict[str, Any]:
 def test_a_run_is_extended_and_verified_from_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = run_blocks(ROOT / "docs/runs.md", small_tasks(3))
-    assert [len(row) for row in names["result"]["scores"]] == [1, 2, 3]
-    assert list(names["checked"]["scores"]) == ["0", "1", "2"]
+    assert [len(row) for row in names["result"].scores] == [1, 2, 3]
+    assert list(names["checked"].scores) == ["0", "1", "2"]
 
 
 def test_methods_are_compared_from_python(tmp_path, monkeypatch):
@@ -262,7 +262,7 @@ def test_the_trackers_of_ones_own_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names = run_blocks(ROOT / "docs/tracking.md", {})
-    assert min(names["result"]["scores"][-1]) > 60
+    assert min(names["result"].scores[-1]) > 60
     assert names["net"].tasks == ("sign of 0", "sign of 1")
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["sign of 0", "sign of 1"]

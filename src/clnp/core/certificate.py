@@ -1,21 +1,21 @@
-"""What an ended task reads, hashed: the proof that it cannot have changed."""
+"""Hashes of all that an ended task reads: the proof that it has not changed."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from clnp.core.layers.ledger import Row
 from clnp.errors import ForgettingError
+from clnp.plain import to_plain
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """SHA-256 of every tensor that an ended task reads, and one digest over those and its row."""
+    """SHA-256 of every tensor that an ended task reads, and a digest of those and its row."""
 
     task: str
     digest: str
@@ -35,31 +35,16 @@ class Certificate:
                 "recorded when the task ended. Load a checkpoint from before the change"
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries that `from_json` reads back."""
-        return {"task": self.task, "digest": self.digest, "tensors": dict(self.tensors)}
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> "Certificate":
-        """The certificate that `to_json` wrote."""
-        return Certificate(record["task"], record["digest"], record["tensors"])
-
 
 def certify(row: Row, tensors: Mapping[str, Tensor]) -> Certificate:
-    """The certificate of a task whose inference reads exactly `tensors`."""
+    """Return the certificate of a task whose inference reads exactly `tensors`."""
     hashes = {name: digest_of(tensor) for name, tensor in tensors.items()}
-    record = {
-        "task": row.task,
-        "widths": dict(row.widths),
-        "reused": dict(row.reused),
-        "tensors": hashes,
-    }
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    text = json.dumps({**to_plain(row), "tensors": hashes}, sort_keys=True, separators=(",", ":"))
     return Certificate(row.task, hashlib.sha256(text.encode()).hexdigest(), hashes)
 
 
 def digest_of(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's dtype, shape and bytes; device and strides do not matter."""
+    """Return the SHA-256 of a tensor's dtype, shape and bytes, whatever its device and strides."""
     found = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}\n".encode())
     data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     found.update(data.data)  # Not a copy: that of a large tensor counts.

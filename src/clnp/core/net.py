@@ -3,28 +3,26 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps
-from numbers import Integral
 from typing import Any, Concatenate, Literal, Never, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from clnp.core.layers.body import Body, eagerly, run_all
+from clnp.checks import COUNT
+from clnp.core.layers.body import Body, eagerly
 from clnp.core.layers.initialisation import Initial, initialisation
 from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
-from clnp.core.layers.stage import CHANGES
-from clnp.core.layers.subnetwork import subnetwork
+from clnp.core.layers.stage import FROZEN_CHANGES
 from clnp.core.pruning.activity import Activity, measured
+from clnp.core.pruning.plan import PruningPlan, num_kept
 from clnp.core.pruning.recalibrate import recalibrate as recalibrate_norms
-from clnp.core.pruning.subsets import Candidates, evaluation
+from clnp.core.pruning.subsets import Subsets
 from clnp.core.pruning.thresholds import (
     KEEP_ALL,
     Neurons,
-    PruningPlan,
     checked_score,
     extra_by_group,
     kept_by,
-    num_kept,
     plan,
     threshold_by_group,
 )
@@ -54,25 +52,38 @@ Result = TypeVar("Result")
 def in_turn(
     method: Callable[Concatenate[Net, Given], Result],
 ) -> Callable[Concatenate[Net, Given], Result]:
-    """A method that waits for what other threads do to the network, and they for it."""
+    """Decorate a method that no other thread may run beside, and whose tensors can be trained."""
 
     @wraps(method)
     def run(net: Net, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with net._body.lock:
+        with net._body.lock, torch.inference_mode(False):
             return method(net, *args, **kwargs)
 
     return run
 
 
 class ContinualNet(nn.Module):
-    """A copy of `model` that learns one task after the other with exactly zero forgetting.
+    """A copy of a model that learns one task after the other with exactly zero forgetting.
 
-    `example_input` is one batch that `model` accepts (a tensor, a tuple of positional inputs, or a
-    dictionary of keyword inputs); it is run to find out which layers share neurons. `head` is
-    "multi" (every task has outputs of its own) or "single" (all tasks share them). `classifier` is
-    the path of the layer that makes the outputs, where it is not the last one to run.
+    Args:
+        model: Any module whose layers can be sliced by neuron. It is copied and stays as it is.
+        example_input: One batch that `model` accepts: a tensor, a tuple of positional inputs, or a
+            dictionary of keyword inputs. It is run to find out which layers share neurons.
+        head: `"multi"`, where every task has outputs of its own, or `"single"`, where all tasks
+            share them.
+        classifier: The path of the layer that makes the outputs, if it is not the last one to run.
 
-        net.begin_task("a"); train net.parameters(); net.end_task(plan); net(x, task="a")
+    Raises:
+        GraphError: If the model has layers or operations that cannot be sliced.
+
+    Example:
+        >>> net = clnp.ContinualNet(model, torch.zeros(1, 3, 32, 32))
+        >>> net.begin_task("flowers", num_outputs=10)
+        >>> optimizer = torch.optim.AdamW(net.parameters())
+        >>> ...  # Train: loss = F.cross_entropy(net(x), y) + net.l1_penalty(1e-5)
+        >>> activity = net.measure_activity(loader)
+        >>> net.end_task(net.plan_pruning(activity, score, margin=0.5))
+        >>> net(x, task="flowers")  # The same for ever.
     """
 
     def __init__(
@@ -110,23 +121,33 @@ class ContinualNet(nn.Module):
 
     @property
     def open_task(self) -> str | None:
-        """The task that is being learnt."""
+        """The task that is being learned."""
         return self._open.name if self._open else None
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
-        return self._body.head.like.device
+        """The device of the network."""
+        return self._body.device
 
     @property
     def certificates(self) -> dict[str, Certificate]:
-        """What each ended task read when it ended, hashed."""
+        """The hashes of all that each ended task read when it ended, by task."""
         return {certificate.task: certificate for certificate in self._certificates}
 
     def forward(self, *args: Any, task: str | None = None, **kwargs: Any) -> Any:
-        """The outputs of an ended task, or of the open one when no task is named.
+        """Run an ended task, or the open one.
 
-        An ended task always runs in evaluation mode; the open one in the mode of the network.
+        Args:
+            *args: The inputs of the model.
+            task: The name of a task; the open one if not given.
+            **kwargs: Keyword inputs of the model.
+
+        Returns:
+            What the model returns: `[batch, num_outputs]` for most. An ended task always runs in
+            evaluation mode, the open one in the mode of the network.
+
+        Example:
+            >>> net(x, task="flowers").argmax(1)
         """
         if task is None or task == self.open_task:
             if self._open is None:
@@ -135,33 +156,42 @@ class ContinualNet(nn.Module):
                     f"or begin one. Ended: {', '.join(self.tasks) or 'none'}"
                 )
             return self._body.run_open(args, kwargs)
-        place = self.ledger.index(task), *self.ledger.widths(task)
-        return eagerly(lambda: self._body.run_task(*place, args=args, kwargs=kwargs))
+        # Never compiled: a graph that is compiled again, for other widths, may round differently.
+        which = self.ledger.index(task), *self.ledger.widths(task)
+        return eagerly(lambda: self._body.run_task(*which, args=args, kwargs=kwargs))
 
     def predict_all(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The outputs of every ended task, by name; each neuron is computed once for all of them.
+        """Run all ended tasks at once; each neuron is computed once for all of them.
 
-        `{task: net(x, task=task) for task in net.tasks}` up to rounding, since products of other
-        shapes round otherwise: for those exact bits, run the tasks one by one. What it returns for
-        a task is bit-identical for ever too, and reads nothing of a later task.
+        Args:
+            *args: The inputs of the model.
+            **kwargs: Keyword inputs of the model.
+
+        Returns:
+            The outputs of every ended task, by name: `net(x, task=name)` up to rounding, since
+            products of other shapes round differently. They are bit-identical for ever too.
+
+        Example:
+            >>> {name: y.argmax(1) for name, y in net.predict_all(x).items()}
         """
-
-        def run() -> dict[str, Any]:
-            with self._body.lock:
-                return run_all(self._body, self.ledger, args=args, kwargs=kwargs)
-
-        return eagerly(run)
+        return eagerly(lambda: self._body.run_all(self.ledger, args, kwargs))
 
     @in_turn
     def begin_task(
         self, name: str, num_outputs: int | None = None, *, initial: Initial | str = None
     ) -> None:
-        """Open a task in all free neurons, whose weights are initialised anew.
+        """Open a task in all free neurons, and initialise their weights.
 
-        `num_outputs` is the classifier's own unless given. `initial` is "glorot", or a function
-        that changes a new layer in place, each as wide as the task sees it, after its class has
-        initialised it; or, for the first task, a model like the one that the network was made
-        from, with weights to start from (pretrained ones, say).
+        Args:
+            name: A name that no ended task has.
+            num_outputs: The number of outputs; that of the classifier if not given.
+            initial: `"pytorch"`, `"glorot"`, or a function that changes a new layer in place after
+                its class has initialised it. For the first task also a model like the one that the
+                network was made from, to start from its weights.
+
+        Example:
+            >>> net.begin_task("flowers", num_outputs=10)
+            >>> optimizer = torch.optim.AdamW(net.parameters())
         """
         self._need_closed("begin_task")
         if not isinstance(name, str) or not name or not name.isprintable():
@@ -188,42 +218,74 @@ class ContinualNet(nn.Module):
 
     @in_turn
     def abandon_task(self) -> None:
-        """Give the open task up; the network is as it was before `begin_task`."""
+        """Drop the open task. The network is as it was before `begin_task`."""
         self._need_open("abandon_task")
         self._body.close(claim=False, index=len(self.tasks))
         self._open = None
 
     def l1_penalty(self, alpha: float | Mapping[str, float]) -> Tensor:
-        """alpha times the sum of |w| over the weights that the open task trains (Alg. 1, line 3).
+        """Compute the L1 penalty on the weights that the open task trains (Alg. 1, line 3).
 
-        With a mapping, alpha of each layer by its path, or by that of a module that contains it;
-        layers that it does not name have none. Biases and BatchNorm are not penalised.
+        Args:
+            alpha: Its strength, or that of each layer by its path or the path of a module that
+                contains it. Layers that are not named have none.
+
+        Returns:
+            alpha times the sum of |w|, a scalar. Biases and BatchNorm are not penalised.
+
+        Example:
+            >>> loss = F.cross_entropy(net(x), y) + net.l1_penalty({"fc1": 1e-7, "fc2": 1e-5})
         """
         self._need_open("l1_penalty")
         return l1_penalty(self._body, alpha)
 
     def add_l1_gradient(self, alpha: float | Mapping[str, float]) -> None:
-        """Add the gradient of `l1_penalty(alpha)`, alpha sign(w), to what `backward` has left.
+        """Add the gradient of `l1_penalty(alpha)`, alpha sign(w), to the gradients.
 
         The same step as with the penalty in the loss, in fewer operations.
+
+        Args:
+            alpha: As for `l1_penalty`.
+
+        Example:
+            >>> F.cross_entropy(net(x), y).backward()
+            >>> net.add_l1_gradient(1e-5)
+            >>> optimizer.step()
         """
         self._need_open("add_l1_gradient")
         add_l1_gradient(self._body, alpha)
 
     def measure_activity(self, batches: Iterable[Any]) -> Activity:
-        """Mean |activation| of every neuron over `batches`, in evaluation mode.
+        """Measure the mean |activation| of every neuron, in evaluation mode.
 
-        A batch is a tensor, or a tuple or list whose first element is the input.
+        Args:
+            batches: Tensors, or tuples or lists whose first element is the input.
+
+        Returns:
+            The activity of the free neurons of each group, `[num_free]`, by group.
+
+        Example:
+            >>> activity = net.measure_activity(loader)
+            >>> activity["fc1"].max()
         """
         self._need_open("measure_activity")
         return measured(self._body, batches)
 
     def measure_contribution(self, batches: Iterable[Any]) -> Activity:
-        """How much every neuron gives to those that read it, from 0 to 1, in evaluation mode.
+        """Measure how much every neuron contributes to those that read it, in evaluation mode.
 
-        Pruned as activity is; a threshold of 0.05 cuts the neurons of each group that together
-        give 5 % of what is received from the group. It tells which neurons nobody listens to,
-        which activity cannot behind BatchNorm.
+        It finds neurons whose output has small weights, which activity cannot behind BatchNorm.
+
+        Args:
+            batches: As for `measure_activity`.
+
+        Returns:
+            The contribution of the free neurons of each group, `[num_free]`, from 0 to 1, to prune
+            by as by activity. A threshold of 0.05 cuts the neurons of each group that together
+            contribute 5 % of what the next layer receives.
+
+        Example:
+            >>> plan = net.plan_pruning(net.measure_contribution(loader), thresholds=0.05)
         """
         self._need_open("measure_contribution")
         return measured(self._body, batches, contribution=True)
@@ -240,22 +302,36 @@ class ContinualNet(nn.Module):
         resolution: int | None = 10,
         recalibrate: Iterable[Any] | None = None,
     ) -> PruningPlan:
-        """The fewest neurons, by a threshold on activity, that keep the score within the margin.
+        """Find the fewest neurons, by a threshold on activity, within the margin of the best score.
 
-        `score` is handed the pruned network as `predict(x) -> outputs` and gives a number, higher
-        is better. If it takes `at_least` too, it is told what is needed, and may give any number
-        below that as soon as it is out of reach. The plan has the highest threshold at which the
-        score is at least `best` - `margin`; `best` is the score of the unpruned network unless
-        given. `per_layer=True` goes on to raise the threshold of each group as far as the margin
-        allows. The search tries `resolution` thresholds from the top, and halves the gap above the
-        first that holds; None tries all. The weights must stay as they are meanwhile.
+        The weights must stay as they are until it returns.
 
-        BatchNorm fits the network as it was trained; with batches to `recalibrate` on, a few
-        hundred samples, it is recalibrated for every set of neurons before that is scored. Fewer
-        are enough then, and what is planned is what `end_task(recalibrate=...)` comes to.
+        Args:
+            activity: That of the open task as it is now, or its contribution.
+            score: A function from `predict` to a number, higher is better, where `predict(x)` gives
+                the outputs of the pruned network. If it also takes `at_least`, it may return any
+                lower number as soon as that is out of reach.
+            margin: How much of `best` the score may lose.
+            best: The score to stay close to; that of the unpruned network if not given.
+            thresholds: Thresholds to use as they are instead, one or one for each group. 0 keeps
+                exactly the neurons that fire; a group that is not named keeps all.
+            per_layer: Whether to raise the threshold of each group in turn, after the common one.
+            resolution: How many thresholds to try from the top; the gap above the first that holds
+                is halved. None tries all.
+            recalibrate: A few hundred samples, in batches, to recalibrate BatchNorm on before each
+                set of neurons is scored. Fewer neurons are enough then, and the score is that of
+                `end_task(recalibrate=...)`.
 
-        `thresholds`, one or one for each group, are used as they are: 0 keeps exactly the neurons
-        that fire, and a group that is not named keeps all.
+        Returns:
+            The neurons to keep, and how they were found; print it for a summary.
+
+        Raises:
+            PruningError: If even the unpruned network is not within the margin of `best`.
+
+        Example:
+            >>> def score(predict):
+            ...     return 100 * (predict(x_val).argmax(1) == y_val).float().mean().item()
+            >>> plan = net.plan_pruning(activity, score, margin=0.5)
         """
         task = self._need_open("plan_pruning")
         if not isinstance(activity, Activity) or activity.num_free() != self._body.stage.free:
@@ -269,7 +345,7 @@ class ContinualNet(nn.Module):
             explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
         return plan(
             activity,
-            None if score is None else evaluation(self._body, score, recalibrate),
+            None if score is None else Subsets(self._body, score, recalibrate=recalibrate).score,
             task=task.name,
             thresholds=explicit,
             margin=margin,
@@ -281,21 +357,38 @@ class ContinualNet(nn.Module):
     def unpruned_score(
         self, score: Callable[..., float], *, recalibrate: Iterable[Any] | None = None
     ) -> float:
-        """What `score` says of the open task with all neurons that it has.
+        """Score the open task with all of its neurons, in the way of `plan_pruning`.
 
-        Computed the way that `plan_pruning` computes pruned ones, which may differ from `net(x)`
-        in the last bits, and with batches to `recalibrate` on in the statistics of BatchNorm.
+        This may differ from the score of `net(x)` in the last bits and, with batches to
+        `recalibrate` on, in the statistics of BatchNorm.
+
+        Args:
+            score: As for `plan_pruning`.
+            recalibrate: As for `plan_pruning`.
+
+        Returns:
+            The score.
+
+        Example:
+            >>> best = net.unpruned_score(score)
         """
         self._need_open("unpruned_score")
         everything = {g: range(n) for g, n in self._body.stage.free.items()}
-        candidates = Candidates(self._body, recalibrate=recalibrate)
-        return checked_score(candidates.score(score, everything))
+        subsets = Subsets(self._body, score, recalibrate=recalibrate)
+        return checked_score(subsets.score(everything, None))
 
     @in_turn
     def prune(self, plan: PruningPlan | Neurons) -> None:
         """Drop all but the planned neurons of the open task, which stays open.
 
         Its Parameters are new and smaller: make a new optimizer to fine-tune them.
+
+        Args:
+            plan: A plan, or the neurons to keep, as for `end_task`.
+
+        Example:
+            >>> net.prune(plan)
+            >>> optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
         """
         task = self._need_open("prune")
         keep, reused = kept_by(plan, self.graph, task=task.name, free=self._body.stage.free)
@@ -306,7 +399,11 @@ class ContinualNet(nn.Module):
     def recalibrate(self, batches: Iterable[Any]) -> None:
         """Set the statistics of the task's BatchNorm channels to their means over `batches`.
 
-        A batch counts as many times as it has samples.
+        Args:
+            batches: As for `measure_activity`. A batch counts as many times as it has samples.
+
+        Example:
+            >>> net.recalibrate(loader)
         """
         self._need_open("recalibrate")
         recalibrate_norms(self._body, batches)
@@ -315,12 +412,23 @@ class ContinualNet(nn.Module):
     def end_task(
         self, plan: PruningPlan | Neurons | None = None, *, recalibrate: Iterable[Any] | None = None
     ) -> Certificate:
-        """Claim the planned neurons of the open task, freeze them for ever, free the rest.
+        """Claim the planned neurons of the open task, freeze them for ever, and free the rest.
 
-        Without a plan, every neuron that the task still has is claimed. `plan` may also name
-        neurons: `{"fc1": [0, 5, 7]}` are places among the free ones, and a group that is not named
-        keeps all. With batches to `recalibrate` on, BatchNorm is recalibrated after pruning. If
-        anything fails, the task is open as before.
+        If anything fails, the task is open as before.
+
+        Args:
+            plan: A plan, or the neurons to keep: `{"fc1": [0, 5, 7]}` are indices among the free
+                ones, and a group that is not named keeps all. Without it the task keeps all.
+            recalibrate: Batches to recalibrate BatchNorm on after pruning.
+
+        Returns:
+            The hashes of all that the task reads, which `verify` compares.
+
+        Raises:
+            DivergedError: If weights are NaN or infinite.
+
+        Example:
+            >>> net.end_task(plan, recalibrate=loader)
         """
         task = self._need_open("end_task")
         body, ledger = self._body, self.ledger
@@ -332,7 +440,7 @@ class ContinualNet(nn.Module):
                 if recalibrate is not None:
                     self.recalibrate(recalibrate)
                 for name, tensor in body.free_part().items():
-                    if not bool(torch.isfinite(tensor).all()):
+                    if not bool(tensor.isfinite().all()):
                         raise DivergedError(
                             f"{name} is NaN or infinite: task {task.name!r} has diverged and "
                             "cannot be frozen. Abandon it, and train again with a lower rate"
@@ -348,29 +456,67 @@ class ContinualNet(nn.Module):
         return certificate
 
     def capacity(self) -> Capacity:
-        """New, reused and free neurons for each group and task; print it for a table."""
+        """Count new, reused and free neurons of each group and task; print it for a table.
+
+        Returns:
+            The counts.
+
+        Example:
+            >>> net.capacity().of("flowers", "fc1").new
+        """
         return self.ledger.capacity()
 
     def forecast(self) -> Forecast:
-        """How many more tasks like the last fit, what fills up first, what widening would buy."""
+        """Forecast how many more tasks like the last fit, and which group fills up first.
+
+        Returns:
+            The forecast; print it for a summary.
+
+        Example:
+            >>> net.widen(net.forecast().widening(3))  # Room for three more tasks.
+        """
         needed = self._body.head_groups if self.head == "single" else []
         return forecast(self.capacity(), head=self.head, head_groups=needed)
 
     @in_turn
     def widen(self, extra: Mapping[str, int]) -> None:
-        """Append `extra[g]` free neurons to group g, by name or by the path of a layer in it."""
+        """Append free neurons to groups, between tasks. Ended tasks stay as they are.
+
+        Args:
+            extra: How many, by the name of the group or the path of a layer in it.
+
+        Example:
+            >>> net.widen({"fc1": 100})
+        """
         self._need_closed("widen")
         self.ledger = self.ledger.widen(extra_by_group(self.graph, extra))
 
     @in_turn
     def subnetwork(self, task: str) -> nn.Module:
-        """An ended task as a plain narrow module: same outputs, no trace of clnp, no gradients."""
-        narrow = self._body.narrow(self.ledger.index(task), *self.ledger.widths(task))
-        return subnetwork(self.model, narrow)
+        """Copy an ended task into a plain narrow module.
+
+        Args:
+            task: The name of an ended task.
+
+        Returns:
+            A module of the model's class in evaluation mode, with the same outputs bit for bit, no
+            trace of clnp, and Parameters that ask for no gradients.
+
+        Example:
+            >>> torch.save(net.subnetwork("flowers").state_dict(), "flowers.pt")
+        """
+        return self._body.subnetwork(self.ledger.index(task), *self.ledger.widths(task))
 
     @in_turn
     def verify(self) -> None:
-        """Recompute every certificate; a `ForgettingError` names task and tensor that changed."""
+        """Recompute the certificate of every ended task.
+
+        Raises:
+            ForgettingError: If one differs. It names the task and the tensor that changed.
+
+        Example:
+            >>> net.verify()
+        """
         for certificate in self._certificates:
             certificate.check(self._certify(certificate.task))
 
@@ -379,7 +525,7 @@ class ContinualNet(nn.Module):
         return certify(self.ledger.row(task), reads)
 
     def record(self) -> Record:
-        """Everything about the network but its tensors and its model's code."""
+        """Return all about the network but its tensors and the code of its model."""
         return Record(
             graph=self.graph,
             head=self.head,
@@ -393,24 +539,37 @@ class ContinualNet(nn.Module):
 
     @in_turn
     def open_state(self) -> OpenState:
-        """A copy of the open task as it is now, for `set_open_state`."""
+        """Copy the open task as it is now.
+
+        Returns:
+            The copy, for `set_open_state`.
+
+        Example:
+            >>> state = net.open_state()
+            >>> ...  # Train on, prune, and find that it was better before.
+            >>> net.set_open_state(state)
+        """
         task, stage = self._need_open("open_state"), self._body.stage
         return OpenState(task, stage.free, stage.frozen, self._body.take())
 
     @in_turn
     def set_open_state(self, state: OpenState) -> None:
-        """Put the open task back to where the copy was taken; its Parameters are new."""
+        """Put the open task back to where a copy was taken. Its Parameters are new.
+
+        Args:
+            state: A copy of the same task by `open_state`.
+        """
         task = self._need_open("set_open_state")
         if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
             raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
         if dict(state.frozen) != self._body.stage.frozen:
-            raise TaskError("the copy was taken before another task ended; begin the task anew")
+            raise TaskError("the copy was taken before another task ended. Begin the task again")
         self._body.put(state.free, state.tensors)
         self._open = state.task
 
     @in_turn
     def snapshot(self) -> tuple[Record, dict[str, Tensor]]:
-        """Everything that `from_snapshot` rebuilds the network from; its tensors are not copies."""
+        """Return what `from_snapshot` rebuilds the network from; its tensors are not copies."""
         return self.record(), self.state_dict()
 
     @classmethod
@@ -423,7 +582,10 @@ class ContinualNet(nn.Module):
         Args:
             record: The first part of `snapshot()`.
             tensors: The second part; they are copied.
-            model: It is copied and stays as it is; the network is on its device.
+            model: It is copied and stays as it is.
+
+        Returns:
+            The network, on the device of `model`.
         """
         net = cls.__new__(cls)
         net._assemble(model, record.graph, record.head)
@@ -450,11 +612,11 @@ class ContinualNet(nn.Module):
     # What PyTorch may do to a module, and what it may not do to one with ended tasks.
 
     def get_extra_state(self) -> Tensor:
-        """What a state dict must agree on to be loaded: ledger, open task, certificates."""
+        """Return what a state dict must agree on to be loaded: ledger, open task, certificates."""
         return identity(self.record())
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Refuse the state dict of a network that has learnt something else."""
+        """Refuse the state dict of a network that has learned something else."""
         if not torch.equal(state.cpu(), self.get_extra_state()):
             raise TaskError(
                 "this state dict is of a network with another ledger: other tasks, widths or "
@@ -463,20 +625,20 @@ class ContinualNet(nn.Module):
 
     @in_turn
     def state_dict(self, *args: Any, **options: Any) -> Any:
-        """As for any module; it can be loaded into the same network in the same state only."""
+        """Return a state dict, which can be loaded into the same network in the same state only."""
         return super().state_dict(*args, **options)
 
     @in_turn
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load a state dict of this network; one that cannot prove to be of it is refused."""
+        """Load a state dict of this network. One of another network is refused."""
         if self.ledger.rows and "_extra_state" not in state_dict:
             raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
         if "_extra_state" in state_dict:
             self.set_extra_state(state_dict["_extra_state"])
         for name in self._body.changed_by(state_dict, "model."):
-            raise TaskError(f"{CHANGES.format(name)}. Nothing was loaded")
+            raise TaskError(f"{FROZEN_CHANGES.format(name)}. Nothing was loaded")
         if assign:
             for name, tensor in self.state_dict().items():
                 given = state_dict.get(name, tensor)
@@ -484,13 +646,13 @@ class ContinualNet(nn.Module):
         return super().load_state_dict(state_dict, strict, assign)
 
     def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """What the open task trains, by name; nothing between tasks."""
+        """Iterate over the Parameters that the open task trains; there are none between tasks."""
         found = super().named_parameters(*args, **options)
         return (each for each in found if each[1] is not self._body.head.like)
 
     @in_turn
     def train(self, mode: bool = True) -> Self:
-        """As for any module, but not in the middle of another thread's pass."""
+        """Set the mode, but not in the middle of another thread's pass."""
         return super().train(mode)
 
     def _load_from_state_dict(
@@ -498,18 +660,18 @@ class ContinualNet(nn.Module):
     ) -> None:
         *_, errors = args
         for name in self._body.changed_constants(state_dict, f"{prefix}model."):
-            errors.append(CHANGES.format(name))
-            state_dict[name] = self._body.constant(name.removeprefix(f"{prefix}model."))
+            errors.append(FROZEN_CHANGES.format(name))
+            state_dict[name] = self.model.get_buffer(name.removeprefix(f"{prefix}model."))
         super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
-        """Refused once a task has ended: it would leave nothing of it."""
+        """Refuse to drop ended tasks."""
         if self.ledger.rows:
             raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
         return super().to_empty(device=device, recurse=recurse)
 
     def extra_repr(self) -> str:
-        """Head, tasks and free neurons in one line."""
+        """Return head, tasks and free neurons in one line."""
         free = ", ".join(f"{g} {n}/{self.ledger.sizes[g]}" for g, n in self.ledger.free().items())
         return (
             f"head={self.head!r}, tasks={list(self.tasks)}, open={self.open_task!r}, free: {free}"
@@ -542,21 +704,16 @@ class ContinualNet(nn.Module):
 
 
 def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
-    """The number of outputs of a task; `own`, the classifier's, unless it is given."""
+    """Return the number of outputs of a task; `own`, the classifier's, unless it is given."""
     if num_outputs is None:
         return own
-    if (
-        isinstance(num_outputs, bool)
-        or not isinstance(num_outputs, Integral)
-        or int(num_outputs) < 1
-    ):
-        raise ArgumentError(f"num_outputs is {num_outputs!r}; it must be a whole number, 1 or more")
-    if single and int(num_outputs) > own:
+    number: int = COUNT("num_outputs", num_outputs)
+    if single and number > own:
         raise ArgumentError(
-            f"num_outputs is {num_outputs}, and the single head has {own} for all tasks; "
+            f"num_outputs is {number}, and the single head has {own} for all tasks; "
             'give the model a larger classifier, or use head="multi"'
         )
-    return int(num_outputs)
+    return number
 
 
 def check_room(task: str, free: Mapping[str, int]) -> None:
@@ -580,7 +737,7 @@ def check_initial(
         what = "a model, a function of a layer, or the name of an initialisation"
         raise ArgumentError(f"initial is {initial!r}; it must be {what}")
     if not is_first:
-        raise TaskError("initial weights are for the first task; later ones start in what is free")
+        raise TaskError("initial weights are for the first task; later ones start in free neurons")
     difference = expected.difference(initial)
     if difference is None and widened:
         difference = "the network has been widened"

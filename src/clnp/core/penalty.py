@@ -1,19 +1,18 @@
 """The L1 penalty on the weights that a task trains (Alg. 1, line 3), and its gradient."""
 
-import math
 from collections.abc import Mapping
-from numbers import Real
 
 import torch
 from torch import Tensor
 
+from clnp.checks import FROM_0
 from clnp.core.layers.body import Body
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, unknown_name
 
 
 def l1_penalty(body: Body, alpha: float | Mapping[str, float]) -> Tensor:
-    """alpha times the sum of |w| over the weights that the open task trains."""
+    """Return alpha times the sum of |w| over the weights that the open task trains."""
     terms = [
         strength * torch.linalg.vector_norm(weight, 1)
         for strength, weights in _penalised(body, alpha).items()
@@ -37,8 +36,11 @@ def add_l1_gradient(body: Body, alpha: float | Mapping[str, float]) -> None:
 
 
 def _penalised(body: Body, alpha: float | Mapping[str, float]) -> dict[float, list[Tensor]]:
-    """The weights that the open task trains, by the strength of their penalty."""
-    alphas = alpha_by_layer(body.graph, alpha)
+    """Return the weights that the open task trains, by the strength of their penalty."""
+    given = type(alpha), tuple(alpha.items()) if isinstance(alpha, Mapping) else alpha
+    if body.alphas[0] != given:  # It is the same in every step of a fit.
+        body.alphas = given, alpha_by_layer(body.graph, alpha)
+    alphas = body.alphas[1]
     found: dict[float, list[Tensor]] = {}
     for path, weight in body.weights():
         if alphas.get(path):
@@ -47,12 +49,13 @@ def _penalised(body: Body, alpha: float | Mapping[str, float]) -> dict[float, li
 
 
 def alpha_by_layer(graph: Graph, alpha: float | Mapping[str, float]) -> dict[str, float]:
-    """The strength of the L1 penalty for each layer; the longest path that fits it counts."""
+    """Return the strength of the L1 penalty for each layer; the longest path that fits counts."""
     if not isinstance(alpha, Mapping):
-        return dict.fromkeys(graph.sites, _strength("alpha", alpha))
+        common: float = FROM_0("alpha", alpha)
+        return dict.fromkeys(graph.sites, common)
     found: dict[str, tuple[str, float]] = {}
     for name, value in alpha.items():
-        strength = _strength(f"alpha of {name}", value)
+        strength = FROM_0(f"alpha of {name}", value)
         inside = [p for p in graph.sites if p == name or p.startswith(f"{name}.")]
         if not inside:
             raise ArgumentError(unknown_name("layer", name, graph.sites))
@@ -60,11 +63,3 @@ def alpha_by_layer(graph: Graph, alpha: float | Mapping[str, float]) -> dict[str
             if path not in found or len(name) > len(found[path][0]):
                 found[path] = (name, strength)
     return {path: strength for path, (_, strength) in found.items()}
-
-
-def _strength(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ArgumentError(f"{what} is {value!r}; it must be a finite number")
-    if value < 0:
-        raise ArgumentError(f"{what} is {value}; it must be 0 or more")
-    return float(value)

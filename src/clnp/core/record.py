@@ -1,14 +1,14 @@
-"""Everything about a network but its tensors and its model's code.
+"""Records of a network.
 
-`Description` says what a model is made of, `OpenState` holds a copy of the open task, and `Record`
-is what a network is rebuilt from.
+`Description` says what a model is made of, `OpenState` is a copy of the open task, and `Record` is
+all that a network is rebuilt from but its tensors and the code of its model.
 """
 
 import json
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from clnp.core.layers.ledger import Ledger, OpenTask
 from clnp.core.structure.graph import Graph
+from clnp.plain import to_plain
 
 from .certificate import Certificate
 
@@ -26,10 +27,10 @@ _NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 @dataclass(frozen=True)
 class Description:
-    """Class and settings of each module, and the plain attributes of those that are a user's own.
+    """Class and settings of each module, and the plain attributes of a user's own modules.
 
-    It is for weights to be put into a network: what drops out may do so at another rate, and dtypes
-    may differ. In a run, which `likeness.describe_model` is for, neither may.
+    It tells whether weights fit a network: rates of dropout and dtypes may differ. In a run they
+    may not, see `clnp.runs.fingerprint`.
     """
 
     modules: Mapping[str, str]
@@ -37,7 +38,7 @@ class Description:
 
     @staticmethod
     def of(model: nn.Module) -> "Description":
-        """That of the model as it is now."""
+        """Describe the model as it is now."""
         modules = {
             path or "(model)": type(module).__name__
             if "drop" in type(module).__name__.lower()
@@ -54,7 +55,7 @@ class Description:
         return Description(modules, attributes)
 
     def difference(self, model: nn.Module) -> str | None:
-        """Where a module of `model` is another, in one sentence."""
+        """Return the first difference to the modules of `model`, or None."""
         found = Description.of(model).modules
         for path in (*self.modules, *found):
             here, there = found.get(path, "nothing"), self.modules.get(path, "nothing")
@@ -63,29 +64,20 @@ class Description:
         return None
 
     def warn(self, model: nn.Module, where: str) -> None:
-        """Tell of attributes of `model` that are others: forward may read them, or never do so."""
+        """Warn of attributes of `model` that differ: forward may read them."""
         found = Description.of(model).attributes
         for name, there in self.attributes.items():
             here = found.get(name, "nothing")
             if here != there:
                 warnings.warn(
                     f"{where} was made from a model whose {name} is {there}, and here it is "
-                    f"{here}. If forward reads it, ended tasks answer otherwise",
+                    f"{here}. If forward reads it, the outputs of ended tasks differ",
                     stacklevel=3,  # The line that calls `clnp.load`.
                 )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries that `from_json` reads back."""
-        return {"modules": dict(self.modules), "attributes": dict(self.attributes)}
-
-    @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> "Description":
-        """The description that `to_json` wrote."""
-        return Description(fields["modules"], fields["attributes"])
-
 
 def kind_of(module: nn.Module) -> str:
-    """Its class and settings: the same words in all versions of PyTorch."""
+    """Return class and settings of a module, in the same words in all versions of PyTorch."""
     told = module.extra_repr()
     if isinstance(module, _NORMALISING):
         # Some versions say whether there is a bias, and some do not.
@@ -95,7 +87,7 @@ def kind_of(module: nn.Module) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is a number or a text, or a few of them: what a model is often told to be."""
+    """Whether the value is a number or a text, or a few of them."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value)) and len(repr(value)) <= _LONGEST
     return isinstance(value, bool | int | float | str) and len(repr(value)) <= _LONGEST
@@ -103,9 +95,13 @@ def _is_plain(value: object) -> bool:
 
 @dataclass(frozen=True)
 class OpenState:
-    """A copy of an open task: who it is, how many neurons of each group it has, its tensors.
+    """A copy of an open task.
 
-    `frozen` are the neurons of earlier tasks, by group, which it reads.
+    Attributes:
+        task: Its name and outputs.
+        free: The neurons of each group that it has.
+        frozen: The neurons of earlier tasks, by group, which it reads.
+        tensors: All that it may change, by name.
     """
 
     task: OpenTask
@@ -114,23 +110,19 @@ class OpenState:
     tensors: Mapping[str, Tensor] = field(repr=False)
 
     def to_state(self) -> dict[str, Any]:
-        """Plain dictionaries and tensors that `from_state` reads back."""
-        return {
-            "task": asdict(self.task),
-            "free": dict(self.free),
-            "frozen": dict(self.frozen),
-            "tensors": dict(self.tensors),
-        }
+        """Return plain dictionaries and tensors that `from_state` reads."""
+        state: dict[str, Any] = to_plain(self)
+        return state
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> "OpenState":
-        """The copy that `to_state` described."""
+        """Return the copy that `to_state` described."""
         return OpenState(**{**state, "task": OpenTask(**state["task"])})
 
 
 @dataclass(frozen=True)
 class Record:
-    """Everything about a network but its tensors and its model's code."""
+    """All about a network but its tensors and the code of its model."""
 
     graph: Graph
     head: str
@@ -141,13 +133,13 @@ class Record:
     open_task: OpenTask | None
     open_free: Mapping[str, int]
     attached: Any = None
-    """What the user stores with the network: nested dictionaries, lists, numbers and tensors."""
+    """Data of the user: nested dictionaries, lists, numbers and tensors."""
 
 
 def identity(record: Record) -> Tensor:
-    """Ledger, open task and certificates as bytes: what two networks with equal tensors share."""
+    """Return ledger, open task and certificates as bytes, to tell networks apart."""
     known = {
-        "ledger": record.ledger.to_json(),
+        "ledger": to_plain(record.ledger),
         "open": [record.open_task and record.open_task.name, dict(record.open_free)],
         "digests": [certificate.digest for certificate in record.certificates],
     }

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor, nn
 
 from clnp.core.certificate import Certificate, digest_of
-from clnp.core.layers.ledger import Ledger, OpenTask
+from clnp.core.layers.ledger import Ledger, OpenTask, Row
 from clnp.core.net import ContinualNet
 from clnp.core.record import Description, Record
-from clnp.core.structure.axis import Segment
+from clnp.core.structure.axis import Axis, Segment
 from clnp.core.structure.graph import Graph, Site
 from clnp.devices import on_the_host
 from clnp.errors import CheckpointError
+from clnp.plain import to_plain
 
 from .atomic import replace_file
 from .packing import pack, unpack
@@ -32,7 +33,7 @@ from .packing import pack, unpack
 FORMAT = "clnp"
 VERSION = 1
 ATTACHED = "attached"
-"""What the names of tensors begin with that are not the network's own."""
+"""The prefix of names of tensors that are not the network's own."""
 
 
 def save(net: ContinualNet, path: str | PathLike[str], *, attached: Any = None) -> None:
@@ -41,7 +42,7 @@ def save(net: ContinualNet, path: str | PathLike[str], *, attached: Any = None) 
     Args:
         net: The network.
         path: The file, which holds the old content or the new one at any moment, never a part.
-        attached: What to store with it, an optimizer's state dict for example: nested dictionaries,
+        attached: Data to store with it, such as an optimizer's state dict: nested dictionaries,
             lists, numbers, text and tensors. `clnp.storage.attached(path)` reads it back.
 
     Example:
@@ -84,7 +85,7 @@ def load(path: str | PathLike[str], model: nn.Module, *, check: bool = True) -> 
 
 
 def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tensor]) -> None:
-    """Write record and tensors to `path`, which holds the old file or the new one, never a part."""
+    """Write record and tensors to `path`, atomically."""
     beside: dict[str, Tensor] = {}
     packed = pack(record.attached, beside, name=ATTACHED)
     # Copies: tensors may share their memory, which safetensors does not write.
@@ -92,20 +93,17 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
         name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in {**tensors, **beside}.items()
     }
-    manifest = json.dumps(
-        {
-            "graph": _graph_to_json(record.graph),
-            "head": record.head,
-            "description": record.description.to_json(),
-            "ledger": record.ledger.to_json(),
-            "certificates": [certificate.to_json() for certificate in record.certificates],
-            "num_outputs": list(record.num_outputs),
-            "open_task": None if record.open_task is None else asdict(record.open_task),
-            "open_free": dict(record.open_free),
-            "attached": packed,
-            "tensors": {name: digest_of(tensor) for name, tensor in stored.items()},
-        }
-    )
+    graph = {
+        **to_plain(record.graph),
+        "sites": [
+            {"path": site.path, "kind": site.kind, "rows": _triples(site.rows)}
+            | {"columns": _triples(site.columns)}
+            for site in record.graph.sites.values()
+        ],
+    }
+    digests = {name: digest_of(tensor) for name, tensor in stored.items()}
+    plain = to_plain(replace(record, attached=packed))
+    manifest = json.dumps({**plain, "graph": graph, "tensors": digests})
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -116,14 +114,14 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
 
 
 def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict[str, Tensor]]:
-    """The record and the tensors at `path`, on the CPU, every byte of them checked.
+    """Read the record and the tensors at `path`, on the CPU, and check every byte of them.
 
-    With `check=False` the tensors may be others than were written, if they have the same names.
+    With `check=False`, damaged tensors are accepted if their names are right.
     """
     try:
         data = Path(os.path.expanduser(path)).read_bytes()
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file") from None
+        raise CheckpointError(f"{path} does not exist. Check the path") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     metadata = _metadata(path, data)
@@ -147,7 +145,18 @@ def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict
 
 
 def attached(path: str | PathLike[str]) -> Any:
-    """What was saved with a network as `attached`, on the CPU; tuples come back as lists."""
+    """Read the data that was saved with a network.
+
+    Args:
+        path: The file that `save` wrote.
+
+    Returns:
+        The data, with tensors on the CPU and lists in place of tuples.
+
+    Example:
+        >>> clnp.save(net, "flowers.safetensors", attached=optimizer.state_dict())
+        >>> optimizer.load_state_dict(clnp.storage.attached("flowers.safetensors"))
+    """
     record, _ = read(path)
     return record.attached
 
@@ -164,18 +173,22 @@ def _record_from_json(fields: dict[str, Any]) -> Record:
         for site in graph["sites"]
     }
     own = (graph["classifier"], tuple(graph["constants"]), graph["num_inputs"])
-    fields["graph"] = Graph(graph["groups"], sites, *own)
-    fields["description"] = Description.from_json(fields["description"])
-    fields["ledger"] = Ledger.from_json(fields["ledger"])
-    fields["certificates"] = tuple(Certificate.from_json(c) for c in fields["certificates"])
-    if fields["open_task"] is not None:
-        fields["open_task"] = OpenTask(**fields["open_task"])
-    fields["num_outputs"] = tuple(fields["num_outputs"])
-    return Record(**fields)
+    open_task = fields["open_task"]
+    return Record(
+        graph=Graph(graph["groups"], sites, *own),
+        head=fields["head"],
+        description=Description(**fields["description"]),
+        ledger=Ledger(fields["ledger"]["sizes"], tuple(Row(**r) for r in fields["ledger"]["rows"])),
+        certificates=tuple(Certificate(**certificate) for certificate in fields["certificates"]),
+        num_outputs=tuple(fields["num_outputs"]),
+        open_task=None if open_task is None else OpenTask(**open_task),
+        open_free=fields["open_free"],
+        attached=fields["attached"],
+    )
 
 
 def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file, after a check that it is whole and made by clnp."""
+    """Return the metadata of a safetensors file that is whole and made by clnp."""
     foreign = CheckpointError(f"{path} is not a clnp checkpoint")
     size = int.from_bytes(data[:8], "little")
     if len(data) < 9 or data[8:9] != b"{":
@@ -204,19 +217,5 @@ def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
     return metadata
 
 
-def _graph_to_json(graph: Graph) -> dict[str, Any]:
-    return {
-        "groups": dict(graph.groups),
-        "sites": [
-            {
-                "path": site.path,
-                "kind": site.kind,
-                "rows": [[s.group, s.size, s.span] for s in site.rows],
-                "columns": [[s.group, s.size, s.span] for s in site.columns],
-            }
-            for site in graph.sites.values()
-        ],
-        "classifier": graph.classifier,
-        "constants": list(graph.constants),
-        "num_inputs": graph.num_inputs,
-    }
+def _triples(axis: Axis) -> list[list[object]]:
+    return [[segment.group, segment.size, segment.span] for segment in axis]

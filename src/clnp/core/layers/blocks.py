@@ -1,32 +1,23 @@
-"""Weights in blocks, and the operations on them.
+"""Operations on tensors whose neurons are sorted by owner."""
 
-With neurons sorted by owner, a weight falls into blocks:
-
-                 in: frozen      free
-    out frozen   [   frozen   |   none   ]   a buffer; what is not there cannot interfere
-    out free     [   reuse    |   free   ]   two Parameters, there only while a task is open
-
-Frozen neurons depend on frozen neurons only, so a training step runs the model twice: a *frozen*
-pass on the frozen neurons, without gradients, in which every layer also computes what the frozen
-neurons give to its free ones (the *carry*), and a *free* pass on the free neurons, to which the
-carry is added. Ended tasks, and everything that is not being trained, take one *plain* pass; all
-ended tasks together take a pass each, on the *portion* that it added (see portions.py).
-"""
-
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clnp.core.structure.axis import STAND_IN, Index
-from clnp.errors import TaskError
+from clnp.core.structure.axis import STAND_IN, Axis, Index, Layout, occupied, positions
 
-from .stage import ONE_PATH, Staged, Stretches, Tensors
+Tensors = dict[str, Tensor]
+Stretches = list[tuple[int, int]] | None
+"""Starts and lengths of real entries; None if all are real."""
+Widths = Mapping[str, int]
 
 
 def real_part(x: Tensor, dim: int, stretches: Stretches) -> Tensor:
-    """`x` without the entries that stand in for groups that have no neuron."""
+    """Return `x` without the entries that stand in for groups without neurons."""
     if stretches is None:
         return x
     parts = [x.narrow(dim, start, length) for start, length in stretches]
@@ -34,7 +25,7 @@ def real_part(x: Tensor, dim: int, stretches: Stretches) -> Tensor:
 
 
 def with_stand_ins(y: Tensor, total: int, stretches: list[tuple[int, int]]) -> Tensor:
-    """`y`, made from the real part of `total` channels, with zeros where the stand-ins go."""
+    """Return `y`, made from the real part of `total` channels, with zeros for the stand-ins."""
     parts, end, used = [], 0, 0
     for start, length in [*stretches, (total, 0)]:
         if start > end:
@@ -44,48 +35,8 @@ def with_stand_ins(y: Tensor, total: int, stretches: list[tuple[int, int]]) -> T
     return torch.cat(parts, 1)
 
 
-def dead_weight(layer: Staged, x: Tensor, *, num_rows: int, kernel: Iterable[int]) -> Tensors:
-    """A weight of zeros from all that `x` holds to `num_rows` outputs: for the shape alone."""
-    return {"weight": x.new_zeros(num_rows, x.shape[layer.site.layer_kind.neuron_dim], *kernel)}
-
-
-def carry(layer: Staged, x: Tensor, *, stretches: Stretches, free: Tensors) -> Tensor | None:
-    """What the frozen neurons `x` give to the layer's free rows; None when they give nothing."""
-    if "reuse" not in free:
-        return None
-    tensors = {"weight": free["reuse"]}
-    if "weight" not in free and "bias" in free:
-        tensors["bias"] = free["bias"]  # Without free inputs nobody else adds it.
-    kind = layer.site.layer_kind
-    return kind.run(layer, real_part(x, kind.neuron_dim, stretches), tensors)
-
-
-def complete(
-    layer: Staged,
-    x: Tensor,
-    *,
-    stretches: Stretches,
-    free: Tensors,
-    carried: Tensor | None,
-    num_rows: int,
-) -> Tensor:
-    """The layer's free rows: what the free neurons `x` give to them, and what was carried."""
-    kind = layer.site.layer_kind
-    if "reuse" in free and carried is None:
-        raise TaskError(ONE_PATH.format(layer.site.path, "did not run"))
-    if "weight" not in free:
-        if carried is not None:
-            return carried
-        # All that it read has been pruned: what is left of its rows is the bias.
-        return kind.run(
-            layer, x, {**free, **dead_weight(layer, x, num_rows=num_rows, kernel=layer.kernel)}
-        )
-    y = kind.run(layer, real_part(x, kind.neuron_dim, stretches), free)
-    return y if carried is None else y.add_(carried)
-
-
 def select(tensor: Tensor, dim: int, index: Index, *, fill: float = 0.0) -> Tensor:
-    """The entries `index` of `tensor` along `dim`, contiguous, with `fill` for stand-ins.
+    """Return the entries `index` along `dim`, contiguous, with `fill` for stand-ins.
 
     The tensor itself, not a copy, where the index is all of it.
     """
@@ -121,3 +72,54 @@ def _is_stretch(index: Index) -> bool:
 
 def _on(tensor: Tensor, index: Index) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(index)).to(tensor.device)
+
+
+def old_and_new(
+    frozen: Widths, free: Widths
+) -> tuple[dict[str, int], dict[str, range], dict[str, range]]:
+    """Return the layout once free neurons follow the frozen ones, and a view of either."""
+    after = {group: frozen[group] + free[group] for group in frozen}
+    old = {group: range(num) for group, num in frozen.items()}
+    return after, old, {group: range(frozen[group], after[group]) for group in after}
+
+
+def own_neurons(widths: Sequence[Widths]) -> dict[str, range]:
+    """Return the neurons that the last task added, from the widths before and after each task."""
+    before, after = widths[-2:]
+    return {group: range(before[group], after[group]) for group in after}
+
+
+def own_entries(axis: Axis, widths: Sequence[Widths]) -> Stretches:
+    """Return the stretches of own neurons in the input of a portion's pass.
+
+    The network's input lies there in every pass, and counts in the first.
+    """
+    counts = {group: len(neurons) for group, neurons in own_neurons(widths).items()}
+    return occupied(axis, counts, counts_input=len(widths) == 2)
+
+
+def in_order(axis: Axis, layout: Layout, widths: Sequence[Widths]) -> Index:
+    """Return where the entries of all tasks lie along an axis, task after task."""
+    found = [
+        positions(axis, layout, own_neurons(pair), wants_input=index == 0)
+        for index, pair in enumerate(pairwise(widths))
+    ]
+    return np.concatenate(found)
+
+
+def with_plain_strides(tensor: Tensor) -> Tensor:
+    """Return the tensor in the memory format of its shape, in which ended tasks round alike.
+
+    `contiguous` leaves the strides of a dimension of size 1 as they are, by which PyTorch tells
+    formats.
+    """
+    if tensor.stride() == torch.empty(tensor.shape, device="meta").stride():
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def same(given: Any, own: Tensor) -> bool:
+    """Whether `given` would leave the tensor `own` as it is."""
+    if not isinstance(given, Tensor) or given.shape != own.shape:
+        return False
+    return torch.equal(given.detach().to(own.device, own.dtype), own)

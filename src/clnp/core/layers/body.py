@@ -1,14 +1,13 @@
-"""The user's model with its layers in blocks: opens, shows and runs tasks, knows no names.
+"""The user's model with its layers in blocks: it opens, shows and runs tasks.
 
-`ContinualNet` decides what may happen; the body does it.
+`ContinualNet` decides what may happen, and the body does it.
 """
 
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,42 +15,30 @@ from torch import Tensor, nn
 from clnp.core.structure.axis import View, groups_of
 from clnp.core.structure.graph import Graph
 from clnp.core.structure.inputs import tensors_in
-from clnp.core.structure.surgery import give_back, in_front_of, with_layers
-from clnp.errors import GraphError, Problem
+from clnp.core.structure.kinds import plain_layer
+from clnp.core.structure.surgery import give_back, in_front_of, original, with_layers
+from clnp.errors import GraphError, Problem, TaskError
 
+from .blocks import Tensors, Widths, same
 from .head import Head
-from .initialisation import Initial, initial_at
+from .initialisation import Initial
 from .layer import PrefixLayer
 from .ledger import Ledger
-from .portions import other_path
-from .stage import Pass, Stage, Tensors, same
+from .stage import OTHER_PATH, Pass, Stage, not_once
 
-Widths = Mapping[str, int]
 Inputs = tuple[Any, ...]
 Named = Mapping[str, Any]
 Result = TypeVar("Result")
-Given = ParamSpec("Given")
-RENAME = "Give the attribute another name"
-
-
-def alone(
-    method: Callable[Concatenate["Body", Given], Result],
-) -> Callable[Concatenate["Body", Given], Result]:
-    """A method that no other thread may run beside, and whose tensors outlive inference mode."""
-
-    @wraps(method)
-    def run(body: "Body", /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
-        with body.lock, torch.inference_mode(False):
-            return method(body, *args, **kwargs)
-
-    return run
 
 
 class Body:
     """A copy of `model` whose layers store frozen and free neurons apart.
 
-    `stage.frozen` and `stage.free` count the neurons of each group that are claimed and that the
-    open task trains.
+    Attributes:
+        model: The copy.
+        layers: Its layers, by path, and `head`, its classifier; `parts` has all of them.
+        stage: The state of the passes, and the neurons of each group that are frozen and free.
+        lock: Held by whoever runs or changes the model.
     """
 
     def __init__(self, model: nn.Module, graph: Graph, *, shared_head: bool) -> None:
@@ -67,16 +54,23 @@ class Body:
                 made = cast(PrefixLayer, in_front_of(PrefixLayer, layer))
                 made.set_up(layer, site, self.stage)
                 self.layers[path] = made
+        self.parts: dict[str, PrefixLayer | Head] = {**self.layers, graph.classifier: self.head}
         problems = [
-            Problem(path, f"has an attribute {name!r}, which clnp has a use of its own for", RENAME)
+            Problem(
+                path,
+                f"has an attribute {name!r}, which clnp has a use of its own for",
+                "Give the attribute another name",
+            )
             for path, part in self.parts.items()
             for name in give_back(part)
         ]
         if problems:
             raise GraphError(problems)
-        self.model = with_layers(model, {**self.layers, graph.classifier: self.head})
+        self.model = with_layers(model, self.parts)
         self.lock = threading.RLock()
-        # With a single head, what only the head reads is never read by a later task.
+        self.alphas: tuple[object, dict[str, float]] = (None, {})
+        """The last alpha of `l1_penalty`, and that of each layer."""
+        # With a single head, groups that only the head reads are never read by a later task.
         self._head_only = {
             group
             for group in graph.groups
@@ -84,35 +78,35 @@ class Body:
         }
 
     @property
-    def parts(self) -> dict[str, PrefixLayer | Head]:
-        """The layers and the head, by path."""
-        return {**self.layers, self.graph.classifier: self.head}
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return self.head.like.device
 
     @property
     def head_groups(self) -> list[str]:
         """The groups that the classifier reads."""
         return groups_of(self.head.site.columns)
 
-    @alone
     def open(self, free: Widths, num_outputs: int, *, initial: Initial = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""
         self.stage.free = dict(free)
         self.show_nothing()
-        for path, layer in self.layers.items():
-            layer.open(initial_at(initial, path))
-        self.head.open(num_outputs, initial_at(initial, self.graph.classifier))
 
-    @alone
+        def at(path: str) -> Initial:
+            return initial.get_submodule(path) if isinstance(initial, nn.Module) else initial
+
+        for path, layer in self.layers.items():
+            layer.open(at(path))
+        self.head.open(num_outputs, at(self.graph.classifier))
+
     def restrict(self, keep: View) -> None:
         """Keep of the open task's neurons only `keep[g]`, in new Parameters."""
-        for layer in self.layers.values():
-            layer.restrict(keep)
-        self.head.restrict(keep)
+        for part in self.parts.values():
+            part.restrict(keep)
         self.stage.free = {group: len(neurons) for group, neurons in keep.items()}
         for part in self.parts.values():
             part.lay_out()
 
-    @alone
     def close(self, *, claim: bool, index: int) -> None:
         """End the open task, number `index`: claim its neurons, or drop them."""
         tensors = self.whole() if claim else dict.fromkeys(self.parts)
@@ -127,7 +121,7 @@ class Body:
         self.head.close(tensors[self.graph.classifier], index=index)
 
     def whole(self) -> dict[str, Tensors]:
-        """The tensors of each layer and of the head once the open task has claimed its neurons."""
+        """Return the tensors of each part once the open task has claimed its neurons."""
         return {path: part.extended() for path, part in self.parts.items()}
 
     def allocate(self, ledger: Ledger, num_outputs: Sequence[int]) -> None:
@@ -140,98 +134,90 @@ class Body:
             self.head.allocate(index, count, before=before, after=after)
 
     def free_part(self) -> dict[str, Tensor]:
-        """All that the open task may change, by name: Parameters and running statistics."""
+        """Return all that the open task may change: Parameters, statistics and counts."""
         return {
             f"{path}.{name}": tensor
             for path, part in self.parts.items()
-            for name, tensor in (*part.named_parameters(), *part.named_buffers())
-            if name.endswith(("_free", "_reuse")) and tensor.is_floating_point()
+            for name, tensor in (*part._parameters.items(), *part._buffers.items())
+            if tensor is not None and name.endswith(("_free", "_reuse"))
         }
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        """The weights that the open task trains and that L1 penalises, by path."""
-        found: list[tuple[str, Tensor]] = []
-        for path, part in self.parts.items():
-            if part.site.layer_kind.penalised:
-                blocks = (part.weight_reuse if part.site.mixes else None, part.weight_free)
-                found.extend((path, block) for block in blocks if block is not None)
-        return found
+        """Return the weights that the open task trains and that L1 penalises, by path."""
+        return [
+            (path, block)
+            for path, part in self.parts.items()
+            if part.layer_kind.penalised
+            for block in (part.weight_reuse, part.weight_free)
+            if block is not None
+        ]
+
+    def view(self, before: Widths, after: Widths) -> dict[str, range]:
+        """Return the neurons that a task computes which claimed `before[g]` to `after[g]`."""
+        return {g: range(before[g] if g in self._head_only else 0, after[g]) for g in after}
 
     def reads(self, index: int, before: Widths, after: Widths) -> dict[str, Tensor]:
-        """Exactly what the inference of the ended task number `index` reads, by name."""
-        tensors: dict[str, Tensor] = {}
-        for path, narrow in self._narrowed(self.view(before, after), stand_in=False).items():
-            tensors.update({f"{path}.{name}": tensor for name, tensor in narrow.items()})
-        for name, tensor in self.head.frozen(index).items():
-            tensors[f"{self.graph.classifier}.{name}"] = tensor
-        for name in self.graph.constants:
-            tensors[name] = self.constant(name)
-        return tensors
-
-    def changed_by(self, state: Mapping[str, Any], prefix: str) -> list[str]:
-        """What ended tasks read that this state dict would change, if loaded under `prefix`."""
-        parts = (part.changed_by(state, f"{prefix}{p}.") for p, part in self.parts.items())
-        return [*itertools.chain.from_iterable(parts), *self.changed_constants(state, prefix)]
-
-    def constant(self, name: str) -> Tensor:
-        """A buffer outside of layers."""
-        return self.model.get_buffer(name)
-
-    def changed_constants(self, state: Mapping[str, Any], prefix: str) -> list[str]:
-        """Of that, the constants."""
-        constants = [n for n in self.graph.constants if self.stage.sealed and prefix + n in state]
-        buffers = {prefix + name: self.constant(name) for name in constants}
-        return [name for name, buffer in buffers.items() if not same(state[name], buffer)]
+        """Return exactly the tensors that the ended task number `index` reads, by name."""
+        parts = self._narrowed(self.view(before, after), stand_in=False)
+        parts[self.graph.classifier] = self.head.frozen(index)
+        tensors = {f"{path}.{n}": part[n] for path, part in parts.items() for n in part}
+        return tensors | {name: self.model.get_buffer(name) for name in self.graph.constants}
 
     def narrow(self, index: int, before: Widths, after: Widths) -> dict[str, Tensors]:
-        """The tensors of each layer for the ended task number `index`, dead stand-ins included."""
+        """Return the tensors of each part for an ended task, dead stand-ins included."""
         view = self.view(before, after)
         head = self.head.narrowed(self.head.frozen(index), before=before, after=after, view=view)
         return {**self._narrowed(view, stand_in=True), self.graph.classifier: head}
 
     def _narrowed(self, view: View, *, stand_in: bool) -> dict[str, Tensors]:
-        """The part of each layer's frozen tensors that the neurons of `view` read."""
+        """Return the part of each layer's frozen tensors that the neurons of `view` read."""
         return {
             path: layer.narrowed(layer.frozen(), self.stage.frozen, view, stand_in=stand_in)
             for path, layer in self.layers.items()
         }
 
-    def run_task(
-        self, index: int, before: Widths, after: Widths, *, args: Inputs, kwargs: Named
-    ) -> Any:
-        """The outputs of the ended task number `index`.
+    def subnetwork(self, index: int, before: Widths, after: Widths) -> nn.Module:
+        """Return a copy of the model whose layers are plain, as narrow as the ended task.
 
-        Never compiled: a graph that is compiled anew, for other tasks' widths, rounds otherwise.
+        It is in evaluation mode, as the ended task is, and asks for no gradients: PyTorch may
+        compute a layer that does in another way, whose last bits differ.
         """
-        with self.lock:
-            self.show_task(index, before, after)
-            return self.run_shown(args, kwargs)
-
-    def show_task(self, index: int, before: Widths, after: Widths) -> None:
-        """Lay out the ended task number `index` for the plain pass."""
-        if self.stage.showing != index:
-            with torch.inference_mode(False):  # What is shown outlives the caller's mode.
-                self.show(self.narrow(index, before, after), index)
-
-    def _show_frozen(self) -> None:
-        view = self.view(self.stage.frozen, self.stage.frozen)
-        with torch.inference_mode(False):
-            self.show(self._narrowed(view, stand_in=True), "frozen")
+        plain = {}
+        for path, tensors in self.narrow(index, before, after).items():
+            part = self.parts[path]
+            like = next(iter(tensors.values()))
+            num_inputs = like.shape[1] if part.layer_kind.mixes else len(like)
+            made = plain_layer(part, num_outputs=len(like), num_inputs=num_inputs)
+            filled = {name: tensor.detach() for name, tensor in tensors.items()}
+            made.load_state_dict({**made.state_dict(), **filled})
+            plain[path] = original(part, made)
+        narrow = with_layers(self.model, plain).requires_grad_(False)
+        narrow.eval()
+        return narrow
 
     def show_nothing(self) -> None:
-        """Let go of all that is laid out."""
+        """Drop the tensors that the layers show."""
         for part in self.parts.values():
             part.show_nothing()
 
     def show(self, tensors: Mapping[str, Tensors], what: object) -> None:
-        """Lay out these tensors of each layer and of the head for the plain pass."""
-        for path, layer in self.layers.items():
-            layer.show(tensors[path])
-        self.head.show(tensors.get(self.graph.classifier, {}))
+        """Show these tensors of each part in the plain pass."""
+        for path, part in self.parts.items():
+            part.show(tensors.get(path, {}))
         self.stage.showing = what
 
+    def run_task(
+        self, index: int, before: Widths, after: Widths, *, args: Inputs, kwargs: Named
+    ) -> Any:
+        """Return the outputs of the ended task number `index`."""
+        with self.lock:
+            if self.stage.showing != index:
+                with torch.inference_mode(False):  # What is shown outlives the caller's mode.
+                    self.show(self.narrow(index, before, after), index)
+            return self.run_shown(args, kwargs)
+
     def run_shown(self, args: Inputs, kwargs: Named) -> Any:
-        """The outputs of what is shown, in evaluation mode whatever the model's mode is."""
+        """Return the outputs of what is shown, in evaluation mode whatever the model's mode is."""
         with self.evaluating():
             self.stage.running = Pass.PLAIN
             try:
@@ -240,7 +226,7 @@ class Body:
                 self.stage.running = Pass.IDLE
 
     def run_open(self, args: Inputs, kwargs: Named) -> Any:
-        """The outputs of the open task: a frozen pass if anything is frozen, then a free one."""
+        """Run the open task: a frozen pass if anything is frozen, then a free one."""
         if torch.compiler.is_compiling():  # A lock cannot be part of a graph.
             return self._run_open(args, kwargs)
         with self.lock:
@@ -248,14 +234,14 @@ class Body:
 
     def _run_open(self, args: Inputs, kwargs: Named) -> Any:
         stage = self.stage
+        stage.carried.clear()  # A pass that was interrupted may have left some.
         try:
             if any(stage.frozen.values()):
                 if stage.showing != "frozen":
                     eagerly(self._show_frozen)
-                for part in self.parts.values():
-                    part.forget_carry()
                 stage.with_grad = torch.is_grad_enabled()
-                wanted = any(tensor.requires_grad for tensor in tensors_in((args, kwargs)))
+                inputs = tensors_in([*args, *kwargs.values()])
+                wanted = any([tensor.requires_grad for tensor in inputs])
                 stage.running = Pass.FROZEN
                 with torch.set_grad_enabled(stage.with_grad and wanted):
                     self.model(*args, **kwargs)
@@ -263,13 +249,45 @@ class Body:
             outputs = self.model(*args, **kwargs)
         finally:
             stage.running = Pass.IDLE
-        for part in self.parts.values():
-            part.check_carry()
+        for path in stage.carried:
+            raise TaskError(OTHER_PATH.format(path, "ran only"))
         return outputs
+
+    def _show_frozen(self) -> None:
+        view = self.view(self.stage.frozen, self.stage.frozen)
+        with torch.inference_mode(False):
+            self.show(self._narrowed(view, stand_in=True), "frozen")
+
+    def run_all(self, ledger: Ledger, args: Inputs, kwargs: Named) -> dict[str, Any]:
+        """Return the outputs of every ended task, by name, in evaluation mode."""
+        stage, outputs = self.stage, {}
+        with self.lock, self.evaluating():
+            if stage.showing != "portions":
+                with torch.inference_mode(False):  # What is shown outlives the caller's mode.
+                    self._show_portions(ledger)
+            stage.running = Pass.PORTION
+            try:
+                for index, task in enumerate(ledger.tasks):
+                    stage.turn = index
+                    outputs[task] = self.model(*args, **kwargs)
+                    for path, (num_passes, _) in stage.kept.items():
+                        if num_passes != index + 1:
+                            raise not_once(path)
+            finally:
+                stage.running, stage.kept = Pass.IDLE, {}
+        return outputs
+
+    def _show_portions(self, ledger: Ledger) -> None:
+        widths = [dict.fromkeys(ledger.sizes, 0), *(row.widths for row in ledger.rows)]
+        until = [widths[: index + 2] for index in range(len(ledger.rows))]
+        self.show_nothing()
+        for part in self.parts.values():
+            part.show_portions([part.portion_of(each) for each in until])
+        self.stage.showing = "portions"
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode for every module; their own modes come back at the end.
+        """Put every module in evaluation mode; their own modes come back at the end.
 
         No other thread runs a task meanwhile: it would find, or bring back, the wrong modes.
         """
@@ -289,60 +307,56 @@ class Body:
                 _set_mode(training, True)
 
     def take(self) -> dict[str, Tensor]:
-        """Copies of all that the open task may change, by name."""
-        with self.lock:
-            return {
-                f"{path}.{name}": tensor.detach().clone()
-                for path, part in self.parts.items()
-                for name, tensor in (*part._parameters.items(), *part._buffers.items())
-                if tensor is not None and name.endswith(("_free", "_reuse"))
-            }
+        """Return copies of all that the open task may change, by name."""
+        return {name: tensor.detach().clone() for name, tensor in self.free_part().items()}
 
     def put(self, free: Widths, tensors: Mapping[str, Tensor]) -> None:
         """Make the open task one with `free` neurons and copies of these tensors."""
-        with self.lock, torch.inference_mode(False):
-            self.stage.free = dict(free)
-            for path, part in self.parts.items():
-                for store in (part._parameters, part._buffers):
-                    for name in [n for n in store if n.endswith(("_free", "_reuse"))]:
-                        tensor = tensors.get(f"{path}.{name}")
-                        if tensor is not None:
-                            tensor = tensor.to(self.head.like.device, copy=True)
-                            if store is part._parameters:
-                                before = part._parameters[name]
-                                trains = before is None or before.requires_grad
-                                tensor = nn.Parameter(tensor, trains)
-                        setattr(part, name, tensor)
-                part.lay_out()
+        self.stage.free = dict(free)
+        for path, part in self.parts.items():
+            for store in (part._parameters, part._buffers):
+                for name in [n for n in store if n.endswith(("_free", "_reuse"))]:
+                    tensor = tensors.get(f"{path}.{name}")
+                    if tensor is not None:
+                        tensor = tensor.to(self.device, copy=True)
+                        if store is part._parameters:
+                            before = part._parameters[name]
+                            trains = before is None or before.requires_grad
+                            tensor = nn.Parameter(tensor, trains)
+                    setattr(part, name, tensor)
+            part.lay_out()
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
-        """Put the open task back to where it is now if what follows breaks off."""
-        restore = self._snapshot()
+        """Put the open task back to where it is now if an error follows."""
+        stage, head, parts = self.stage, self.head, self.parts.values()
+        free, frozen, sealed, num_outputs = stage.free, stage.frozen, stage.sealed, head.num_outputs
+        stored = [(dict(part._parameters), dict(part._buffers)) for part in parts]
         try:
             yield
         except BaseException:
-            restore()
+            stage.free, stage.frozen, stage.sealed = free, frozen, sealed
+            head.num_outputs = num_outputs
+            self.show_nothing()
+            for part, (parameters, buffers) in zip(parts, stored, strict=True):
+                part._parameters, part._buffers = parameters, buffers
+                part.lay_out()
             raise
 
-    def _snapshot(self) -> Callable[[], None]:
-        """A function that puts the open task back to where it is now."""
-        stage = self.stage
-        parts = list(self.parts.values())
-        free, frozen, num_outputs = stage.free, stage.frozen, self.head.num_outputs
-        sealed = stage.sealed
-        stored = [(dict(part._parameters), dict(part._buffers)) for part in parts]
+    def changed_by(self, state: Mapping[str, Any], prefix: str) -> list[str]:
+        """Return the names of frozen tensors that this state dict would change under `prefix`."""
+        parts = (part.changed_by(state, f"{prefix}{p}.") for p, part in self.parts.items())
+        return [*itertools.chain.from_iterable(parts), *self.changed_constants(state, prefix)]
 
-        def restore() -> None:
-            with self.lock:
-                stage.free, stage.frozen, stage.sealed = free, frozen, sealed
-                self.show_nothing()
-                self.head.num_outputs = num_outputs
-                for part, (parameters, buffers) in zip(parts, stored, strict=True):
-                    part._parameters, part._buffers = dict(parameters), dict(buffers)
-                    part.lay_out()
-
-        return restore
+    def changed_constants(self, state: Mapping[str, Any], prefix: str) -> list[str]:
+        """Return the names of constants, buffers outside of layers, that it would change."""
+        names = self.graph.constants if self.stage.sealed else ()
+        return [
+            prefix + name
+            for name in names
+            if prefix + name in state
+            and not same(state[prefix + name], self.model.get_buffer(name))
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "lock"}
@@ -350,13 +364,9 @@ class Body:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=threading.RLock())
 
-    def view(self, before: Widths, after: Widths) -> dict[str, range]:
-        """The neurons that a task computes which claimed `before[g]` to `after[g]`."""
-        return {g: range(before[g] if g in self._head_only else 0, after[g]) for g in after}
-
 
 def eagerly(function: Callable[[], Result]) -> Result:
-    """What the function returns, run outside of the graph when the network is being compiled."""
+    """Return what the function returns, run outside of the graph while compiling."""
     if torch.compiler.is_compiling():
         function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return function()
@@ -368,38 +378,3 @@ def _set_mode(modules: Iterable[nn.Module], training: bool) -> None:
             vars(module)["training"] = training
         else:
             module.training = training
-
-
-SHOWN = "portions"
-
-
-def run_all(
-    body: Body, ledger: Ledger, *, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The outputs of every ended task, by name, in evaluation mode."""
-    stage, outputs = body.stage, {}
-    with body.lock, body.evaluating():
-        if stage.showing != SHOWN:
-            with torch.inference_mode(False):  # What is shown outlives the caller's mode.
-                _show(body, ledger)
-        stage.running = Pass.PORTION
-        try:
-            for number, task in enumerate(ledger.tasks):
-                stage.turn = number
-                outputs[task] = body.model(*args, **kwargs)
-                for path, (num_passes, _) in stage.kept.items():
-                    if num_passes != number + 1:
-                        raise other_path(path)
-        finally:
-            stage.running, stage.kept = Pass.IDLE, {}
-    return outputs
-
-
-def _show(body: Body, ledger: Ledger) -> None:
-    """Lay out what every ended task added to every layer."""
-    widths = [dict.fromkeys(ledger.sizes, 0), *(row.widths for row in ledger.rows)]
-    until = [widths[: number + 2] for number in range(len(ledger.rows))]
-    body.show_nothing()
-    for part in body.parts.values():
-        part.show_portions([part.portion_of(widths) for widths in until])
-    body.stage.showing = SHOWN

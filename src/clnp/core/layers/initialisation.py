@@ -44,11 +44,6 @@ def initialisation(chosen: str | Initialise) -> Initialise | None:
     return INITIALISATIONS[chosen]
 
 
-def initial_at(initial: Initial, path: str) -> Initial:
-    """What initialises the layer at that path: of a model, its layer there."""
-    return initial.get_submodule(path) if isinstance(initial, nn.Module) else initial
-
-
 def starting_layer(initial: Initial, like: nn.Module, *, num_outputs: int, num_inputs: int) -> Any:
     """A layer with the weights to begin with: a given one, or a new one like `like`."""
     if isinstance(initial, nn.Module):

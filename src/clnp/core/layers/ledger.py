@@ -11,7 +11,6 @@ one number for each group and task says everything:
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 from clnp.errors import ArgumentError, TaskError, unknown_name
 
@@ -30,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True)
 class OpenTask:
-    """The task that is being learnt; `reused` is known once it has been pruned by a plan."""
+    """The task that is being learned; `reused` is known once it has been pruned by a plan."""
 
     name: str
     num_outputs: int
@@ -50,36 +49,36 @@ class Ledger:
         return tuple(row.task for row in self.rows)
 
     def row(self, task: str) -> Row:
-        """The row of an ended task."""
+        """Return the row of an ended task."""
         return self.rows[self.index(task)]
 
     def index(self, task: str) -> int:
-        """The place of an ended task in the order in which they were learnt."""
+        """Return the index of an ended task."""
         if task not in self.tasks:
             raise TaskError(unknown_name("task", task, self.tasks))
         return self.tasks.index(task)
 
     def claimed(self) -> dict[str, int]:
-        """How many neurons of each group are frozen."""
+        """Count the frozen neurons of each group."""
         return dict(self.rows[-1].widths) if self.rows else dict.fromkeys(self.sizes, 0)
 
     def free(self) -> dict[str, int]:
-        """How many neurons of each group nobody owns."""
+        """Count the free neurons of each group."""
         claimed = self.claimed()
         return {group: size - claimed[group] for group, size in self.sizes.items()}
 
     def before(self, task: str) -> dict[str, int]:
-        """How many neurons of each group were frozen when the task began."""
+        """Count the neurons of each group that were frozen when the task began."""
         return replace(self, rows=self.rows[: self.index(task)]).claimed()
 
     def widths(self, task: str) -> tuple[dict[str, int], dict[str, int]]:
-        """The frozen neurons of each group before and after the task."""
+        """Count the frozen neurons of each group before and after the task."""
         return self.before(task), dict(self.row(task).widths)
 
     def claim(
         self, task: str, counts: Mapping[str, int], reused: Mapping[str, int | None] | None = None
     ) -> "Ledger":
-        """The ledger after `task` has claimed `counts[g]` free neurons of each group."""
+        """Return the ledger after `task` has claimed `counts[g]` free neurons of each group."""
         free = self.free()
         for group, count in counts.items():
             if not 0 <= count <= free[group]:
@@ -93,11 +92,11 @@ class Ledger:
         return replace(self, rows=(*self.rows, Row(task, widths, known)))
 
     def widen(self, extra: Mapping[str, int]) -> "Ledger":
-        """The ledger with `extra[g]` more free neurons in each group g."""
+        """Return the ledger with `extra[g]` more free neurons in each group g."""
         return replace(self, sizes={g: size + extra.get(g, 0) for g, size in self.sizes.items()})
 
     def capacity(self) -> "Capacity":
-        """New, reused and free neurons for each group and task."""
+        """Count new, reused and free neurons for each group and task."""
         usages = []
         claimed = dict.fromkeys(self.sizes, 0)
         for row in self.rows:
@@ -108,26 +107,10 @@ class Ledger:
             claimed = dict(row.widths)
         return Capacity(MappingProxyType(dict(self.sizes)), tuple(usages))
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists that `from_json` reads back."""
-        return {
-            "sizes": dict(self.sizes),
-            "rows": [
-                {"task": row.task, "widths": dict(row.widths), "reused": dict(row.reused)}
-                for row in self.rows
-            ],
-        }
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> "Ledger":
-        """The ledger that `to_json` wrote."""
-        rows = tuple(Row(r["task"], r["widths"], r["reused"]) for r in record["rows"])
-        return Ledger(record["sizes"], rows)
-
 
 @dataclass(frozen=True)
 class Usage:
-    """What one task took of one group, and what it left free of the group as it is now."""
+    """The neurons of one group that a task claimed, reused, and left free."""
 
     task: str
     group: str
@@ -138,13 +121,36 @@ class Usage:
 
 @dataclass(frozen=True)
 class Capacity:
-    """How full each group is and who filled it; `print` shows a table."""
+    """The size of each group, and the tasks that own its neurons; `print` shows a table.
+
+    Attributes:
+        sizes: The neurons of each group.
+        usages: An entry for each task and group, in order.
+
+    Example:
+        >>> print(net.capacity())
+        group  neurons  flowers       free
+        fc1       2000  120 + 0  1880 (94 %)
+        (each task: new + reused neurons)
+    """
 
     sizes: Mapping[str, int]
     usages: tuple[Usage, ...] = field(default=())
 
     def of(self, task: str, group: str) -> Usage:
-        """The entry for one task and group."""
+        """Return the entry for one task and group.
+
+        Args:
+            task: The name of an ended task.
+            group: The name of a group.
+
+        Returns:
+            Its `new`, `reused` and `free` neurons.
+
+        Example:
+            >>> net.capacity().of("flowers", "fc1").new
+            120
+        """
         for usage in self.usages:
             if (usage.task, usage.group) == (task, group):
                 return usage
@@ -152,7 +158,7 @@ class Capacity:
 
     @property
     def free(self) -> dict[str, int]:
-        """How many neurons of each group nobody owns."""
+        """Count the free neurons of each group."""
         left = dict(self.sizes)
         for usage in self.usages:
             left[usage.group] -= usage.new
@@ -179,7 +185,7 @@ class Capacity:
 
 
 def free_fraction(free: Mapping[str, int], sizes: Mapping[str, int]) -> float:
-    """The fraction of free neurons, averaged over the groups.
+    """Return the fraction of free neurons, averaged over the groups.
 
     A small group counts as much as a large one, because the narrow layers are those that fill up.
     """
@@ -187,7 +193,7 @@ def free_fraction(free: Mapping[str, int], sizes: Mapping[str, int]) -> float:
 
 
 def aligned(rows: Iterable[Iterable[str]]) -> str:
-    """Rows of cells as text, the first column to the left and the others to the right."""
+    """Return rows of cells as text, the first column to the left and the others to the right."""
     table = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(

@@ -8,114 +8,24 @@ the first one that holds, and halves the stride above it until nothing is left o
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from numpy import ndarray
 from torch import Tensor
 
+from clnp.checks import number, within
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
 
 from .activity import Activity
+from .plan import CurvePoint, Keep, PruningPlan, num_kept
 
 KEEP_ALL = -1.0
 """A threshold below every activity: neurons that never fire are kept too."""
 
-Keep = Mapping[str, Sequence[int]]
 Evaluate = Callable[[Keep, float | None], float]
 """The score of a set of neurons; where one is needed, any below it will do that shows it is."""
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """One evaluation: the threshold and the number of neurons kept of each group, and the score.
-
-    The score of a set that does not hold may be that of a part of the data, which told so.
-    """
-
-    thresholds: Mapping[str, float]
-    kept: Mapping[str, int]
-    score: float
-
-    @property
-    def theta(self) -> float | None:
-        """The threshold, where all groups have the same."""
-        values = set(self.thresholds.values())
-        return values.pop() if len(values) == 1 else None
-
-    @property
-    def num_kept(self) -> int:
-        """Neurons kept over all groups."""
-        return sum(self.kept.values())
-
-
-@dataclass(frozen=True)
-class PruningPlan:
-    """Which of the open task's neurons to keep, and how that was found.
-
-    `keep[g]` are places among the group's free neurons. `reused[g]` counts the neurons of earlier
-    tasks that are active above the same threshold. `curve` holds every evaluation in the order in
-    which it was made.
-    """
-
-    task: str
-    available: Mapping[str, int]
-    keep: Keep
-    thresholds: Mapping[str, float]
-    reused: Mapping[str, int]
-    score: float | None = None
-    best: float | None = None
-    margin: float | None = None
-    curve: tuple[CurvePoint, ...] = field(default=(), repr=False)
-
-    @property
-    def num_evaluations(self) -> int:
-        """How often the score was evaluated."""
-        return len(self.curve)
-
-    @property
-    def kept(self) -> dict[str, int]:
-        """Neurons kept of each group."""
-        return num_kept(self.keep)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists that `from_json` reads back."""
-        return {
-            "task": self.task,
-            "available": dict(self.available),
-            "keep": {group: list(neurons) for group, neurons in self.keep.items()},
-            "thresholds": dict(self.thresholds),
-            "reused": dict(self.reused),
-            "score": self.score,
-            "best": self.best,
-            "margin": self.margin,
-            "curve": [
-                {"thresholds": dict(p.thresholds), "kept": dict(p.kept), "score": p.score}
-                for p in self.curve
-            ],
-        }
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> "PruningPlan":
-        """The plan that `to_json` wrote."""
-        keep = {group: tuple(neurons) for group, neurons in record["keep"].items()}
-        curve = tuple(CurvePoint(**point) for point in record["curve"])
-        return PruningPlan(**{**record, "keep": keep, "curve": curve})
-
-    def __str__(self) -> str:
-        parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
-        score = "" if self.score is None else f", score {self.score:g}"
-        best = "" if self.margin is None else f" (best {self.best:g}, margin {self.margin:g})"
-        plural = "" if self.num_evaluations == 1 else "s"
-        evaluations = f"{self.num_evaluations} evaluation{plural}"
-        return f"keep {', '.join(parts)}{score}{best}, {evaluations}"
-
-
-def num_kept(keep: Keep) -> dict[str, int]:
-    """How many neurons are kept of each group."""
-    return {group: len(neurons) for group, neurons in keep.items()}
 
 
 def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
@@ -305,7 +215,8 @@ def threshold_by_group(
 ) -> dict[str, float]:
     """The threshold of each group, `otherwise` where it is not named."""
     if not isinstance(thresholds, Mapping):
-        return dict.fromkeys(graph.groups, _threshold("threshold", thresholds))
+        common: float = _threshold("threshold", thresholds)
+        return dict.fromkeys(graph.groups, common)
     found = dict.fromkeys(graph.groups, otherwise)
     for group, (name, value) in _named_once(graph, thresholds).items():
         found[group] = _threshold(f"threshold of {name}", value)
@@ -323,10 +234,7 @@ def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[st
     return found
 
 
-def _threshold(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
-        raise ArgumentError(f"{what} is {value!r}; it must be a number")
-    return float(value)
+_threshold = within(number, lambda value: not math.isnan(value), "a number")
 
 
 def neurons_by_group(
