@@ -199,7 +199,11 @@ def test_numbers_of_numpy_and_of_other_types_become_plain_ones():
         lrs=None,
         resolution=two,
         training=Training(
-            epochs=two, lr=half, alpha={"fc1": half}, clip_norm=half, milestones=torch.tensor([1, 2])
+            epochs=two,
+            lr=half,
+            alpha={"fc1": half},
+            clip_norm=half,
+            milestones=torch.tensor([1, 2]),
         ),
         tasks={"a": TaskSettings(margin=half, epochs=two, alphas=None)},
         fine_tuning=FineTuning(epochs=two, lr=half),
@@ -209,9 +213,7 @@ def test_numbers_of_numpy_and_of_other_types_become_plain_ones():
         alphas=({"fc1": 0.5}, 1.0),
         lrs=None,
         resolution=2,
-        training=Training(
-            epochs=2, lr=0.5, alpha={"fc1": 0.5}, clip_norm=0.5, milestones=(1, 2)
-        ),
+        training=Training(epochs=2, lr=0.5, alpha={"fc1": 0.5}, clip_norm=0.5, milestones=(1, 2)),
         tasks={"a": TaskSettings(margin=0.5, epochs=2, alphas=None)},
         fine_tuning=FineTuning(epochs=2, lr=0.5),
     )
