@@ -5,36 +5,24 @@ import pytest
 import torch
 from torch import nn
 
-import clnp
-from clnp import Learner, LearnerConfig, Task, Training
-from clnp.learner.progress import Progress
+from clnp import Learner
 from clnp.records import EpochEnded
 from clnp.training.batches import Batches
 from clnp.training.cuda_graph import WARM_UP, CapturedStep
 from clnp.training.optimizer import can_be_captured
+from support.learning import config as made_config, crash, network as made_network, reopened, task
 
 pytestmark = pytest.mark.gpu
 
 
-def task(name="a", seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(500, 6, generator=generator)
-    y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
-    return Task(name, (x[:400], y[:400]), test=(x[400:], y[400:]))
-
-
 def network():
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(6, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Dropout(0.1), nn.Linear(40, 3)
-    )
-    return clnp.ContinualNet(model.cuda(), torch.zeros(2, 6, device="cuda"))
+    layers = nn.Linear(6, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Dropout(0.1), nn.Linear(40, 3)
+    return made_network(device="cuda", layers=layers)
 
 
 def config(cuda_graph=True, **training):
-    options = {"epochs": 10, "lr": 0.01, "batch_size": 32, "alpha": 1e-4, "schedule": "cosine"}
-    made = Training(**{**options, **training}, cuda_graph=cuda_graph)
-    return LearnerConfig(margin=3.0, training=made)
+    options = {"epochs": 10, "lr": 0.01, "alpha": 1e-4, "schedule": "cosine", **training}
+    return made_config(training={**options, "cuda_graph": cuda_graph})
 
 
 def test_each_call_is_one_step():
@@ -85,7 +73,7 @@ def test_captured_training_agrees_with_plain_training(optimizer, precision):
         learner.learn(first)
         answer = net(first.test[0].cuda(), task="a")
         report = learner.learn(second)
-        assert report.test_score > 75
+        assert report.test_score > 65
         assert torch.equal(net(first.test[0].cuda(), task="a"), answer)
         net.verify()
         losses[cuda_graph] = [e.loss for e in events if isinstance(e, EpochEnded)]
@@ -94,28 +82,13 @@ def test_captured_training_agrees_with_plain_training(optimizer, precision):
 
 
 def test_captured_training_resumes():
-    class Stop(BaseException):
-        pass
-
-    whole = network()
-    Learner(whole, config()).learn(task())
-    net, saved = network(), {}
-
-    def stop(progress):
-        if progress.fit is not None and len(progress.fit.epochs) == 4:
-            state = progress.to_state()
-            saved["progress"] = Progress.from_state(state)
-            saved["open"] = net.open_state()
-            raise Stop
-
-    with pytest.raises(Stop):
-        Learner(net, config(), on_progress=stop).learn(task())
-    resumed = network()
-    resumed.begin_task("a", 3)
-    resumed.set_open_state(saved["open"])
-    report = Learner(resumed, config()).learn(task(), saved["progress"])
+    learner = Learner(network(), config())
+    progress, open_state = crash(
+        learner, task(), lambda progress, _: progress.fit and len(progress.fit.epochs) == 4
+    )
+    report = Learner(reopened(network(), open_state), config()).learn(task(), progress)
     assert report.candidates[0].num_epochs == 10
-    assert report.test_score > 75
+    assert report.test_score > 65
 
 
 @pytest.mark.parametrize(
@@ -131,7 +104,7 @@ def test_training_that_cannot_be_captured_runs_as_it_is(options):
     made = config(**options)
     data = Batches(torch.device("cuda"), torch.zeros(2, 6).cuda(), torch.zeros(2).cuda())
     assert not can_be_captured(made.training, data)
-    assert Learner(network(), made).learn(task()).test_score > 75
+    assert Learner(network(), made).learn(task()).test_score > 65
 
 
 class Ring:
@@ -167,35 +140,21 @@ def test_collecting_an_old_graph_does_not_break_a_capture():
 
 
 class ReadsOnHost(nn.Module):
-    """A model that reads a value on the host in every step, which cannot be captured."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 40), nn.Linear(40, 3)
-        self.drop = nn.Dropout(0.1)
+    """A layer that reads a value on the host in every step, which cannot be captured."""
 
     def forward(self, x):
-        hidden = self.drop(torch.relu(self.first(x)))
-        large = x.abs().max().item() > 1e9
-        return self.second(torch.tanh(hidden) if large else hidden)
+        return torch.tanh(x) if x.abs().max().item() > 1e9 else x
 
 
 def test_a_step_that_cannot_be_captured_runs_as_it_is():
-    scores = []
-    for cuda_graph in (True, False):
-        torch.manual_seed(0)
-        net = clnp.ContinualNet(ReadsOnHost().cuda(), torch.zeros(2, 6, device="cuda"))
-        learner = Learner(net, config(cuda_graph))
-        if cuda_graph:
-            with pytest.warns(UserWarning, match="run without cuda_graph"):
-                scores.append(learner.learn(task()).test_score)
-        else:
-            scores.append(learner.learn(task()).test_score)
-    assert min(scores) > 75
+    layers = nn.Linear(6, 40), nn.ReLU(), ReadsOnHost(), nn.Dropout(0.1), nn.Linear(40, 3)
+    net = made_network(device="cuda", layers=layers)
+    with pytest.warns(UserWarning, match="run without cuda_graph"):
+        assert Learner(net, config()).learn(task()).test_score > 65
     # Later steps are captured again.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Learner(network(), config()).learn(task()).test_score > 75
+        assert Learner(network(), config()).learn(task()).test_score > 65
 
 
 def test_a_failed_capture_changes_neither_stream_nor_random_numbers():
