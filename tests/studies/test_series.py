@@ -198,7 +198,7 @@ def test_runs_at_the_same_time_are_those_one_after_the_other(folder, clnp):
     recipes = [(folder / n / "seed1" / "recipe.toml").read_text() for n in ("after", "beside")]
     assert recipes[0] == recipes[1]
     command = last_environment(folder / "beside" / "seed1").command
-    assert command == ("clnp", "run", "small.toml", *"--seeds 2 --jobs 2 --out beside".split())
+    assert command == ("clnp", "run", "small.toml", *["--seeds", "2", "--jobs", "2", "--out", "beside"])
 
 
 def test_a_run_that_fails_is_named_and_the_others_finish(folder):
