@@ -370,9 +370,15 @@ def test_damaged_files_of_a_comparison_are_named(folder, clnp, file):
         clnp(command, Path("c", file).parent, code=2, error=message)
 
 
-@pytest.mark.parametrize("lost", [["series.json"], ["series.json", "recipe.toml"]])
-@pytest.mark.parametrize(("command", "seed"), [("resume", 0), ("resume", 1), ("compare", 1)])
-def test_lost_files_of_a_method_are_restored(folder, clnp, lost, command, seed):
+@pytest.mark.parametrize(
+    ("command", "seed", "lost"),
+    [
+        ("resume", 0, ["series.json", "recipe.toml"]),
+        ("resume", 1, ["series.json", "recipe.toml"]),
+        ("compare", 1, ["series.json"]),
+    ],
+)
+def test_lost_files_of_a_method_are_restored(folder, clnp, command, seed, lost):
     compare = f"{COMPARE} finetune --seeds 2"
     clnp(compare, *QUICK)
     own = folder / "c" / "finetune"

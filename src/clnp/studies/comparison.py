@@ -331,10 +331,7 @@ def _run(
         for method in config.methods or ()
     }
     _check_data(config, {method: members[method] for method in methods}, members, options, console)
-    if recipe is not None:
-        with writing(path):
-            replace_file(path / RECIPE, recipe.encode())
-    write_study(path, COMPARISON, config)
+    write_study(path, COMPARISON, config, recipe)
     for method in methods:
         _write_method(path / method, config)
     wanted = [member for method in methods for member in members[method]]
@@ -369,22 +366,20 @@ def _run(
 
 def _write_method(path: Path, config: SeriesConfig) -> None:
     """Write the files of the series of a method, or restore those that it has lost."""
-    series = read_series(path)
-    if series is not None and _has_started(path, config.seeds):
+    series, started = read_series(path), _has_started(path, config.seeds)
+    if series is not None and started:
         add_seeds(path, series, config.seeds)
         return
-    series = replace(config, methods=(path.name,))
-    source = Source(str(path.parent / RECIPE)).with_method(path.name)
-    text = to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
-    if not _has_started(path, config.seeds):
-        begin_series(path, series, text)
-        return
     # The first run started with the recipe of the series.
-    places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE]
-    held = [place.read_bytes() for place in places if place.is_file()]
-    with writing(path):
-        replace_file(path / RECIPE, held[0] if held else text.encode())
-    write_study(path, SERIES, series)
+    places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE] if started else []
+    held = [place.read_text("utf-8") for place in places if place.is_file()]
+    source = Source(str(path.parent / RECIPE)).with_method(path.name)
+    text = held[0] if held else to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
+    series = replace(config, methods=(path.name,))
+    if started:
+        write_study(path, SERIES, series, text)
+    else:
+        begin_series(path, series, text)
 
 
 def _check_data(
