@@ -233,21 +233,21 @@ def compare(
         before = read_comparison(path)
         if before is None:
             _check_empty(path)
-        held = before or SeriesConfig()
+        known = before or SeriesConfig()
         first = loaded.recipe.seed
         config = SeriesConfig(
             format=FORMAT,
             recipe=loaded.name,
-            seeds=tuple(range(first, first + (num_seeds or len(held.seeds) or 1))),
+            seeds=tuple(range(first, first + (num_seeds or len(known.seeds) or 1))),
             search_once=search_once,
             data=data_directory(options.data),
-            methods=tuple(dict.fromkeys([*(held.methods or ()), *methods])),
+            methods=tuple(dict.fromkeys([*(known.methods or ()), *methods])),
         )
         if before is not None:
             _check_same(path, before, config)
-        for method in held.methods or ():
+        for method in known.methods or ():
             file = path / method / RECIPE
-            if not (_has_started(path / method, held.seeds) and file.is_file()):
+            if not (_has_started(path / method, known.seeds) and file.is_file()):
                 continue
             now = source.with_method(method).load(first).recipe
             if found := difference(now, Source(str(file)).load().recipe):
@@ -289,8 +289,8 @@ def _check_same(path: Path, before: SeriesConfig, now: SeriesConfig) -> None:
     if before.recipe != now.recipe:
         raise _another(path, f"its recipe is {before.recipe}, not {now.recipe}")
     if before.seeds != now.seeds[: len(before.seeds)]:
-        held, given = (" ".join(map(str, each.seeds)) for each in (before, now))
-        raise _another(path, f"its seeds are {held or 'none'}, not {given}")
+        known, given = (" ".join(map(str, each.seeds)) for each in (before, now))
+        raise _another(path, f"its seeds are {known or 'none'}, not {given}")
     if before.search_once != now.search_once:
         raise _another(path, f"its --search-once is {before.search_once}, not {now.search_once}")
 
@@ -372,9 +372,9 @@ def _write_method(path: Path, config: SeriesConfig) -> None:
         return
     # The first run started with the recipe of the series.
     places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE] if started else []
-    held = [place.read_text("utf-8") for place in places if place.is_file()]
+    recipes = [place.read_text("utf-8") for place in places if place.is_file()]
     source = Source(str(path.parent / RECIPE)).with_method(path.name)
-    text = held[0] if held else to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
+    text = recipes[0] if recipes else to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
     series = replace(config, methods=(path.name,))
     if started:
         write_study(path, SERIES, series, text)

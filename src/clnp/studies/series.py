@@ -254,11 +254,11 @@ def summarise(path: Path) -> SeriesSummary:
 
 def check_data(run: Path, directories: Iterable[str | None], console: Console) -> None:
     """Raise a `RunError` unless the data in these directories is that of a run."""
-    held, config = recipe_of(run), read_config(run)
+    recipe, config = recipe_of(run).recipe, read_config(run)
     for data in dict.fromkeys(directories):
         find = cache(partial(datasets.find, directory=data, on_progress=console.download))
         try:
-            tasks = tasks_of(held.recipe.stream, find, seed=held.recipe.seed)
+            tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
             check_alike(replace(config, tasks=fingerprints(tasks)), config, run)
         except (ArgumentError, RunError) as error:
             raise RunError(
