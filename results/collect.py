@@ -11,8 +11,8 @@
 Without a RUN, the summary or table is written again from the results that are there.
 
 RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
-each run with its `result`, `environment` and, except for a search, its `config`. `--commit` names the
-commit of the source if the environment does not have it; results of uncommitted source are refused.
+each run with its `result`, `environment` and, except for a search, its `config`. `--commit` names
+the commit of the source if the environment lacks it; results of uncommitted source are refused.
 `--variant` puts a comparison with a changed recipe into results/compare-RECIPE-VARIANT.
 """
 
