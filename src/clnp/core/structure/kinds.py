@@ -231,8 +231,8 @@ def refusal_of(module: nn.Module) -> Fault | None:
         )
     return (
         f"owns weights ({names}) outside a layer",
-        "Put them into a Linear, convolution, BatchNorm or PReLU, or into a layer class whose kind "
-        "you register; put what is not trained into a buffer",
+        "Put them into a Linear, convolution, BatchNorm or PReLU, into a layer class whose kind you "
+        "register, or into a buffer if they are not trained",
     )
 
 
