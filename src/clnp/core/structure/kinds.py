@@ -57,8 +57,8 @@ class Kind:
     neurons apart and adds them up. A layer that does not mix must treat every neuron in the same
     way, whichever others there are. Both do the same in training and in evaluation mode, except
     for running statistics (see `keeps_statistics`). `layer_class` needs `reset_parameters`, with
-    which every task begins. Discovery compares slices of a model with the whole, and refuses
-    layers whose neurons depend on others in another way.
+    which every task begins. Discovery compares `run` with the layer and slices of a model with the
+    whole, and refuses layers that differ.
 
     Example:
         A factor for each channel of a feature map::
@@ -231,8 +231,8 @@ def refusal_of(module: nn.Module) -> Fault | None:
         )
     return (
         f"owns weights ({names}) outside a layer",
-        "Put them into a Linear, convolution, BatchNorm or PReLU, or into a layer class whose kind "
-        "you register; put what is not trained into a buffer",
+        "Put them into a Linear, convolution, BatchNorm or PReLU, into a layer class whose kind you "
+        "register, or into a buffer if they are not trained",
     )
 
 
