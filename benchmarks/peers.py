@@ -295,7 +295,7 @@ def chosen() -> argparse.Namespace:
         nargs="+",
         default=[0.04, 0.25],
         help="fractions of a layer that a task of clnp keeps, a row for each; 0.04 is about what "
-        "the recipe permuted-mnist comes to",
+        "the recipe permuted-mnist keeps",
     )
     options = parser.parse_args()
     if options.epochs < 2:
@@ -343,7 +343,7 @@ def main() -> None:
     )
     systems = warmed_up(systems, setting)
     gc.collect()
-    gc.freeze()  # What Avalanche imports would be looked through at every collection.
+    gc.freeze()  # Collections need not search the modules of Avalanche.
     times = measured(systems, setting, rounds=options.rounds)
     gc.unfreeze()
     print(table(times, epochs=options.epochs))

@@ -1,5 +1,3 @@
-"""How an open task is scored, pruned and recalibrated: plans hold when the task has ended."""
-
 import numpy as np
 import pytest
 import torch
@@ -29,15 +27,14 @@ def learnt(task, *, seed=0, norm=nn.Identity, **options):
     return Learner(net, LearnerConfig(training=training, **options), seed=seed).learn(task)
 
 
-@pytest.mark.parametrize("calibration_samples", [256, 0])
+# With these seeds, the statistics of all training data leave the margin.
+@pytest.mark.parametrize(("calibration_samples", "seed"), [(256, 0), (256, 2), (0, 5), (0, 9)])
 @pytest.mark.parametrize("tuning", [None, FineTuning(epochs=1, lr=1e-4)])
-def test_a_task_ends_within_its_margin_behind_batchnorm(tuning, calibration_samples):
-    """Even where the statistics of all training data would leave it."""
-    for seed in range(10):
-        options = {"fine_tuning": tuning, "calibration_samples": calibration_samples}
-        given = Task("a", samples(1500, seed=seed, spread=1.4))
-        report = learnt(given, seed=seed, norm=nn.BatchNorm1d, margin=0.0, **options)
-        assert report.score >= report.best_score
+def test_a_task_ends_within_its_margin_behind_batchnorm(tuning, calibration_samples, seed):
+    options = {"fine_tuning": tuning, "calibration_samples": calibration_samples}
+    given = Task("a", samples(1500, seed=seed, spread=1.4))
+    report = learnt(given, seed=seed, norm=nn.BatchNorm1d, margin=0.0, **options)
+    assert report.score >= report.best_score
 
 
 class Restless(torch.utils.data.Dataset):
@@ -56,7 +53,7 @@ class Restless(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("own_generator", [False, True])
 def test_random_validation_data_is_drawn_once(own_generator):
-    for seed in range(6):
+    for seed in range(3):
         generator = torch.Generator().manual_seed(0) if own_generator else None
         given = Restless(*samples(400, seed=seed), generator)
         report = learnt(Task("a", given, num_outputs=4), seed=seed, margin=0.5)
@@ -85,7 +82,7 @@ def test_scores_that_fall_during_pruning_are_no_error():
 
 
 def test_random_training_data_does_not_move_the_bar():
-    """Otherwise a candidate might be outside of its own margin."""
+    """Otherwise a candidate might be outside its margin."""
 
     class Drawn(Restless):
         def __getitem__(self, index):
