@@ -2,8 +2,8 @@
 
 A neuron is kept when its mean activity is above the threshold of its group. *Graceful forgetting*
 takes the highest threshold at which the score stays within a margin of the best. The score is not
-monotone in the threshold, so the search goes from the highest threshold down, in strides, stops at
-the first one that holds, and halves the stride above it until nothing is left of it.
+monotone in the threshold, so the search goes from the highest threshold down in strides, stops at
+the first one that holds, and halves the stride above it until it is one.
 """
 
 import math
@@ -27,14 +27,14 @@ KEEP_ALL = -1.0
 
 Keep = Mapping[str, Sequence[int]]
 Evaluate = Callable[[Keep, float | None], float]
-"""The score of a set of neurons; where one is needed, any below it will do that shows it is."""
+"""The score of a set of neurons. If a score is needed, any lower one may be returned."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
     """One evaluation: the threshold and the number of neurons kept of each group, and the score.
 
-    The score of a set that does not hold may be that of a part of the data, which told so.
+    The score of a set that does not hold may be that of a part of the data, if that was enough.
     """
 
     thresholds: Mapping[str, float]
@@ -43,23 +43,36 @@ class CurvePoint:
 
     @property
     def theta(self) -> float | None:
-        """The threshold, where all groups have the same."""
+        """The threshold, if all groups have the same."""
         values = set(self.thresholds.values())
         return values.pop() if len(values) == 1 else None
 
     @property
     def num_kept(self) -> int:
-        """Neurons kept over all groups."""
+        """The number of neurons kept over all groups."""
         return sum(self.kept.values())
 
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """Which of the open task's neurons to keep, and how that was found.
+    """The neurons of the open task to keep, and how they were found; `print` shows a summary.
 
-    `keep[g]` are places among the group's free neurons. `reused[g]` counts the neurons of earlier
-    tasks that are active above the same threshold. `curve` holds every evaluation in the order in
-    which it was made.
+    Attributes:
+        task: The name of the open task.
+        available: The number of neurons of each group that it had.
+        keep: Indices of neurons among the free ones of each group.
+        thresholds: The threshold of each group.
+        reused: The number of neurons of earlier tasks that are active above the same threshold.
+        score: The score of the pruned network.
+        best: The score that it stays close to.
+        margin: How much of that it may lose.
+        curve: Every evaluation, in order.
+
+    Example:
+        >>> plan = net.plan_pruning(activity, score, margin=0.5)
+        >>> print(plan)
+        keep fc1 120 of 2000, score 97.8 (best 98.1, margin 0.5), 9 evaluations
+        >>> net.end_task(plan)
     """
 
     task: str
@@ -74,12 +87,12 @@ class PruningPlan:
 
     @property
     def num_evaluations(self) -> int:
-        """How often the score was evaluated."""
+        """The number of evaluations of the score."""
         return len(self.curve)
 
     @property
     def kept(self) -> dict[str, int]:
-        """Neurons kept of each group."""
+        """The number of neurons kept of each group."""
         return num_kept(self.keep)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,12 +115,12 @@ class PruningPlan:
 
 
 def num_kept(keep: Keep) -> dict[str, int]:
-    """How many neurons are kept of each group."""
+    """Count the neurons kept of each group."""
     return {group: len(neurons) for group, neurons in keep.items()}
 
 
 def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-    """The free neurons of each group whose activity is above its threshold."""
+    """Return the free neurons of each group whose activity is above its threshold."""
     return {
         group: tuple((values > thresholds[group]).nonzero().flatten().tolist())
         for group, values in activity.items()
@@ -115,7 +128,7 @@ def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, 
 
 
 def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, int]:
-    """How many neurons of earlier tasks are active above the threshold, for each group."""
+    """Count the neurons of earlier tasks that are active above the threshold, for each group."""
     return {g: int((values > max(thresholds[g], 0)).sum()) for g, values in activity.owned.items()}
 
 
@@ -130,7 +143,7 @@ def plan(
     per_layer: bool,
     resolution: int | None,
 ) -> PruningPlan:
-    """The plan that keeps the fewest neurons within the margin, or that given thresholds make."""
+    """Make the plan with the fewest neurons within the margin, or with the given thresholds."""
     curve: tuple[CurvePoint, ...] = ()
     score = None
     if thresholds is not None:
@@ -168,10 +181,10 @@ def plan(
 class Search:
     """The search for the highest thresholds that keep the score within the margin.
 
-    `evaluate` scores a set of neurons; the same set is never evaluated twice. Where there are more
+    `evaluate` scores a set of neurons; the same set is never evaluated twice. If there are more
     than twice as many thresholds as `resolution`, that many, evenly spread over them, are tried
-    from the top; between the first that holds and the one above it, which does not, the search goes
-    on by halves. `resolution=None` tries all of them from the top.
+    from the top. Between the first that holds and the one above it, which does not, the search
+    halves the gap. `resolution=None` tries all of them from the top.
     """
 
     def __init__(
@@ -191,11 +204,11 @@ class Search:
         self.best = self.score(self.everything) if best is None else checked_score(best, "best is")
 
     def score(self, thresholds: Mapping[str, float], at_least: float | None = None) -> float:
-        """The score of the network pruned with these thresholds, or one that is too low as well."""
+        """Return the score of the network pruned with these thresholds, or any below `at_least`."""
         keep = survivors(self.activity, thresholds)
         key = tuple(keep.values())
         if key not in self._scores:
-            # What all neurons score is told to the user if it is not enough.
+            # Errors show the score of all neurons, so that one is exact.
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
             found = self._evaluate(keep, at_least if is_pruned else None)
             if is_pruned and _is_nan(found):
@@ -212,7 +225,7 @@ class Search:
         return self.score(thresholds, needed) >= needed
 
     def common(self) -> dict[str, float]:
-        """The highest threshold, one for all groups, that holds."""
+        """Return the highest threshold, one for all groups, that holds."""
         found = self._highest(self._candidates(*self.activity), {}, self.activity)
         if found is None:
             raise PruningError(
@@ -223,7 +236,7 @@ class Search:
         return dict.fromkeys(self.activity, found)
 
     def per_layer(self) -> dict[str, float]:
-        """As `common`, and then the threshold of one group after the other as high as it holds."""
+        """Raise the threshold of each group in turn above the common one, as far as it holds."""
         thresholds = self.common()
         for group in self.activity:
             higher = [t for t in self._candidates(group) if t > thresholds[group]]
@@ -233,14 +246,14 @@ class Search:
         return thresholds
 
     def _candidates(self, *groups: str) -> list[float]:
-        """Every threshold that keeps another set of neurons, from the highest down."""
+        """Return every threshold that keeps another set of neurons, from the highest down."""
         values = {value for group in groups for value in self.activity[group].tolist()}
         return [*sorted(values | {0.0}, reverse=True), KEEP_ALL]
 
     def _highest(
         self, candidates: list[float], others: Mapping[str, float], groups: Iterable[str]
     ) -> float | None:
-        """The first of `candidates` that holds as the threshold of `groups` beside the others'."""
+        """Return the first of `candidates` that holds for `groups` beside the others'."""
 
         def holds(theta: float) -> bool:
             return self.holds({**others, **dict.fromkeys(groups, theta)})
@@ -271,7 +284,7 @@ def _is_nan(score: object) -> bool:
 
 
 def checked_score(score: object, what: str = "score returned") -> float:
-    """The score as a finite number; `what` begins the message where it is not one."""
+    """Return the score as a finite number; `what` begins the message if it is not one."""
     try:
         number = float(score)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -291,7 +304,7 @@ Value = TypeVar("Value")
 def threshold_by_group(
     graph: Graph, thresholds: float | Mapping[str, float], *, otherwise: float
 ) -> dict[str, float]:
-    """The threshold of each group, `otherwise` where it is not named."""
+    """Return the threshold of each group, `otherwise` for groups that are not named."""
     if not isinstance(thresholds, Mapping):
         common: float = _threshold("threshold", thresholds)
         return dict.fromkeys(graph.groups, common)
@@ -302,7 +315,7 @@ def threshold_by_group(
 
 
 def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[str, Value]]:
-    """The name that was given and its value, by group; a group may go by one name only."""
+    """Return the given name and its value, by group. A group may go by one name only."""
     found: dict[str, tuple[str, Value]] = {}
     for name, value in values.items():
         group = graph.group_named(name)
@@ -318,7 +331,7 @@ _threshold = within(number, lambda value: not math.isnan(value), "a number")
 def neurons_by_group(
     graph: Graph, neurons: Neurons, available: Mapping[str, int]
 ) -> dict[str, Sequence[int]]:
-    """The neurons to keep of each group, in order; all of them where it is not named."""
+    """Return the neurons to keep of each group, in order; all of a group that is not named."""
     if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
         raise PruningError(
             f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
@@ -346,7 +359,7 @@ def neurons_by_group(
 def kept_by(
     plan: PruningPlan | Neurons, graph: Graph, *, task: str, free: Mapping[str, int]
 ) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
-    """The neurons to keep of each group and how many are reused, where that is known."""
+    """Return the neurons to keep of each group and how many are reused, where that is known."""
     if not isinstance(plan, PruningPlan):
         return neurons_by_group(graph, plan, free), None
     if plan.task != task or dict(plan.available) != dict(free):
@@ -358,7 +371,7 @@ def kept_by(
 
 
 def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
-    """How many neurons to append to each group that is named."""
+    """Return the number of neurons to append to each group that is named."""
     if not isinstance(extra, Mapping):
         raise ArgumentError(f'widen by {extra!r}: name the groups, such as {{"fc1": 10}}')
     wanted: dict[str, int] = {}

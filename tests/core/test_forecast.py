@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from clnp.core.forecast import Forecast, forecast
 from clnp.core.layers.ledger import Ledger
 from clnp.errors import ArgumentError
-from clnp.runs.directory import to_json
+from clnp.plain import to_json
 from support.networks import example, learn, make
 
 
