@@ -1,19 +1,35 @@
-"""All ended tasks on one input: as one by one up to rounding, and unchanged for ever to the bit."""
+"""The passes of a network: of the open task, of one ended task, and of all together."""
 
 import copy
-from collections.abc import Iterator, Sequence
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
+import clnp.core.net
 from clnp.core.layers.stage import Pass, Staged
 from clnp.core.structure.axis import positions
-from clnp.errors import TaskError
-from support.architectures import FAMILIES, Architecture, Choices, architectures, keeps, mlp
+from clnp.errors import (
+    TaskError,
+)
+from support.architectures import (
+    FAMILIES,
+    Architecture,
+    Choices,
+    architectures,
+    keeps,
+    mlp as dense,
+)
+from support.assembled import Assembled
 from support.networks import (
     HEADS,
     NETWORKS,
@@ -23,12 +39,17 @@ from support.networks import (
     half,
     learn,
     make,
+    mlp,
     same_state,
     train,
 )
 
 few = settings(max_examples=max(5, settings.default.max_examples // 6))
+
+
 heads = st.sampled_from(HEADS)
+
+
 X = example("mlp")
 
 
@@ -102,28 +123,6 @@ def test_whatever_tasks_claim_they_answer_as_one_by_one(family, data, head, seed
         extra = data.draw(st.integers(0, 2))
         net.widen(dict.fromkeys(data.draw(st.sets(st.sampled_from(list(net.graph.groups)))), extra))
         assert same(before, net.predict_all(x))
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("keep", [{"fc1": 0, "fc2": 2}, {"fc1": 2, "fc2": 0}, {"fc1": 0, "fc2": 0}])
-@pytest.mark.parametrize("turn", [0, 1, 2])
-def test_a_task_may_have_no_neuron_in_a_group(turn, keep, head):
-    net = make(head=head)
-    for number in range(3):
-        net.begin_task(f"task {number}")
-        train(net, X)
-        net.end_task(first(keep if number == turn else {"fc1": 2, "fc2": 1}))
-    check(net, X)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_tasks_of_a_full_network_answer_with_what_the_others_have_learnt(name):
-    net, x = make(name), example(name)
-    for task in "abc":
-        net.begin_task(task)
-        train(net, x)
-        net.end_task()
-    check(net, x)
 
 
 def of_later_tasks(net: clnp.ContinualNet, num_tasks: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -237,16 +236,6 @@ def test_an_open_task_is_left_alone(name, head):
     net.verify()
 
 
-def test_tasks_run_in_evaluation_mode_whatever_the_mode_is():
-    net, x = learnt("conv", "multi")
-    before = net.predict_all(x)
-    net.train()
-    net.model.bn1.eval()
-    assert same(before, net.predict_all(x))
-    assert net.model.dropout.training
-    assert not net.model.bn1.training
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_reach_the_input(name, head):
@@ -301,23 +290,6 @@ def test_a_loaded_network_and_a_copy_answer_the_same(name, head, tmp_path):
     assert same(before, net.predict_all(x))
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("family", ["cnn", "wide"])
-def test_images_may_be_in_another_memory_format(family, head):
-    network = (
-        clnp.models.WideCNN(3, widths=(6, 5, 4, 5, 6))
-        if family == "wide"
-        else NETWORKS["conv"][0]()
-    )
-    x = torch.randn(2, 3, 32, 32) if family == "wide" else example("conv")
-    net = clnp.ContinualNet(network, x, head=head)
-    for task in "ab":
-        net.begin_task(task)
-        net.end_task(half(net))
-    check(net, x)
-    check(net, x.to(memory_format=torch.channels_last))
-
-
 def test_forward_may_go_on_after_the_classifier():
     class Averaged(nn.Module):
         """What follows the classifier mixes a task's outputs, in space and with one another."""
@@ -364,17 +336,6 @@ def test_a_model_with_several_inputs_runs(head):
     assert same(check(net, X, y=y), check(net, x=X, y=y))
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_neurons_may_lie_in_the_last_of_three_dimensions(head):
-    x = torch.randn(2, 5, 6)
-    layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 7), nn.Tanh(), nn.Linear(7, 3)]
-    net = clnp.ContinualNet(nn.Sequential(*layers), x, head=head)
-    for task in "abc":
-        net.begin_task(task)
-        net.end_task(half(net))
-    check(net, x)
-
-
 def test_forward_may_write_into_what_a_layer_has_read():
     class Writing(nn.Module):
         """In evaluation mode alone, where no gradient is in the way."""
@@ -408,7 +369,7 @@ def test_forward_takes_the_same_path_for_every_task(num_calls, turn, head):
     def other(x: Tensor) -> Tensor:
         if stage.turn != turn:
             return kept(x)
-        outputs = x.new_zeros(len(x), len(layer.portion.tensors["weight"]))
+        outputs = x.new_zeros(len(x), len(layer._portions[stage.turn].tensors["weight"]))
         for _ in range(num_calls):
             outputs = kept(x)
         return outputs
@@ -462,21 +423,8 @@ def test_a_pass_that_breaks_off_leaves_nothing(turn):
     assert net._body.stage.kept == {}
 
 
-def test_laying_out_that_fails_leaves_the_tasks_as_they_were(monkeypatch):
-    net = learnt("mlp", "multi")[0]
-    before = {task: net(X, task=task) for task in net.tasks}
-
-    def fail(widths: Sequence[object]) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(net.model.fc2, "portion_of", fail)
-    with pytest.raises(MemoryError):
-        net.predict_all(X)
-    assert same(before, {task: net(X, task=task) for task in reversed(net.tasks)})
-
-
 def test_neurons_that_overflow_spoil_no_other_task():
-    architecture = mlp((4, 4), Choices(), num_inputs=2, num_outputs=2)
+    architecture = dense((4, 4), Choices(), num_inputs=2, num_outputs=2)
     net = clnp.ContinualNet(architecture.make(), architecture.inputs(2))
     x = architecture.inputs(3)
     for scale in (1.0, 1e30, 1.0):
@@ -489,3 +437,448 @@ def test_neurons_that_overflow_spoil_no_other_task():
     assert not bool(answers["task 1"].isfinite().all())
     assert bool(answers["task 0"].isfinite().all())
     torch.testing.assert_close(answers["task 0"], net(x, task="task 0"))
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_open_task_in_two_passes_is_the_ended_one_in_one(name, head):
+    net, x = make(name, head=head).double(), example(name).double()
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    outputs = net.eval()(x)
+    net.end_task()
+    torch.testing.assert_close(net(x, task="b"), outputs)
+
+
+class Noise(nn.Module):
+    """Has a mode in a place of its own."""
+
+    @property
+    def training(self):
+        return self.__dict__.get("mode", True)
+
+    @training.setter
+    def training(self, mode):
+        self.__dict__["mode"] = mode
+
+    def forward(self, x):
+        return F.dropout(x, 0.5, self.training)
+
+
+def test_a_mode_that_is_a_property_is_followed():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), Noise(), nn.Linear(8, 3))
+    net = clnp.ContinualNet(model, X)
+    net.begin_task("a")
+    net.end_task({"0": range(4)})
+    net.begin_task("b")
+    net.train()
+    assert torch.equal(net(X, task="a"), net(X, task="a"))
+    assert net.model[2].training
+
+
+def test_a_network_can_be_copied_after_an_interrupted_pass():
+    net = make()
+    before = learn(net, "a", X)
+    net.begin_task("b")
+
+    def interrupt(layer: nn.Module, *_: object) -> None:
+        if layer.stage.running is Pass.FREE:
+            raise KeyboardInterrupt
+
+    hook = net.model.fc2.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net(X)
+    hook.remove()
+    other = copy.deepcopy(net)
+    assert torch.equal(other(X), net(X))
+    assert torch.equal(other(X, task="a"), before)
+
+
+def test_backward_reaches_every_parameter_of_the_open_task():
+    for name in NETWORKS:
+        net, x = make(name), example(name)
+        learn(net, "a", x)
+        net.begin_task("b")
+        net.train()
+        net(x).square().sum().backward()
+        assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_a_model_runs_through_its_network_only():
+    net = make()
+    expected = r"fc1 runs outside of a forward pass of its network\. Call the network, net\(x\) or"
+    with pytest.raises(TaskError, match=expected):
+        net.model(X)
+    net.begin_task("a")
+    for run in (net.model, net.model.fc1):
+        with pytest.raises(TaskError, match=expected):
+            run(X)
+    net.end_task()
+    net(X, task="a")
+    with pytest.raises(TaskError, match=expected):
+        net.model(X)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_layer_that_runs_again_in_the_backward_pass_is_an_error(reentrant):
+    net = make()
+    learn(net, "a", X)
+    net.begin_task("b")
+    layer = net.model.fc2
+    kept = layer.forward
+
+    def again(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(kept, x, use_reentrant=reentrant)
+
+    layer.forward = again
+    outputs = net(X)
+    with pytest.raises(TaskError, match=r"fc2 runs outside of .* gradient checkpointing"):
+        outputs.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("skipped", "expected"),
+    [
+        (Pass.FROZEN, "fc2 did not run when the frozen neurons did. From the second task on, for"),
+        (Pass.FREE, "fc2 ran only when the frozen neurons did. From the second task on, forward"),
+    ],
+)
+def test_forward_takes_the_same_path_in_both_passes(skipped, expected):
+    net = make()
+    before = learn(net, "a", X)
+    net.begin_task("b")
+    layer, stage = net.model.fc2, net._body.stage
+    net.eval()
+    outputs = net(X)
+    kept = layer.forward
+    layer.forward = lambda x: (
+        x.new_zeros(8, 3 if skipped is Pass.FROZEN else 2) if stage.running is skipped else kept(x)
+    )
+    with pytest.raises(TaskError, match=expected):
+        net(X)
+    layer.forward = kept
+    assert torch.equal(net(X), outputs)
+    assert torch.equal(net(X, task="a"), before)
+
+
+def test_what_an_interrupted_pass_carried_is_not_used():
+    net = make()
+    learn(net, "a", X)
+    net.begin_task("b")
+    net.eval()
+
+    def interrupt(layer: nn.Module, *_: object) -> None:
+        if layer.stage.running is Pass.FREE:
+            raise KeyboardInterrupt
+
+    hook = net.model.fc1.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        net(X)
+    hook.remove()
+    layer, stage, kept = net.model.fc2, net._body.stage, net.model.fc2.forward
+    assert list(stage.carried) == ["fc2"]
+    layer.forward = lambda x: x.new_zeros(8, 3) if stage.running is Pass.FROZEN else kept(x)
+    with pytest.raises(TaskError, match="fc2 did not run when the frozen neurons did"):
+        net(X)
+
+
+class Scaled(nn.Module):
+    """A network that goes on in place with what the classifier gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 7), nn.Linear(7, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc2(torch.tanh(self.fc1(x)))
+        y /= 0.1
+        return y
+
+
+@pytest.mark.parametrize(("head", "kept"), [("multi", 3), ("multi", 7), ("single", 3)])
+def test_forward_may_go_on_in_place_after_the_classifier(head, kept):
+    x = X.double()
+    net = clnp.ContinualNet(Scaled().double(), x, head=head).eval()
+    net.begin_task("a")
+    net.end_task(first({"fc1": kept}))
+    net.begin_task("b")
+    outputs = net(x)
+    outputs.square().sum().backward()
+    found = torch.cat([block.grad for path, block in net._body.weights() if path == "fc2"], 1)
+    net.end_task()
+    torch.testing.assert_close(net(x, task="b"), outputs, rtol=1e-12, atol=1e-12)
+    dense = net.subnetwork("b").requires_grad_()
+    dense(x).square().sum().backward()
+    torch.testing.assert_close(found, dense.fc2.weight.grad[:, -found.shape[1] :])
+
+
+class Nested(nn.Module):
+    """A network whose input lies in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(6, 7), nn.Linear(7, 5), nn.Linear(5, 4)
+
+    def forward(self, batch: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
+        x, shift = batch["x"]
+        return self.fc3(torch.tanh(self.fc2(torch.tanh(self.fc1(x + shift)))))
+
+
+def test_gradients_reach_an_input_in_a_structure_through_the_frozen_neurons():
+    def batch(x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        return {"x": (x, torch.zeros_like(x))}
+
+    torch.manual_seed(0)
+    net = clnp.ContinualNet(Nested().double(), (batch(X.double()),))
+    net.begin_task("a")
+    net.end_task(first({"fc1": 4, "fc2": 2}))
+    net.begin_task("b")
+    found, expected = X.double().requires_grad_(), X.double().requires_grad_()
+    net(batch(found)).square().sum().backward()
+    net.end_task()
+    net.subnetwork("b")(batch(expected)).square().sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def held(net: clnp.ContinualNet) -> list[Tensor]:
+    """The tensors that layers and head have laid out at the moment."""
+    parts = [module for module in net.modules() if hasattr(module, "show_portions")]
+    assert len(parts) == 3
+    shown = [tensor for part in parts for tensor in part._shown.values()]
+    portions = [p for part in parts for portion in part._portions for p in portion.tensors.values()]
+    return [*shown, *portions]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.to("cpu"),
+        lambda net: net.load_state_dict(net.state_dict()),
+        lambda net: net.begin_task("c", 2),
+    ],
+)
+@pytest.mark.parametrize("ask", [lambda net: net(X, task="a"), lambda net: net.predict_all(X)])
+def test_what_was_laid_out_is_let_go(change, ask):
+    """Old weights would stay in memory, on a GPU perhaps that the network has left."""
+    net = make()
+    for name in "ab":
+        learn(net, name, X)
+    before = ask(net)
+    assert held(net)
+    assert not held(copy.deepcopy(net))
+    change(net)
+    assert not held(net)
+    after = ask(net)
+    for one, other in zip(
+        *(tuple(o.values()) if isinstance(o, dict) else (o,) for o in (before, after)), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.fixture
+def busy_threads():
+    """Threads that take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv"])
+def test_threads_may_ask_different_tasks_while_another_trains(name, busy_threads):
+    net, x = make(name), example(name)
+    ended = {task: learn(net, task, x) for task in "ab"}
+    net.begin_task("c")
+    alone = copy.deepcopy(net)
+
+    def work(net):
+        torch.manual_seed(0)  # The one thread that draws random numbers.
+        train(net, x, steps=20)
+        net.eval()
+        activity = net.measure_activity([x, x])
+        assert not any(module.training for module in net.modules())
+        plan = net.plan_pruning(activity, lambda predict: float(predict(x)[0, 0]), margin=9.0)
+        net.prune(plan)
+        net.recalibrate([x, x])
+        assert not any(module.training for module in net.modules())
+        train(net, x, steps=20)
+        net.eval()
+        net.end_task(recalibrate=[x])
+        return net(x, task="c")
+
+    def ask(task):
+        answers = 0
+        while not trained.done() or answers < 20:
+            with torch.no_grad():
+                assert torch.equal(net(x, task=task), ended[task])
+            answers += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        trained = pool.submit(work, net)
+        for asked in [pool.submit(ask, task) for task in "aba"]:
+            asked.result()
+        assert torch.equal(trained.result(), work(alone))
+    assert alone.certificates == net.certificates
+    net.verify()
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_a_copy_does_not_wait_for_the_network_that_it_was_made_from(how):
+    net, x = make(), example("mlp")
+    ended = learn(net, "a", x)
+    with net._body.lock, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: how(net)(x, task="a"))
+        assert torch.equal(asked.result(timeout=60), ended)
+
+
+def test_a_module_that_was_put_in_later_is_in_evaluation_mode_for_ended_tasks():
+    net, x = make("conv"), example("conv")
+    ended = learn(net, "a", x)
+    net.model.dropout = nn.Dropout(0.9)
+    net.train()
+    assert torch.equal(net(x, task="a"), ended)
+    assert net.model.dropout.training
+    net.begin_task("b")
+    net.measure_activity([x])
+    assert net.model.dropout.training
+
+
+class OwnTrain(nn.Module):
+    """Does something of its own when its mode changes; its normalisation stays as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.bn, self.fc = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.rate = 0.0
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.bn.eval()
+        self.rate = 0.5 if mode else 0.0
+
+    def forward(self, x):
+        h = self.bn(self.first(x))
+        return self.fc(nn.functional.dropout(h, self.rate) if self.rate else h)
+
+
+def test_a_model_may_do_something_of_its_own_when_its_mode_changes():
+    torch.manual_seed(0)
+    x = torch.randn(16, 6)
+    net = clnp.ContinualNet(OwnTrain(), x)
+    net.begin_task("a")
+    net.eval()
+    open_before = net(x)
+    net.train()
+    assert not torch.equal(net(x), open_before)
+    activity = net.measure_activity([x])
+    assert activity["first"].equal(net.measure_activity([x])["first"])
+    assert (net.model.rate, net.model.training, net.model.bn.training) == (0.5, True, False)
+    net.end_task({"first": range(4)})
+    net.eval()
+    before = net(x, task="a")
+    net.train()
+    assert torch.equal(net(x, task="a"), before)
+    assert (net.model.rate, net.model.training, net.model.bn.training) == (0.5, True, False)
+    assert torch.equal(net.subnetwork("a")(x), before)
+
+
+def test_layers_may_be_called_by_keyword_and_by_forward():
+    def run(m, x):
+        h = torch.relu(m.first(input=x))
+        return m.fc(input=torch.relu(m.second.forward(m.bn(input=h))))
+
+    def plainly(m, x):
+        return m.fc(torch.relu(m.second(m.bn(torch.relu(m.first(x))))))
+
+    torch.manual_seed(0)
+    layers = {"first": nn.Linear(6, 8), "bn": nn.BatchNorm1d(8)}
+    layers |= {"second": nn.Linear(8, 7), "fc": nn.Linear(7, 3)}
+    x = torch.randn(32, 6)
+    found = []
+    for forward in (run, plainly):
+        model = Assembled(forward, **layers)
+        net = clnp.ContinualNet(model, x)
+        net.begin_task("a", initial=model)
+        activity = net.measure_activity(x.split(8))
+        net.end_task(net.plan_pruning(activity, thresholds=0.05), recalibrate=x.split(8))
+        found.append((activity["first"], activity["second"], net(x, task="a")))
+    assert (found[0][0] > 0).any()
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset():
+    num_runs = 0
+
+    def backend(graph, inputs):
+        def run(*given):
+            nonlocal num_runs
+            num_runs += 1
+            return graph.forward(*given)
+
+        return run
+
+    x = torch.randn(4, 6)
+    net = clnp.ContinualNet(clnp.models.MLP(6, (40, 40), 3), x)
+    compiled = torch.compile(net, backend=backend)
+    for number in range(10):
+        net.begin_task(f"t{number}")
+        torch.compiler.reset()
+        before = num_runs
+        outputs = compiled(x)
+        assert num_runs > before, number
+        assert torch.allclose(outputs, net(x), atol=1e-6)
+        outputs.sum().backward()
+        net.end_task({group: range(2) for group in net.graph.groups})
+    torch.compiler.reset()
+
+
+def test_the_mode_does_not_change_in_the_middle_of_a_pass():
+    net = make()
+    changed = threading.Event()
+    with net._body.lock:
+        thread = threading.Thread(target=lambda: (net.eval(), changed.set()))
+        thread.start()
+        assert not changed.wait(0.05)
+        assert net.training
+    thread.join()
+    assert not net.training
+
+
+WAITING = {
+    "predict_all": lambda net, path: net.predict_all(example("mlp")),
+    "save": lambda net, path: clnp.save(net, path),
+    "state_dict": lambda net, path: net.state_dict(),
+    "begin_task": lambda net, path: net.begin_task("c"),
+    "subnetwork": lambda net, path: net.subnetwork("b"),
+    "verify": lambda net, path: net.verify(),
+}
+
+
+@pytest.mark.parametrize("call", WAITING)
+def test_a_call_waits_for_a_task_that_is_ending_in_another_thread(call, tmp_path):
+    net, x = make(), example("mlp")
+    learn(net, "a", x)
+    net.begin_task("b")
+    begun = threading.Event()
+
+    def ask():
+        begun.set()
+        return WAITING[call](net, tmp_path / "net.safetensors")
+
+    with ThreadPoolExecutor(1) as pool:
+        with net._body.lock:
+            asked = pool.submit(ask)
+            begun.wait()
+            with pytest.raises(TimeoutError):
+                asked.result(0.05)
+            net.end_task(half(net))
+        answer = asked.result()
+    assert list(net.predict_all(x)) == ["a", "b"]
+    if call == "predict_all":
+        assert list(answer) == ["a", "b"]
+    if call == "save":
+        loaded = clnp.load(tmp_path / "net.safetensors", mlp())
+        assert loaded.tasks == ("a", "b")

@@ -4,13 +4,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 import clnp
+import clnp.core.net
 from clnp.core.pruning import recalibrate
 from clnp.core.pruning.activity import measured
-from clnp.errors import ArgumentError
-from support.networks import example, half, learn, make, train
+from clnp.errors import (
+    ArgumentError,
+)
+from support.networks import (
+    ConvNet,
+    copied_state,
+    example,
+    half,
+    learn,
+    make,
+    same_state,
+    train,
+)
 
 
 def prefetched(net, x):
@@ -96,3 +110,90 @@ def test_a_batch_says_which_of_its_tensors_are_inputs(tmp_path, loaded):
         for use in (net.measure_activity, net.recalibrate):
             with pytest.raises(ArgumentError, match=r"has 2 inputs.* give its inputs together"):
                 use([batch])
+
+
+def test_recalibration_sets_statistics_to_their_means_over_the_batches():
+    net = make("conv")
+    x = example("conv", num=12)
+    net.begin_task("a")
+    train(net, x)
+    net.eval()
+    net.recalibrate(x.split(4))
+    with torch.no_grad():
+        weight, bias = net.model.conv1.weight_free, net.model.conv1.bias_free
+        inputs = [F.conv2d(part, weight, bias, padding=1) for part in x.split(4)]
+    norm = net.model.bn1
+    means = torch.stack([part.mean((0, 2, 3)) for part in inputs]).mean(0)
+    variances = torch.stack([part.var((0, 2, 3)) for part in inputs]).mean(0)
+    torch.testing.assert_close(norm.running_mean_free, means)
+    torch.testing.assert_close(norm.running_var_free, variances)
+
+
+def with_norm():
+    """A network whose BatchNorm sees one value of a channel for each sample, with an open task."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    net, x = clnp.ContinualNet(model, torch.randn(4, 5)), torch.randn(258, 5)
+    net.begin_task("a")
+    seen = F.linear(x, net.model[0].weight_free, net.model[0].bias_free).detach()
+    return net, x, seen
+
+
+@pytest.mark.parametrize("size", [256, 257, 258])
+def test_a_small_last_batch_counts_for_its_samples_only_when_recalibrating(size):
+    net, x, seen = with_norm()
+    net.recalibrate(x.split(size))
+    norm = net.model[1]
+    torch.testing.assert_close(norm.running_mean_free, seen.mean(0), atol=0.01, rtol=0)
+    torch.testing.assert_close(norm.running_var_free, seen.var(0), atol=0, rtol=0.02)
+
+
+def test_a_lone_sample_does_not_count_when_recalibrating():
+    net, x, seen = with_norm()
+    net.recalibrate([x[:0], x[:1], x[1:], x[:1]])
+    torch.testing.assert_close(net.model[1].running_mean_free, seen[1:].mean(0))
+    before = net.model[1].running_mean_free.clone()
+    with pytest.raises(ArgumentError, match="needs batches of more than one sample"):
+        net.recalibrate(x[:5].split(1))
+    assert torch.equal(net.model[1].running_mean_free, before)
+    net.end_task({"0": []}, recalibrate=x[:3].split(1))
+
+
+def test_recalibration_changes_nothing_but_free_statistics():
+    net, x = make("conv"), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    net.train()
+    net.model.bn2.eval()
+    modes = [module.training for module in net.modules()]
+    before, rng = copied_state(net), torch.get_rng_state()
+    net.recalibrate([x, x])
+    assert [module.training for module in net.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), rng)
+    after = net.state_dict()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {
+        f"model.{norm}.running_{which}_free" for norm in ("bn1", "bn2") for which in ("mean", "var")
+    }
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_recalibration_that_fails_half_way_changes_nothing(momentum):
+    model = ConvNet()
+    model.bn1.momentum = momentum
+    net, x = clnp.ContinualNet(model, example("conv")), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    train(net, x)
+    state, modes = copied_state(net), [module.training for module in net.modules()]
+
+    def batches():
+        yield x
+        yield x + 1
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        net.recalibrate(batches())
+    assert same_state(net.state_dict(), state)
+    assert [module.training for module in net.modules()] == modes
+    train(net, x)
