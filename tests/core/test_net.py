@@ -23,7 +23,6 @@ from clnp.errors import (
     PruningError,
     TaskError,
 )
-from support.architectures import mlp
 from support.assembled import Assembled
 from support.networks import (
     HEADS,
