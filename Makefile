@@ -40,7 +40,7 @@ format: $(STAMP) ## Fix what lint can fix
 	$(RUN) -m ruff format .
 
 docs: $(STAMP) ## Make the pages that are made from the source
-	$(RUN) -c 'from clnp.reference import markdown; print(markdown(), end="")' > docs/recipe-keys.md
+	$(RUN) -c 'from clnp.recipes.reference import markdown; print(markdown(), end="")' > docs/recipe-keys.md
 	$(RUN) docs/api.py
 	$(RUN) results/tables.py
 	$(RUN) results/pictures.py

@@ -39,7 +39,7 @@ def pytest_runtest_setup(item):
 @pytest.fixture
 def style():
     """What figures of a report are drawn in."""
-    from clnp.report.style import drawing
+    from clnp.report.draw import drawing
 
     with drawing():
         yield

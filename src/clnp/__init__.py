@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .core.layers.ledger import Capacity as Capacity
     from .core.net import ContinualNet as ContinualNet
     from .core.pruning.activity import Activity as Activity
-    from .core.pruning.thresholds import PruningPlan as PruningPlan
+    from .core.pruning.plan import PruningPlan as PruningPlan
     from .core.structure.discover import discover as discover
     from .core.structure.graph import Graph as Graph
     from .data import models as models
@@ -38,7 +38,7 @@ _NAMES = {
     "core.layers.ledger": ["Capacity"],
     "core.net": ["ContinualNet"],
     "core.pruning.activity": ["Activity"],
-    "core.pruning.thresholds": ["PruningPlan"],
+    "core.pruning.plan": ["PruningPlan"],
     "core.structure.discover": ["discover"],
     "core.structure.graph": ["Graph"],
     "exports.export": ["export"],

@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from numpy import ndarray
-from torch import Tensor
-
 from clnp.errors import ArgumentError
 
 Kind = Callable[[str, object], Any]
@@ -73,7 +70,7 @@ def several(kind: Kind) -> Kind:
     """Return the kind of lists of values, as tuples; None stays."""
 
     def listed(argument: str, values: object) -> tuple[Any, ...] | None:
-        given = values.tolist() if isinstance(values, Tensor | ndarray) else values
+        given: Any = values.tolist() if hasattr(values, "tolist") else values  # Of a tensor, say.
         if given is None:
             return None
         if isinstance(given, Real | Mapping):

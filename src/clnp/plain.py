@@ -6,7 +6,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Union
 
 Tree = Mapping[str, object]
@@ -86,7 +86,7 @@ def _read(hint: Any, value: Any) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _read_union(args, value)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UnreadableError(f"{value!r} is not a list")
         return tuple(item for _, item in _readable(args[0], enumerate(value)))

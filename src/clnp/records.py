@@ -7,12 +7,12 @@ leniently: a run may be older than this version, unfinished, or edited by hand.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from clnp.core.forecast import Forecast
 from clnp.core.layers.ledger import Usage
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.plain import Tree, UnreadableError, omitted, read, to_plain
 
 OURS = "clnp"
@@ -273,7 +273,7 @@ class TaskSummary:
     deviation: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SeriesSummary:
     """Means and standard deviations over the finished runs of a series.
 
@@ -284,13 +284,13 @@ class SeriesSummary:
 
     seeds: tuple[int, ...]
     num_tasks: tuple[int, ...]
+    num_tasks_in_all: int | None = omitted()
     average: Spread
     tasks: tuple[TaskSummary, ...]
     forgetting: float
     unchanged: bool
     used: Mapping[str, Spread]
     seconds: Spread
-    num_tasks_in_all: int | None = omitted()
 
 
 @dataclass(frozen=True)
@@ -528,8 +528,3 @@ def guess_note(score: float, guess: float | None) -> str:
     if not is_guess(score, guess):
         return ""
     return f"; NO BETTER than always naming the same class, {guess:.2f}"
-
-
-def event_fields(kind: type[Event]) -> tuple[str, ...]:
-    """Return the names of what an event of this kind holds."""
-    return tuple(f.name for f in fields(kind) if f.name != "at")

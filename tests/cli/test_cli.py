@@ -370,7 +370,7 @@ def test_a_mistake_in_a_recipe_is_named(folder, capsys, monkeypatch, change, mes
         ),
         (
             ["run", "small.toml", "--set", "learner.training.optimizer_options={lr = 1}"],
-            r"--set .*: training: optimizer_options holds lr; it has a key of its own",
+            r"--set .*: training: optimizer_options contains lr. Set training.lr instead",
         ),
         (
             ["run", "small.toml", "--set", "network.widths=[1000000000000, 1]"],
@@ -416,7 +416,7 @@ def test_a_setting_that_would_change_nothing_is_refused(folder, capsys):
 
 
 def test_a_run_is_no_recipe(run, capsys):
-    fails(capsys, 2, f"{run} is a run, not a recipe; go on with it: clnp resume {run}", "run", run)
+    fails(capsys, 2, f"{run} is a run, not a recipe. Resume it with: clnp resume {run}", "run", run)
 
 
 def test_a_run_that_diverges_fails(folder, capsys):

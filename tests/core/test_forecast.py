@@ -1,5 +1,4 @@
 import json
-from dataclasses import asdict
 
 import pytest
 from hypothesis import given, strategies as st
@@ -7,7 +6,7 @@ from hypothesis import given, strategies as st
 from clnp.core.forecast import Forecast, forecast
 from clnp.core.layers.ledger import Ledger
 from clnp.errors import ArgumentError
-from clnp.plain import to_json
+from clnp.plain import read, to_json
 from support.networks import example, learn, make
 
 
@@ -50,7 +49,7 @@ def test_only_the_last_three_tasks_count():
     claims = [{"a": 5}, {"a": 50}, {"a": 1}, {"a": 2}, {"a": 3}]
     assert limit(*claims, a=105) == (22, "a")
     assert limit(*claims[:4], a=105) == (47 * 3 // 53, "a")
-    assert expected(*claims, a=105).like == ["task 2", "task 3", "task 4"]
+    assert expected(*claims, a=105).like == ("task 2", "task 3", "task 4")
 
 
 def test_the_first_task_counts_while_it_is_the_only_one():
@@ -177,7 +176,7 @@ def test_widening_is_what_a_number_of_tasks_lacks():
         {"a": 4},
         {"a": 7},
     ]
-    again = Forecast(**json.loads(to_json(asdict(found))))
+    again = read(Forecast, json.loads(to_json(found)))
     assert again.widening(3 * 10**6) == {"a": 7 * 10**6 - 3}
 
 
@@ -189,7 +188,7 @@ def test_a_number_of_tasks_that_makes_no_sense_is_refused(number):
 
 def test_before_a_task_has_ended_nothing_is_known():
     found = expected(a=3)
-    assert found.like == []
+    assert found.like == ()
     assert str(found) == "nothing is known of what a task needs before the first has ended"
     with pytest.raises(ArgumentError, match="not known before one has ended; ask for a forecast"):
         found.widening(2)
@@ -219,7 +218,7 @@ def test_exactly_so_many_tasks_fit(claims, spare):
         assert found.to_next == found.widening(found.next_num_tasks)
         assert found.next_bottleneck not in found.to_next
         assert found.next_bottleneck in found.widening(found.next_num_tasks + 1)
-    assert Forecast(**json.loads(to_json(asdict(found)))) == found
+    assert read(Forecast, json.loads(to_json(found))) == found
 
 
 @pytest.mark.parametrize(
@@ -232,7 +231,7 @@ def test_exactly_so_many_tasks_fit(claims, spare):
     ],
 )
 def test_a_forecast_is_a_sentence(num_tasks, bottleneck, text):
-    outlook = Forecast(num_tasks, bottleneck, like=["a"])
+    outlook = Forecast(num_tasks, bottleneck, like=("a",))
     assert outlook.headline == str(outlook) == text
 
 
@@ -263,7 +262,7 @@ def test_a_full_network_is_widened_by_what_tasks_took_before_it_was_full():
 def test_a_single_head_needs_new_neurons_where_it_reads():
     options = {"head": "single", "head_groups": ["b"], "a": 4, "b": 4}
     found = expected({"a": 3, "b": 2}, {"a": 1, "b": 2}, **options)
-    assert (found.num_tasks, found.head_groups) == (0, ["b"])
+    assert (found.num_tasks, found.head_groups) == (0, ("b",))
     # Even a task that got along without any cannot be learnt once none is left.
     without = expected({"a": 1, "b": 4}, {}, {}, {}, **options)
     assert (without.num_tasks, without.bottleneck) == (0, "b")
@@ -284,7 +283,7 @@ def test_many_full_groups_are_counted():
 @pytest.mark.parametrize("head", ["multi", "single"])
 def test_a_network_foretells_and_is_widened_by_it(head):
     net = make(head=head)
-    assert net.forecast().like == []
+    assert net.forecast().like == ()
     x = example("mlp")
     learn(net, "a", x)
     learn(net, "b", x)

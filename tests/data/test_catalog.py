@@ -1,21 +1,24 @@
-import dataclasses
 import gzip
 import hashlib
 import os
 import pickle
 import re
+import tarfile
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from clnp.data.catalog import CATALOG, Remote, load
+from clnp.data import catalog
+from clnp.data.catalog import CATALOG, Remote, extract, fetch, load
 from clnp.errors import DataError
-from data.test_download import archive_of
-from data.test_idx import idx
-from support.python2 import pickled
-from support.website import nobody, serving
+from support.data_files import archive, idx, pickled
+from support.website import no_server, serving
 
+CONTENT = bytes(range(256)) * 3000
+MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 IDX += ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -23,19 +26,142 @@ BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch):
-    """Every address is one where nobody listens, unless a test says otherwise."""
+    """No address has a server, unless a test starts one."""
     monkeypatch.setenv("no_proxy", "*")
-    site = nobody()
+    site = no_server()
     for name, entry in CATALOG.items():
-        remotes = [dataclasses.replace(each, url=site + each.name) for each in entry.remotes]
-        monkeypatch.setitem(CATALOG, name, dataclasses.replace(entry, remotes=tuple(remotes)))
+        remotes = tuple(replace(each, url=site + each.name) for each in entry.remotes)
+        monkeypatch.setitem(CATALOG, name, replace(entry, remotes=remotes))
 
 
-def message_of(name, directory) -> str:
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "data.bin").write_bytes(CONTENT)
+    with serving(tmp_path / "www") as site:
+        yield site
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here" / "data.bin"
+
+
+def message_of(call, *args, **options) -> str:
     with pytest.raises(DataError) as caught:
-        load(name, directory)
+        call(*args, **options)
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha1", "sha256"])
+def test_a_file_with_the_right_checksum_is_kept(site, path, algorithm):
+    checksum = f"{algorithm}:{hashlib.new(algorithm, CONTENT).hexdigest()}"
+    fetch(f"{site.url}data.bin", path, checksum=checksum)
+    assert path.read_bytes() == CONTENT
+    assert os.listdir(path.parent) == ["data.bin"]
+    (path.parent / "plain").touch()
+    assert path.stat().st_mode == (path.parent / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize("fault", [None, "unsized"])
+def test_progress_goes_from_nothing_to_everything(site, path, fault):
+    site.faults["data.bin"] = fault
+    calls = []
+    fetch(f"{site.url}data.bin", path, checksum=MD5, on_progress=lambda *args: calls.append(args))
+    total = len(CONTENT) if fault is None else None
+    assert calls[0] == ("data.bin", 0, total)
+    assert calls[-1] == ("data.bin", len(CONTENT), total)
+    assert len(calls) > 3
+    assert [each[1] for each in calls] == sorted(each[1] for each in calls)
+
+
+@pytest.mark.parametrize(
+    ("url", "fault", "message"),
+    [
+        ("{site}gone.bin", None, "{url} cannot be downloaded: the server says 404 File not found"),
+        ("http://data.invalid/data.bin", None, "{url} cannot be reached: .+"),
+        ("{no_server}data.bin", None, "{url} cannot be reached: .*refused"),
+        ("{site}data.bin", "truncated", "{url} broke off after 384000 of 768000 bytes"),
+        ("{site}data.bin", "closed", "{url} (cannot be reached: |broke off).*"),
+        ("{site}data.bin", "silent", "{url} broke off after .* bytes: timed out"),
+    ],
+)
+def test_a_download_that_fails_changes_nothing(site, path, url, fault, message):
+    url = url.format(site=site.url, no_server=no_server())
+    site.faults["data.bin"] = fault
+    for content in (None, b"old"):
+        if content is not None:
+            path.write_bytes(content)
+        found = message_of(fetch, url, path, checksum=MD5, timeout=0.2)
+        assert re.fullmatch(message.format(url=re.escape(url)), found)
+        assert os.listdir(path.parent) == ([] if content is None else ["data.bin"])
+    assert path.read_bytes() == b"old"
+
+
+def test_a_file_with_a_wrong_checksum_is_not_kept(site, path):
+    assert message_of(fetch, f"{site.url}data.bin", path, checksum="sha1:1234") == (
+        f"{site.url}data.bin is not the published file and was not kept: its sha1 is "
+        f"{hashlib.sha1(CONTENT).hexdigest()}, not 1234"
+    )
+    assert os.listdir(path.parent) == []
+
+
+def test_an_interrupted_download_leaves_nothing(site, path):
+    def interrupt(name, done, total):
+        if done > 0:
+            assert len(os.listdir(path.parent)) == 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(f"{site.url}data.bin", path, checksum=MD5, on_progress=interrupt)
+    assert os.listdir(path.parent) == []
+
+
+def test_a_path_that_cannot_be_written_is_named(site, tmp_path):
+    path = tmp_path / "no" / "such" / "data.bin"
+    assert message_of(fetch, f"{site.url}data.bin", path, checksum=MD5) == (
+        f"{path} cannot be written: No such file or directory"
+    )
+    assert site.asked == []
+
+
+def test_only_the_given_members_are_extracted(tmp_path, path):
+    members = {
+        "../outside": b"no",
+        "/outside": b"no",
+        "folder/../../outside": b"no",
+        "folder/one.bin": b"1" * 100_000,
+        "./folder/two.bin": b"2",
+        "folder/readme": b"no",
+    }
+    one, two = path.parent / "one.bin", path.parent / "two"
+    file = archive(tmp_path / "all.tar.gz", members)
+    extract(file, {"folder/one.bin": one, "folder/two.bin": two})
+    assert one.read_bytes() == b"1" * 100_000
+    assert two.read_bytes() == b"2"
+    assert sorted(os.listdir(path.parent)) == ["one.bin", "two"]
+    assert sorted(os.listdir(tmp_path)) == ["all.tar.gz", "here"]
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE]
+)
+def test_a_member_that_is_not_a_regular_file_is_ignored(tmp_path, path, kind):
+    file = archive(tmp_path / "all.tar.gz", {"secret": b"secret", "one.bin": (kind, "secret")})
+    assert message_of(extract, file, {"one.bin": path, "two.bin": path}) == (
+        f"{file} does not contain one.bin, two.bin"
+    )
+    assert os.listdir(path.parent) == []
+
+
+def test_a_damaged_archive_is_named(tmp_path, path):
+    file = archive(tmp_path / "all.tar.gz", {"other": b"1", "a": os.urandom(50_000)})
+    whole = file.read_bytes()
+    for content in (b"", b"<html>404</html>", whole[:30], whole[: len(whole) // 2]):
+        file.write_bytes(content)
+        assert message_of(extract, file, {"a": path}).startswith(f"{file} cannot be unpacked: ")
 
 
 def idx_files(num_train=4, num_test=3, side=2) -> dict[str, bytes]:
@@ -70,10 +196,10 @@ def records(number: int, *, coarse: bool = False) -> bytes:
 
 def batch(number: int, *, labels: str = "labels") -> dict:
     pixels, numbers = samples(number)
-    return {"data": pixels, labels: numbers, "filenames": ["a.png", "b.png"]}
+    return {"data": pixels, labels: numbers, "coarse_labels": [7, 7]}
 
 
-def expected(numbers) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(*numbers) -> tuple[torch.Tensor, torch.Tensor]:
     pairs = [samples(number) for number in numbers]
     images = torch.tensor(np.concatenate([pixels for pixels, _ in pairs])).reshape(-1, 3, 32, 32)
     return images, torch.tensor([label for _, labels in pairs for label in labels])
@@ -91,27 +217,25 @@ def same(pair, other) -> bool:
         ("mnist", "mnist"),
         ("mnist", "."),
         ("fashion-mnist", "FashionMNIST/raw"),
-        ("fashion-mnist", "FashionMNIST"),
-        ("fashion-mnist", "fashion-mnist"),
         ("fashion-mnist", "."),
     ],
 )
 @pytest.mark.parametrize("gzipped", ["all", "none", "some"])
-def test_idx_files_are_found_wherever_people_have_them(tmp_path, name, folder, gzipped):
+def test_idx_files_are_found_in_the_usual_folders(tmp_path, name, folder, gzipped):
     for number, (file, content) in enumerate(idx_files().items()):
         if gzipped == "all" or (gzipped == "some" and number % 2):
             file, content = f"{file}.gz", gzip.compress(content)
         write(tmp_path / folder, {file: content})
     data = load(name, tmp_path)
     assert (data.name, data.num_classes, data.largest) == (name, 10, 255.0)
-    assert data.shape == (1, 2, 2)
+    assert (data.mean, data.deviation) == (CATALOG[name].mean, CATALOG[name].deviation)
     assert same(data.train, (torch.arange(16).reshape(4, 1, 2, 2), torch.arange(4)))
     assert same(data.test, (torch.arange(100, 112).reshape(3, 1, 2, 2), torch.arange(3)))
     assert data.train[0].dtype == data.test[0].dtype == torch.uint8
     assert data.train[1].dtype == data.test[1].dtype == torch.int64
 
 
-def test_a_file_that_torchvision_has_gunzipped_is_read_like_that(tmp_path):
+def test_a_plain_file_has_priority_over_a_gzipped_one(tmp_path):
     write(tmp_path / "MNIST/raw", idx_files())
     write(tmp_path / "MNIST/raw", {f"{each}.gz": b"not read" for each in IDX})
     assert len(load("mnist", tmp_path).train[0]) == 4
@@ -127,8 +251,8 @@ def test_cifar10_is_five_batches_and_one_for_testing(tmp_path, form):
         write(tmp_path / "cifar-10-batches-py", {**files, "test_batch": pickled(batch(8))})
     data = load("cifar10", tmp_path)
     assert (data.name, data.num_classes, data.largest) == ("cifar10", 10, 255.0)
-    assert same(data.train, expected(range(5)))
-    assert same(data.test, expected([8]))
+    assert same(data.train, expected(*range(5)))
+    assert same(data.test, expected(8))
 
 
 @pytest.mark.parametrize("form", ["binary", "python"])
@@ -136,307 +260,215 @@ def test_cifar100_has_its_fine_labels(tmp_path, form):
     if form == "binary":
         files = {"train.bin": records(98, coarse=True), "test.bin": records(5, coarse=True)}
     else:
-        files = {
-            "train": pickle.dumps({**batch(98, labels="fine_labels"), "coarse_labels": [7, 7]}),
-            "test": pickle.dumps({**batch(5, labels="fine_labels"), "coarse_labels": [7, 7]}),
-        }
+        numbers = {"train": 98, "test": 5}
+        files = {k: pickle.dumps(batch(n, labels="fine_labels")) for k, n in numbers.items()}
     write(tmp_path / f"cifar-100-{form}", files)
     data = load("cifar100", tmp_path)
     assert (data.name, data.num_classes, data.largest) == ("cifar100", 100, 255.0)
-    assert same(data.train, expected([98]))
-    assert same(data.test, expected([5]))
+    assert same(data.train, expected(98))
+    assert same(data.test, expected(5))
 
 
-@pytest.mark.parametrize(("name", "num_channels"), [("mnist", 1), ("cifar10", 3), ("cifar100", 3)])
-def test_there_is_a_mean_and_a_deviation_for_each_channel(name, num_channels):
-    entry = CATALOG[name]
-    assert len(entry.mean) == len(entry.deviation) == num_channels
-    assert all(0.1 < each < 0.6 for each in entry.mean + entry.deviation)
-
-
-def test_mean_and_deviation_come_with_the_data(tmp_path):
-    write(tmp_path, idx_files())
-    data = load("mnist", tmp_path)
-    assert (data.mean, data.deviation) == ((0.1307,), (0.3081,))
-
-
-def test_checksums_have_the_right_length_and_differ():
-    md5s = [
-        each.md5
-        for entry in CATALOG.values()
-        for layout in {layout.names[0]: layout for layout in entry.layouts}.values()
-        for each in (*layout.train, *layout.test)
-    ]
-    md5s += [
-        remote.checksum.removeprefix("md5:")
-        for entry in CATALOG.values()
-        for remote in entry.remotes
-    ]
+def test_entries_are_complete():
+    md5s = []
+    for entry in CATALOG.values():
+        assert len(entry.mean) == len(entry.deviation) == entry.shape[0]
+        assert all(0.1 < each < 0.6 for each in entry.mean + entry.deviation)
+        layouts = {layout.names[0]: layout for layout in entry.layouts}.values()
+        md5s += [each.md5 for layout in layouts for each in (*layout.train, *layout.test)]
+        md5s += [remote.checksum.removeprefix("md5:") for remote in entry.remotes]
     assert len(md5s) == len(set(md5s)) == 4 + 4 + 6 + 6 + 2 + 2 + 4 + 4 + 1 + 1
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in md5s)
 
 
-@pytest.mark.parametrize("missing", IDX)
-def test_a_missing_file_is_named(tmp_path, missing):
-    files = idx_files()
-    del files[missing]
-    write(tmp_path / "MNIST/raw", files)
-    assert message_of("mnist", tmp_path) == (
-        f"mnist is not complete: {tmp_path}/MNIST/raw has no {missing}; add what is missing, or "
-        "remove the other files to have all of them downloaded"
-    )
-
-
-def test_all_missing_files_are_named(tmp_path):
-    write(tmp_path / "cifar-10-batches-py", {"data_batch_2": b"", "test_batch": b""})
-    assert "has no data_batch_1, data_batch_3, data_batch_4, data_batch_5; " in message_of(
-        "cifar10", tmp_path
-    )
-
-
-def test_a_complete_layout_is_taken_before_an_incomplete_one(tmp_path):
-    write(tmp_path / "MNIST/raw", {IDX[0]: b""})
-    write(tmp_path / "mnist", idx_files())
-    assert len(load("mnist", tmp_path).train[0]) == 4
-
-
-@pytest.mark.parametrize("file", IDX)
-def test_a_truncated_file_is_named(tmp_path, file):
-    files = idx_files()
-    write(tmp_path, {**files, file: files[file][:-1]})
-    assert message_of("mnist", tmp_path).startswith(f"{tmp_path / file} is truncated, get it again")
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({IDX[0]: idx((5, 2, 2))}, "{IDX[0]} has 5 images and {IDX[1]} 4 labels; get them again"),
-        ({IDX[0]: idx((4,))}, "{IDX[0]} has shape (4,); images have three axes and labels one"),
-        ({IDX[3]: idx((3, 1))}, "{IDX[3]} has shape (3, 1); images have three axes and labels one"),
-        ({IDX[0]: idx((0, 2, 2)), IDX[1]: idx((0,))}, "{IDX[1]} holds no sample; get it again"),
-        (
-            {IDX[3]: idx((3,), b"\0\x0a\0")},
-            "{IDX[3]} is damaged or of another data set, get it again: it has the label 10, and "
-            "there are only 10 classes",
-        ),
-    ],
-)
-def test_idx_files_that_do_not_fit_are_named(tmp_path, changed, message):
-    write(tmp_path, {**idx_files(), **changed})
-    assert message_of("mnist", tmp_path) == f"{tmp_path}/{message.format(IDX=IDX)}"
-
-
-def test_samples_of_different_shapes_are_refused(tmp_path):
-    write(tmp_path, {**idx_files(), IDX[2]: idx((3, 2, 3))})
-    assert message_of("mnist", tmp_path) == (
-        f"{tmp_path}: training samples have shape (1, 2, 2), and those for testing (1, 2, 3); get "
-        "the files again"
-    )
-
-
-def test_a_cifar_file_with_wrong_labels_is_named(tmp_path):
-    files = {f"{each}.bin": records(n) for n, each in enumerate(BATCHES)}
-    folder = tmp_path / "cifar-10-batches-bin"
-    write(folder, {**files, "data_batch_3.bin": records(9), "test_batch.bin": records(0)})
-    assert message_of("cifar10", tmp_path) == (
-        f"{folder}/data_batch_3.bin is damaged or of another data set, get it again: it has the "
-        "label 10, and there are only 10 classes"
-    )
-    write(folder, {"data_batch_3.bin": b""})
-    assert message_of("cifar10", tmp_path) == (
-        f"{folder}/data_batch_3.bin holds no sample; get it again"
-    )
-    folder = tmp_path / "cifar-100-python"
-    wrong = pickle.dumps({**batch(0, labels="fine_labels"), "fine_labels": [0, -1]})
-    write(folder, {"train": wrong, "test": wrong})
-    assert (
-        f"{folder}/train is damaged or of another data set, get it again: it has the label -1"
-        in (message_of("cifar100", tmp_path))
-    )
-
-
-def test_a_pickle_that_would_execute_code_is_named(tmp_path):
-    write(tmp_path / "cifar-100-python", {"train": pickle.dumps(print), "test": b""})
-    assert message_of("cifar100", tmp_path).startswith(
-        f"{tmp_path}/cifar-100-python/train asks for builtins.print, "
-    )
-
-
-def test_a_file_as_long_as_the_published_one_must_be_that_one(tmp_path, monkeypatch):
-    files = idx_files()
-    layout = CATALOG["mnist"].layouts[0]
-    published = tuple(
-        dataclasses.replace(
-            each, size=len(files[each.name]), md5=hashlib.md5(files[each.name]).hexdigest()
-        )
-        for each in layout.train
-    )
-    layouts = (dataclasses.replace(layout, train=published),)
-    monkeypatch.setitem(CATALOG, "mnist", dataclasses.replace(CATALOG["mnist"], layouts=layouts))
-    write(tmp_path / "MNIST/raw", files)
-    assert load("mnist", tmp_path).train[1].tolist() == [0, 1, 2, 3]
-    write(tmp_path / "MNIST/raw", {IDX[1]: idx((4,), b"\0\1\2\2")})
-    assert message_of("mnist", tmp_path).startswith(
-        f"{tmp_path}/MNIST/raw/{IDX[1]} is damaged or of another data set, get it again: its MD5"
-    )
-
-
-def offered(site, monkeypatch, name: str, files: dict[str, bytes]) -> None:
-    """Let the data set come from the web site, which now has these files."""
-    write(site.directory, files)
-    remotes = tuple(
-        Remote(site.url + file, f"md5:{hashlib.md5(content).hexdigest()}")
-        for file, content in files.items()
-    )
-    monkeypatch.setitem(CATALOG, name, dataclasses.replace(CATALOG[name], remotes=remotes))
-
-
-@pytest.fixture
-def site(tmp_path):
-    (tmp_path / "www").mkdir()
-    with serving(tmp_path / "www") as site:
-        yield site
-
-
-@pytest.mark.parametrize(
-    ("name", "folder"), [("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")]
-)
-def test_idx_files_that_are_not_there_are_downloaded_once(
-    tmp_path, site, monkeypatch, name, folder
-):
-    files = {f"{file}.gz": gzip.compress(content) for file, content in idx_files().items()}
-    offered(site, monkeypatch, name, files)
-    directory = tmp_path / "not" / "yet"
-    told = []
-    data = load(name, directory, on_progress=lambda *args: told.append(args))
-    assert same(data.train, (torch.arange(16).reshape(4, 1, 2, 2), torch.arange(4)))
-    assert sorted(os.listdir(directory / folder)) == sorted(files)
-    assert os.listdir(directory) == [folder.split("/")[0]]
-    assert {each[0] for each in told} == set(files)
-    assert [file for file, done, total in told if done == total] == list(files)
-    again = load(name, directory)
-    assert same(again.train, data.train)
-    assert same(again.test, data.test)
-    assert site.asked == list(files)
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_an_archive_is_downloaded_and_unpacked(tmp_path, site, monkeypatch, name):
-    layout = CATALOG[name].layouts[0]
-    files = {
-        f"{layout.folder}/{file}": records(number, coarse=name == "cifar100")
-        for number, file in enumerate(layout.names)
-    }
-    archive = f"{name}.tar.gz"
-    archive_of(tmp_path / archive, {"../evil": b"no", "readme": b"no", **files})
-    offered(site, monkeypatch, name, {archive: (tmp_path / archive).read_bytes()})
-    directory = tmp_path / "data"
-    data = load(name, directory)
-    assert same(data.train, expected(range(len(layout.train))))
-    assert same(data.test, expected([len(layout.train)]))
-    assert sorted(os.listdir(directory / layout.folder)) == sorted(layout.names)
-    assert os.listdir(directory) == [layout.folder]
-    load(name, directory)
-    assert site.asked == [archive]
-
-
-def test_without_network_the_expected_files_and_their_place_are_listed(tmp_path):
-    directory = tmp_path / "data"
-    url = CATALOG["mnist"].remotes[0].url
-    message = message_of("mnist", directory)
-    assert message.startswith(
-        f"mnist is not in {directory} and cannot be downloaded: {url} cannot be reached: "
-    )
-    assert message.endswith(
-        f"; to do without, put {', '.join(IDX)} into {directory}/MNIST/raw yourself, gzipped or not"
-    )
-    assert os.listdir(directory) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "places"),
-    [
-        (
-            "cifar10",
-            "data_batch_1.bin, data_batch_2.bin, data_batch_3.bin, data_batch_4.bin, "
-            "data_batch_5.bin, test_batch.bin into {0}/cifar-10-batches-bin or data_batch_1, "
-            "data_batch_2, data_batch_3, data_batch_4, data_batch_5, test_batch into "
-            "{0}/cifar-10-batches-py",
-        ),
-        (
-            "cifar100",
-            "train.bin, test.bin into {0}/cifar-100-binary or train, test into "
-            "{0}/cifar-100-python",
-        ),
-    ],
-)
-def test_both_forms_of_cifar_are_listed(tmp_path, name, places):
-    assert f"; to do without, put {places.format(tmp_path)} yourself" in message_of(name, tmp_path)
-
-
-def test_a_download_that_fails_half_way_leaves_nothing_and_can_be_repeated(
-    tmp_path, site, monkeypatch
-):
-    files = {f"{file}.gz": gzip.compress(content) for file, content in idx_files().items()}
-    offered(site, monkeypatch, "mnist", files)
-    last = f"{IDX[3]}.gz"
-    directory = tmp_path / "data"
-    for manner, reason in (("truncated", " broke off after "), ("rude", f"{site.url}{last} ")):
-        site.manners[last] = manner
-        assert reason in message_of("mnist", directory)
-        assert os.listdir(directory) == []
-    site.manners.clear()
-    (site.directory / last).write_bytes(b"other")
-    assert f"{site.url}{last} is not the published file, and was not kept: its md5 is " in (
-        message_of("mnist", directory)
-    )
-    (site.directory / last).unlink()
-    assert "the server says 404 File not found; to do without, put " in (
-        message_of("mnist", directory)
-    )
-    assert os.listdir(directory) == []
-    (site.directory / last).write_bytes(files[last])
-    assert len(load("mnist", directory).test[0]) == 3
-
-
-def test_an_interrupted_download_leaves_nothing(tmp_path, site, monkeypatch):
-    files = {f"{file}.gz": gzip.compress(content) for file, content in idx_files().items()}
-    offered(site, monkeypatch, "mnist", files)
-
-    def interrupt(name, done, total):
-        if name.startswith("t10k-labels"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        load("mnist", tmp_path / "data", on_progress=interrupt)
-    assert os.listdir(tmp_path / "data") == []
-
-
-def test_an_archive_without_the_files_is_refused(tmp_path, site, monkeypatch):
-    archive_of(tmp_path / "a.tar.gz", {"cifar-100-binary/train.bin": b""})
-    offered(site, monkeypatch, "cifar100", {"a.tar.gz": (tmp_path / "a.tar.gz").read_bytes()})
-    assert "a.tar.gz does not hold cifar-100-binary/test.bin; to do without, put " in (
-        message_of("cifar100", tmp_path / "data")
-    )
-
-
-def test_a_directory_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    message = message_of("mnist", tmp_path / "file")
-    assert message.startswith(
-        f"mnist is not in {tmp_path / 'file'} and cannot be downloaded: [Errno 17] File exists: "
-    )
-
-
-def test_the_addresses_are_those_of_the_authors():
-    import clnp.data.catalog
-
-    # The fixture above has changed them, so they are read from the source.
-    with open(clnp.data.catalog.__file__, encoding="utf-8") as file:
-        source = file.read()
-    assert re.findall(r'"(https?://[^"]+)"', source) == [
+def test_addresses_are_those_of_the_authors():
+    # A fixture has changed them, so they are read from the source.
+    assert re.findall(r'"(https?://[^"]+)"', Path(catalog.__file__).read_text("utf-8")) == [
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     ]
+
+
+def test_missing_files_are_named(tmp_path):
+    files = idx_files()
+    del files[IDX[0]], files[IDX[3]]
+    write(tmp_path / "MNIST/raw", files)
+    assert message_of(load, "mnist", tmp_path) == (
+        f"mnist is not complete: {tmp_path}/MNIST/raw has no {IDX[0]}, {IDX[3]}. Add the missing "
+        "files, or delete the others to download all of them"
+    )
+    write(tmp_path / "mnist", idx_files())
+    assert len(load("mnist", tmp_path).train[0]) == 4
+
+
+ANOTHER = "damaged or of another data set. Download it again"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({IDX[2]: idx_files()[IDX[2]][:-1]}, "/{IDX[2]} is truncated: it has 27 bytes, and "),
+        (
+            {IDX[0]: idx((5, 2, 2))},
+            "/{IDX[0]} has 5 images and {IDX[1]} 4 labels. Download both again",
+        ),
+        ({IDX[0]: idx((4,))}, "/{IDX[0]} has shape (4,); it must have three dimensions for "),
+        ({IDX[3]: idx((3, 1))}, "/{IDX[3]} has shape (3, 1); it must have three dimensions for "),
+        ({IDX[0]: idx((0, 2, 2)), IDX[1]: idx((0,))}, "/{IDX[1]} has no samples. Download it "),
+        (
+            {IDX[3]: idx((3,), b"\0\x0a\0")},
+            "/{IDX[3]} has the label 10, but there are only 10 classes: it is " + ANOTHER,
+        ),
+        (
+            {IDX[2]: idx((3, 2, 3))},
+            ": training samples have shape (1, 2, 2) and test samples (1, 2, 3). Download the ",
+        ),
+    ],
+)
+def test_idx_files_that_do_not_fit_are_named(tmp_path, changed, message):
+    write(tmp_path, {**idx_files(), **changed})
+    found = message_of(load, "mnist", tmp_path)
+    assert found.startswith(f"{tmp_path}{message.format(IDX=IDX)}")
+
+
+def test_a_cifar_file_with_wrong_labels_is_named(tmp_path):
+    folder = tmp_path / "cifar-10-batches-bin"
+    files = {f"{each}.bin": records(n) for n, each in enumerate(BATCHES)}
+    write(folder, {**files, "data_batch_3.bin": records(9), "test_batch.bin": records(0)})
+    assert message_of(load, "cifar10", tmp_path).startswith(
+        f"{folder}/data_batch_3.bin has the label 10, but there are only 10 classes"
+    )
+    write(folder, {"data_batch_3.bin": b""})
+    assert message_of(load, "cifar10", tmp_path) == (
+        f"{folder}/data_batch_3.bin has no samples. Download it again"
+    )
+    folder = tmp_path / "cifar-100-python"
+    wrong = pickle.dumps({**batch(0), "fine_labels": [0, -1]})
+    write(folder, {"train": wrong, "test": wrong})
+    assert f"{folder}/train has the label -1, but" in message_of(load, "cifar100", tmp_path)
+
+
+def test_a_file_of_the_published_length_must_have_its_checksum(tmp_path, monkeypatch):
+    files, entry = idx_files(), CATALOG["mnist"]
+    published = tuple(
+        replace(each, size=len(files[each.name]), md5=hashlib.md5(files[each.name]).hexdigest())
+        for each in entry.layouts[0].train
+    )
+    layouts = (replace(entry.layouts[0], train=published),)
+    monkeypatch.setitem(CATALOG, "mnist", replace(entry, layouts=layouts))
+    write(tmp_path / "MNIST/raw", files)
+    assert load("mnist", tmp_path).train[1].tolist() == [0, 1, 2, 3]
+    write(tmp_path / "MNIST/raw", {IDX[1]: idx((4,), b"\0\1\2\2")})
+    assert message_of(load, "mnist", tmp_path).startswith(
+        f"{tmp_path}/MNIST/raw/{IDX[1]} is damaged or of another data set: its MD5"
+    )
+
+
+def offered(site, monkeypatch, name: str, files: dict[str, bytes]) -> None:
+    """Let the data set be downloaded from the web site, which gets these files."""
+    write(site.directory, files)
+    remotes = tuple(
+        Remote(site.url + file, f"md5:{hashlib.md5(content).hexdigest()}")
+        for file, content in files.items()
+    )
+    monkeypatch.setitem(CATALOG, name, replace(CATALOG[name], remotes=remotes))
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")]
+)
+def test_missing_idx_files_are_downloaded_once(tmp_path, site, monkeypatch, name, folder):
+    files = {f"{file}.gz": gzip.compress(content) for file, content in idx_files().items()}
+    offered(site, monkeypatch, name, files)
+    directory = tmp_path / "not" / "yet"
+    calls = []
+    data = load(name, directory, on_progress=lambda *args: calls.append(args))
+    assert same(data.train, (torch.arange(16).reshape(4, 1, 2, 2), torch.arange(4)))
+    assert sorted(os.listdir(directory / folder)) == sorted(files)
+    assert os.listdir(directory) == [folder.split("/")[0]]
+    assert [file for file, done, total in calls if done == total] == list(files)
+    assert same(load(name, directory).train, data.train)
+    assert site.asked == list(files)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_a_missing_archive_is_downloaded_once_and_unpacked(tmp_path, site, monkeypatch, name):
+    layout = CATALOG[name].layouts[0]
+    files = {
+        f"{layout.folder}/{file}": records(number, coarse=name == "cifar100")
+        for number, file in enumerate(layout.names)
+    }
+    packed = archive(tmp_path / f"{name}.tar.gz", {"../evil": b"no", "readme": b"no", **files})
+    offered(site, monkeypatch, name, {packed.name: packed.read_bytes()})
+    directory = tmp_path / "data"
+    data = load(name, directory)
+    assert same(data.train, expected(*range(len(layout.train))))
+    assert same(data.test, expected(len(layout.train)))
+    assert sorted(os.listdir(directory / layout.folder)) == sorted(layout.names)
+    assert os.listdir(directory) == [layout.folder]
+    load(name, directory)
+    assert site.asked == [packed.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("mnist", f"{', '.join(IDX)} into {{0}}/MNIST/raw"),
+        (
+            "cifar10",
+            f"{', '.join(f'{each}.bin' for each in BATCHES)}, test_batch.bin into "
+            f"{{0}}/cifar-10-batches-bin or {', '.join(BATCHES)}, test_batch into "
+            "{0}/cifar-10-batches-py",
+        ),
+    ],
+)
+def test_without_a_network_the_files_and_their_folder_are_named(tmp_path, name, places):
+    directory = tmp_path / "data"
+    message = message_of(load, name, directory)
+    assert message.startswith(
+        f"{name} is not in {directory} and cannot be downloaded: {CATALOG[name].remotes[0].url} "
+        "cannot be reached: "
+    )
+    assert message.endswith(f". Or put {places.format(directory)} yourself, gzipped or not")
+    assert os.listdir(directory) == []
+
+
+def test_a_download_that_fails_half_way_can_be_repeated(tmp_path, site, monkeypatch):
+    files = {f"{file}.gz": gzip.compress(content) for file, content in idx_files().items()}
+    offered(site, monkeypatch, "mnist", files)
+    last = f"{IDX[3]}.gz"
+    directory = tmp_path / "data"
+    site.faults[last] = "truncated"
+    assert " broke off after " in message_of(load, "mnist", directory)
+    assert os.listdir(directory) == []
+    site.faults.clear()
+    (site.directory / last).write_bytes(b"other")
+    assert f"{site.url}{last} is not the published file" in message_of(load, "mnist", directory)
+    assert os.listdir(directory) == []
+
+    def interrupt(name, done, total):
+        if name.startswith("t10k-labels"):
+            raise KeyboardInterrupt
+
+    (site.directory / last).write_bytes(files[last])
+    with pytest.raises(KeyboardInterrupt):
+        load("mnist", directory, on_progress=interrupt)
+    assert os.listdir(directory) == []
+    assert len(load("mnist", directory).test[0]) == 3
+
+
+def test_an_archive_without_the_files_is_refused(tmp_path, site, monkeypatch):
+    packed = archive(tmp_path / "a.tar.gz", {"cifar-100-binary/train.bin": b""})
+    offered(site, monkeypatch, "cifar100", {"a.tar.gz": packed.read_bytes()})
+    message = message_of(load, "cifar100", tmp_path / "data")
+    assert "a.tar.gz does not contain cifar-100-binary/test.bin. Or put " in message
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    message = message_of(load, "mnist", tmp_path / "file")
+    assert message.startswith(
+        f"mnist is not in {tmp_path / 'file'} and cannot be downloaded: [Errno 17] File exists: "
+    )

@@ -12,10 +12,11 @@ from clnp.methods import ewc
 from clnp.methods.dense import DenseNet
 from clnp.methods.ewc import EWC, fisher_diagonal
 from clnp.methods.single import Finetune
+from clnp.records import RunFailed, RunStarted
 from clnp.storage.packing import pack, unpack
 from clnp.training.fit import Fit
 from clnp.training.task import load
-from support.forgetting import check_goes_on, experiment, remaining
+from support.forgetting import check_resumes, experiment, remaining
 from support.networks import ConvNet, copied_state, same_state
 
 CPU = torch.device("cpu")
@@ -218,11 +219,11 @@ def test_it_forgets_less_than_fine_tuning(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["single", "multi"])
-def test_a_run_that_breaks_off_goes_on(tmp_path, head):
+def test_ewc_resumes(tmp_path, head):
     def make():
         return experiment(EWC(strength=1e4, num_samples=100), head=head, epochs=4)
 
-    check_goes_on(make, tmp_path)
+    check_resumes(make, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,8 @@ def test_the_fisher_information_is_that_of_a_classifier(tmp_path):
     config = clnp.LearnerConfig(training=clnp.Training(1))
     experiment = clnp.Experiment(model, x[:2], [first, task], config, baseline=EWC())
     events = []
-    with pytest.raises(ArgumentError, match="ewc: task 'a' is regression; the Fisher information"):
+    with pytest.raises(
+        ArgumentError, match="ewc: task 'a' is regression, but the Fisher information"
+    ):
         experiment.run(tmp_path / "run", on_event=events.append)
-    assert [event["event"] for event in events] == ["run", "failed"]
+    assert [type(event) for event in events] == [RunStarted, RunFailed]

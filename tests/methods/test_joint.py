@@ -7,10 +7,12 @@ from torch import nn
 
 from clnp import Experiment, LearnerConfig, Task, Training
 from clnp.errors import ArgumentError, DivergedError
-from clnp.methods.joint import Joint, JointHeads, JointNet, Judged, Mixed
-from clnp.runs.directory import has_learnt
+from clnp.methods.joint import Joint, JointHeads, JointNet, Mixed, Validation
+from clnp.records import EpochEnded
+from clnp.runs.directory import has_progress
 from clnp.training.batches import batches_of
-from support.forgetting import Crash, experiment
+from support.forgetting import experiment
+from support.runs import break_off
 
 CPU = torch.device("cpu")
 
@@ -68,7 +70,7 @@ def test_samples_are_prepared_once_for_all_where_that_gives_the_same():
 
 
 def test_streamed_data_cannot_be_mixed():
-    with pytest.raises(ArgumentError, match="joint training needs all data on the device at once"):
+    with pytest.raises(ArgumentError, match="joint training needs all data on the device"):
         Mixed([part(0, 4, resident=False)], [1])
 
 
@@ -106,12 +108,12 @@ def test_a_last_layer_that_is_too_small_is_refused():
 def test_all_tasks_are_learnt_with_the_last_one(tmp_path, head):
     made = experiment(Joint(first=16, others=16), head=head, epochs=12)
     result = made.run(tmp_path / "run")
-    assert result["scores"][:2] == [[None], [None, None]]
-    assert min(result["scores"][2]) > 80
-    assert [record["test_score"] for record in result["tasks"]] == result["scores"][2]
-    assert all(record["unchanged"] for record in result["tasks"])
-    assert [record["candidates"][0]["num_epochs"] for record in result["tasks"]] == [0, 0, 12]
-    stored = result["stored_bytes"]
+    assert result.scores[:2] == ((None,), (None, None))
+    assert min(result.scores[2]) > 80
+    assert tuple(record.test_score for record in result.tasks) == result.scores[2]
+    assert all(record.unchanged for record in result.tasks)
+    assert [record.candidates[0].num_epochs for record in result.tasks] == [0, 0, 12]
+    stored = result.stored_bytes
     assert (stored["heads"] > 0) is (head == "multi")
 
 
@@ -120,25 +122,19 @@ def test_small_tasks_are_learnt_with_a_large_batch(tmp_path, head):
     made = experiment(Joint(), head=head, epochs=80)
     training = replace(made.config.training, batch_size=10_000)
     result = replace(made, config=replace(made.config, training=training)).run(tmp_path / "run")
-    assert min(result["scores"][-1]) > 80
+    assert min(result.scores[-1]) > 80
 
 
-def test_a_joint_training_that_breaks_off_ends_like_any_other(tmp_path):
+def test_joint_training_resumes(tmp_path):
     def make():
         return experiment(Joint(first=20, others=10), epochs=4)
 
     whole = make().run(tmp_path / "whole")
-    for epoch in (0, 2):
-
-        def crash(event, epoch=epoch):
-            if event["event"] == "epoch" and event["number"] == epoch + 1:
-                raise Crash
-
-        with pytest.raises(Crash):
-            make().run(tmp_path / f"broken {epoch}", checkpoint_seconds=0, on_event=crash)
+    for epoch in (1, 3):
+        break_off(make(), tmp_path / f"broken {epoch}", EpochEnded, epoch + 1)
         again = make().run(tmp_path / f"broken {epoch}", checkpoint_seconds=0)
-        assert again["scores"] == whole["scores"]
-        assert [t["outputs"] for t in again["tasks"]] == [t["outputs"] for t in whole["tasks"]]
+        assert again.scores == whole.scores
+        assert [t.outputs for t in again.tasks] == [t.outputs for t in whole.tasks]
 
 
 def test_tasks_with_other_numbers_of_outputs_are_refused(tmp_path):
@@ -159,7 +155,7 @@ def test_tasks_have_as_many_outputs_as_their_data(tmp_path, num_outputs):
     config = LearnerConfig(training=Training(1))
     made = Experiment(model, x[:2], tasks, config, baseline=Joint())
     result = made.run(tmp_path / "run")
-    assert result["stored_bytes"]["heads"] == 2 * 4 * (8 + 1) * 4
+    assert result.stored_bytes["heads"] == 2 * 4 * (8 + 1) * 4
 
 
 def test_tasks_with_other_objectives_are_refused_before_anything_is_trained(tmp_path):
@@ -194,15 +190,15 @@ def test_tasks_share_a_batch_unless_it_is_given():
     assert Joint().counts(3, 2) == [1, 1, 1]
 
 
-def test_joint_training_that_has_learnt_nothing_may_be_begun_anew(tmp_path):
+def test_joint_training_that_has_progress_nothing_may_be_begun_anew(tmp_path):
     """Also behind tasks that it has let go by."""
     made = experiment(Joint(), lr=1e30, optimizer="SGD")
     with pytest.raises(DivergedError):
         made.run(tmp_path / "run")
-    assert not has_learnt(tmp_path / "run")
+    assert not has_progress(tmp_path / "run")
     result = experiment(Joint(), lr=0.01).run(tmp_path / "run")
-    assert result["finished"]
-    assert has_learnt(tmp_path / "run")
+    assert result.finished
+    assert has_progress(tmp_path / "run")
 
 
 def test_all_tasks_are_judged_each_by_its_own_head():
@@ -212,5 +208,7 @@ def test_all_tasks_are_judged_each_by_its_own_head():
         batches_of((torch.full((size, 2), float(place)), torch.zeros(size).long()), CPU)
         for place, size in enumerate(sizes)
     ]
-    seen = [(net.heads.current, x[0, 0].item(), len(x)) for x, _ in Judged(net, parts).batches(4)]
+    seen = [
+        (net.heads.current, x[0, 0].item(), len(x)) for x, _ in Validation(net, parts).batches(4)
+    ]
     assert seen == [(0, 0.0, 4), (0, 0.0, 1), (1, 1.0, 3)]

@@ -10,10 +10,11 @@ from clnp.methods import runner
 from clnp.methods.dense import DenseNet
 from clnp.methods.packnet import PackNet, packed, survivors
 from clnp.methods.single import Finetune
+from clnp.records import EpochEnded, RoundEnded, TaskEnded
 from clnp.storage.packing import pack, unpack
-from clnp.terminal.status import Follower
-from support.forgetting import Crash, forgotten, labelled, method_of, permuted_rule
+from support.forgetting import forgotten, labelled, method_of, permuted_rule
 from support.networks import HEADS, NETWORKS, copied_state, example, same_state
+from support.runs import break_off, untimed
 
 
 def mask(*values):
@@ -144,7 +145,7 @@ def test_a_state_comes_back():
 def test_a_byte_holds_255_tasks():
     _, strategy = small()
     strategy.begin(254, None)
-    with pytest.raises(CapacityError, match="packnet: 255 tasks are learnt; there can be no more"):
+    with pytest.raises(CapacityError, match="packnet: 255 tasks have ended"):
         strategy.begin(255, None)
 
 
@@ -284,8 +285,7 @@ def test_without_retraining_there_is_none(tmp_path):
     events = []
     made = experiment(PackNet(retrain_epochs=0), epochs=2)
     made.run(tmp_path / "run", on_event=events.append)
-    assert not any("round" in event for event in events)
-    assert Follower(tmp_path / "run").look().epochs_of_run == 6
+    assert all(getattr(event, "round", None) is None for event in events)
 
 
 def test_held_weights_have_no_part_in_the_norm_of_the_gradient():
@@ -317,92 +317,56 @@ def test_a_run_forgets_nothing(tmp_path):
     result = experiment(PackNet(retrain_epochs=4)).run(tmp_path / "packnet")
     assert forgotten(plainly) > 10
     assert forgotten(result) == 0
-    assert [record["unchanged"] for record in result["tasks"]] == [True] * 3
-    assert min(result["scores"][-1]) > 60
+    assert [record.unchanged for record in result.tasks] == [True] * 3
+    assert min(result.scores[-1]) > 60
     num_weights = 12 * 40 + 40 * 40 + 40 * 3
-    assert result["stored_bytes"]["masks"] == num_weights * 2 // 8
+    assert result.stored_bytes["masks"] == num_weights * 2 // 8
 
 
-def test_retraining_is_told_as_fine_tuning(tmp_path):
+def test_retraining_is_logged_as_fine_tuning(tmp_path):
     events = []
-    result = experiment(PackNet(retrain_epochs=2), epochs=3).run(
-        tmp_path / "run", on_event=events.append
-    )
+    made = experiment(PackNet(retrain_epochs=2), epochs=3)
+    result = made.run(tmp_path / "run", on_event=events.append)
     of_task = [
         event
         for event in events
-        if event["event"] in ("epoch", "round", "task") and event["task"] == "t1"
+        if isinstance(event, EpochEnded | RoundEnded | TaskEnded) and event.task == "t1"
     ]
-    keys = ("event", "candidate", "round", "number", "num_epochs")
-    assert [tuple(event.get(key) for key in keys) for event in of_task] == [
-        *(("epoch", 0, None, number, 3) for number in range(3)),
-        *(("epoch", None, 0, number, 2) for number in range(2)),
-        ("round", None, 0, None, None),
-        ("task", None, None, None, None),
+    keys = ("candidate", "round", "number", "num_epochs")
+    assert [(type(event), *(getattr(event, key, None) for key in keys)) for event in of_task] == [
+        *((EpochEnded, 0, None, number, 3) for number in range(3)),
+        *((EpochEnded, None, 0, number, 2) for number in range(2)),
+        (RoundEnded, None, 0, None, None),
+        (TaskEnded, None, None, None, None),
     ]
-    *_, last, ended, learnt = of_task
-    assert ended["kept"] is True
-    assert ended["score"] == last["score"]  # Of the weights of the last epoch.
-    # The candidate is the training alone, as it always was.
-    assert result["tasks"][1]["candidates"][0]["num_epochs"] == 3
-    assert learnt["score"] == result["tasks"][1]["score"]
-
-
-def test_who_watches_sees_the_retraining_and_counts_it(tmp_path):
-    views = []
-
-    def look(event):
-        if event["event"] in ("epoch", "task") and event["task"] == "t1":
-            views.append(Follower(tmp_path / "run").look())
-
-    experiment(PackNet(retrain_epochs=2), epochs=3).run(tmp_path / "run", on_event=look)
-    assert [(v.phase, v.round, v.epoch, v.num_epochs) for v in views[:-1]] == [
-        *(("training", None, number, 3) for number in (1, 2, 3)),
-        *(("fine-tuning", 1, number, 2) for number in (1, 2)),
-    ]
-    assert [view.epochs_done for view in views] == [6, 7, 8, 9, 10, 10]
-    assert {view.epochs_of_run for view in views} == {15}
+    *_, last, ended, learned = of_task
+    assert ended.kept is True
+    assert ended.score == last.score  # Of the weights of the last epoch.
+    # The candidate is the training alone.
+    assert result.tasks[1].candidates[0].num_epochs == 3
+    assert learned.score == result.tasks[1].score
 
 
 @pytest.mark.parametrize(("patience", "number"), [(None, 1), (None, 2), (1, 1)])
-def test_a_run_that_broke_off_in_retraining_goes_on_inside_it(tmp_path, patience, number):
-    def made():
-        return experiment(PackNet(retrain_epochs=3), epochs=2, patience=patience)
-
-    runner, events = made().run(tmp_path / "whole"), []
-
-    def crash(event):
-        if wanted.items() <= event.items():
-            raise Crash
-
-    wanted = {"event": "epoch", "task": "t1", "round": 0, "number": number}
-    with pytest.raises(Crash):
-        made().run(tmp_path / "broken", checkpoint_seconds=0, on_event=crash)
-    torch.manual_seed(99)  # Nothing may depend on the generator's state.
-    result = made().run(tmp_path / "broken", on_event=events.append)
-    assert {**result, "timings": 0} == {**runner, "timings": 0}
-    first = next(event for event in events if event["event"] == "epoch")
-    assert wanted.items() <= first.items()  # The epoch that was not saved, and none before.
+def test_packnet_resumes_within_retraining(tmp_path, patience, number):
+    made, events = experiment(PackNet(retrain_epochs=3), epochs=2, patience=patience), []
+    whole = made.run(tmp_path / "whole")
+    broken = {"task": "t1", "round": 0, "number": number}
+    break_off(made, tmp_path / "broken", EpochEnded, 1, **broken)
+    torch.manual_seed(99)  # Nothing may depend on the state of the generator.
+    result = made.run(tmp_path / "broken", on_event=events.append)
+    assert untimed(result) == untimed(whole)
+    first = next(event for event in events if isinstance(event, EpochEnded))
+    # The epoch that was not saved, and none before.
+    assert {key: getattr(first, key) for key in broken} == broken
 
 
-@pytest.mark.parametrize(("event", "number"), [("epoch", 5), ("epoch", 8), ("task", 2)])
-def test_a_run_that_broke_off_goes_on_to_the_same_end(tmp_path, event, number):
-    settings = PackNet(retrain_epochs=2)
-    whole = experiment(settings, epochs=4).run(tmp_path / "whole")
-    seen = []
-
-    def crash(told):
-        seen.append(told["event"])
-        if seen.count(event) == number and told["event"] == event:
-            raise Crash
-
-    broken = tmp_path / "broken"
-    with pytest.raises(Crash):
-        experiment(settings, epochs=4).run(broken, checkpoint_seconds=0, on_event=crash)
-    result = experiment(settings, epochs=4).run(broken)
-    for each in (whole, result):
-        each.pop("timings")
-    assert result == whole
+@pytest.mark.parametrize(("kind", "number"), [(EpochEnded, 5), (EpochEnded, 8), (TaskEnded, 2)])
+def test_packnet_resumes(tmp_path, kind, number):
+    made = experiment(PackNet(retrain_epochs=2), epochs=4)
+    whole = made.run(tmp_path / "whole")
+    break_off(made, tmp_path / "broken", kind, number)
+    assert untimed(made.run(tmp_path / "broken")) == untimed(whole)
 
 
 @pytest.mark.parametrize(

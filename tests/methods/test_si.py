@@ -12,7 +12,7 @@ from clnp.methods.single import Finetune
 from clnp.storage.packing import pack, unpack
 from clnp.training.fit import Fit
 from clnp.training.task import load
-from support.forgetting import check_captured, check_goes_on, experiment, remaining
+from support.forgetting import check_captured, check_resumes, experiment, remaining
 
 CPU = torch.device("cpu")
 NAME = "0.layers.0.weight"
@@ -192,11 +192,11 @@ def test_it_forgets_less_than_fine_tuning(tmp_path):
 
 @pytest.mark.parametrize("head", ["single", "multi"])
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_run_that_breaks_off_goes_on(tmp_path, head, keep):
+def test_si_resumes(tmp_path, head, keep):
     def make():
         return experiment(SI(strength=1.0, keep_optimizer=keep), head=head, epochs=4)
 
-    check_goes_on(make, tmp_path)
+    check_resumes(make, tmp_path)
 
 
 @pytest.mark.parametrize("keep", [False, True])

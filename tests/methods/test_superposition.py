@@ -10,7 +10,7 @@ from clnp.methods.superposition import Superposition, draw_context
 from clnp.storage.packing import pack, unpack
 from clnp.training.fit import Fit
 from clnp.training.task import load
-from support.forgetting import check_captured, check_goes_on, experiment, remaining
+from support.forgetting import check_captured, check_resumes, experiment, remaining
 from support.networks import NETWORKS, ConvNet, copied_state, example, mlp, same_state
 
 CLASSIFIERS = {"mlp": "fc3", "conv": "fc2", "depthwise": "fc", "residual": "fc"}
@@ -183,11 +183,11 @@ def test_it_forgets_less_than_fine_tuning(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["single", "multi"])
-def test_a_run_that_breaks_off_goes_on(tmp_path, head):
+def test_superposition_resumes(tmp_path, head):
     def make():
         return experiment(Superposition(), head=head, epochs=4)
 
-    check_goes_on(make, tmp_path)
+    check_resumes(make, tmp_path)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""A run that is killed again and again comes to the result of one that is left alone."""
+"""A run that is killed many times ends with the same result as one that is not."""
 
 import json
 import subprocess
@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from clnp.runs.directory import read_events
 from support.paths import ROOT
+from support.runs import log_of
 
 
 def check(folder, seed, num_kills):
-    """Kill a run that often; how often it happened when."""
+    """Kill a run that often, and return the number of kills at each moment."""
     done = subprocess.run(
         [sys.executable, ROOT / "tests/support/killing.py", folder, str(seed), str(num_kills)],
         capture_output=True,
@@ -27,22 +27,13 @@ def check(folder, seed, num_kills):
     assert results["whole"] == results["broken"]
     assert results["whole"]["finished"] is True
     assert len(results["whole"]["tasks"]) == 3
-    assert events(folder / "whole") == events(folder / "broken")
+    assert log_of(folder / "whole") == log_of(folder / "broken")
     assert not list((folder / "broken").glob(".clnp-*"))
     kills: dict[str, int] = json.loads(done.stdout)["kills"]
     return kills
 
 
-def events(path):
-    """What happened, without when and how long; that a run was resumed is no part of it."""
-    return [
-        {key: value for key, value in event.items() if key not in ("at", "seconds")}
-        for event in read_events(path)
-        if event["event"] != "resumed"
-    ]
-
-
-def test_a_run_that_is_killed_comes_to_the_same_result(tmp_path):
+def test_a_run_that_is_killed_ends_with_the_same_result(tmp_path):
     kills = check(tmp_path, seed=0, num_kills=12)
     assert sum(kills.values()) >= 5
     assert kills["while writing"] >= 1
@@ -51,5 +42,5 @@ def test_a_run_that_is_killed_comes_to_the_same_result(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_a_run_that_is_killed_often_comes_to_the_same_result(tmp_path, seed):
+def test_a_run_that_is_killed_often_ends_with_the_same_result(tmp_path, seed):
     assert sum(check(tmp_path, seed=seed, num_kills=50).values()) >= 10

@@ -118,8 +118,8 @@ def test_tensors_that_tasks_share_are_read_once_and_as_they_are_stored(monkeypat
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (None, "task 'a' has no training data; give a pair of tensors or a map-style Dataset"),
-        ((X.numpy(), Y.numpy()), "expected a pair of tensors, inputs and targets, not (ndarray"),
+        (None, "task 'a' has no training data. Give a pair of tensors or a map-style Dataset"),
+        ((X.numpy(), Y.numpy()), "training data is (ndarray, ndarray). Give a pair of tensors"),
         ([], "task 'a', training data is empty"),
     ],
 )

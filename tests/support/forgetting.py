@@ -1,17 +1,14 @@
 """Small problems on which methods forget, and runs on them that break off."""
 
-import pytest
 import torch
 
 import clnp
 from clnp import Experiment, LearnerConfig, Task, Training
 from clnp.methods.method import Setting
 from clnp.methods.runner import DenseMethod
+from clnp.records import EpochEnded
 from support.networks import NETWORKS, example
-
-
-class Crash(BaseException):
-    """What a power cut looks like from inside."""
+from support.runs import break_off, untimed
 
 
 def permuted(*, num_tasks: int = 3, noise: float = 0.7, seed: int = 0) -> list[Task]:
@@ -41,7 +38,7 @@ def permuted_rule(num_tasks: int = 3) -> list[Task]:
 
 def forgotten(result) -> float:
     """How much accuracy the tasks have lost on average since each was learnt."""
-    rows = result["scores"]
+    rows = result.scores
     lost = [rows[number][number] - rows[-1][number] for number in range(len(rows) - 1)]
     return sum(lost) / len(lost)
 
@@ -64,26 +61,19 @@ def remaining(baseline, directory, *, num_seeds=3, noise=0.7) -> float:
     for seed in range(num_seeds):
         path = directory / f"{type(baseline).__name__} {seed}"
         result = experiment(baseline, noise=noise, seed=seed).run(path)
-        assert all(row[-1] > 70 for row in result["scores"])  # Each of them has been learnt.
-        scores += result["scores"][-1][:-1]
+        assert all(row[-1] > 70 for row in result.scores)  # Each of them has been learnt.
+        scores += result.scores[-1][:-1]
     return sum(scores) / len(scores)
 
 
-def check_goes_on(make, directory, *, epochs=(0, 1, 3)) -> None:
-    """A run that breaks off in any of these epochs of its second task ends like any other."""
+def check_resumes(make, directory, *, epochs=(0, 1, 3)) -> None:
+    """A run that crashes in any of these epochs of its second task resumes to the same result."""
     whole = make().run(directory / "whole")
     for epoch in epochs:
-
-        def crash(event, epoch=epoch):
-            if event["event"] == "epoch" and (event["task"], event["number"]) == ("task 1", epoch):
-                raise Crash
-
         broken = directory / f"broken {epoch}"
-        with pytest.raises(Crash):
-            make().run(broken, checkpoint_seconds=0, on_event=crash)
-        torch.manual_seed(99)  # Nothing may depend on the generator's state.
-        again = make().run(broken)
-        assert {**again, "timings": None} == {**whole, "timings": None}
+        break_off(make(), broken, EpochEnded, task="task 1", number=epoch)
+        torch.manual_seed(99)  # Nothing may depend on the state of the generator.
+        assert untimed(make().run(broken)) == untimed(whole)
 
 
 def check_captured(baseline, directory) -> None:
@@ -93,8 +83,8 @@ def check_captured(baseline, directory) -> None:
         made = experiment(baseline, device="cuda", cuda_graph=cuda_graph)
         events = []
         made.run(directory / f"{cuda_graph}", on_event=events.append)
-        epochs = [event for event in events if event["event"] == "epoch"]
-        found.append([(event["loss"], event["penalised_loss"]) for event in epochs])
+        epochs = [event for event in events if isinstance(event, EpochEnded)]
+        found.append([(event.loss, event.penalised_loss) for event in epochs])
     plain, captured = torch.tensor(found)
     assert torch.allclose(plain, captured, rtol=0.05, atol=1e-3)
 

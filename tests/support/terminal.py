@@ -1,4 +1,4 @@
-"""The command line in a process of its own, and a recipe that it is done with soon."""
+"""The command line in a process of its own, and a recipe that takes a second."""
 
 import os
 import subprocess
@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from clnp.training.events import Event
-
-from clnp.runs.experiment import Course
+from clnp.records import Event, TaskStarted
+from clnp.runs.experiment import RunLoop
 from support.paths import ROOT
 
 SRC = str(ROOT / "src")
@@ -48,22 +47,21 @@ def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def stopping_in_task(number: int) -> Callable[[Course, Event], None]:
-    """To be put in the place of `Course._tell`: asks the run to stop when that task begins."""
-    tell = Course._tell
+def stopping_in_task(number: int) -> Callable[[RunLoop, Event], None]:
+    """Return a replacement of `RunLoop._log` that stops the run when this task starts."""
+    log = RunLoop._log
 
-    def stop(course: Course, event: Event) -> None:
-        tell(course, event)
-        if event["event"] == "begin" and event["number"] == number:
-            course.stop()
+    def stop(loop: RunLoop, event: Event) -> None:
+        log(loop, event)
+        if isinstance(event, TaskStarted) and event.number == number:
+            loop.stop()
 
     return stop
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds, a minute at most."""
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
+    """Wait until the condition holds, for two minutes at most."""
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)

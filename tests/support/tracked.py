@@ -1,10 +1,9 @@
-"""A small experiment for tests of trackers, and ways for it to break off."""
+"""A small experiment for tests of trackers, and two trackers."""
 
 import torch
 
 from clnp import Experiment, FineTuning, LearnerConfig, Task, Training
 from clnp.data.models import MLP
-from support.forgetting import Crash
 
 NAMES = ("a", "cats & <dogs>/é")
 LABELS = ("task 01 a", "task 02 cats _ _dogs__é")
@@ -30,24 +29,8 @@ def experiment(*names):
     return Experiment(MLP(6, (20, 20), 3), torch.zeros(2, 6), tasks, config)
 
 
-def without_timings(result):
-    return {key: value for key, value in result.items() if key != "timings"}
-
-
-def crash_after(num_events):
-    """Something to tell events to that ends everything after so many."""
-    seen = []
-
-    def crash(event):
-        seen.append(event)
-        if len(seen) > num_events:
-            raise Crash
-
-    return crash
-
-
 class Notebook:
-    """A tracker that writes down all that it is told, from the last beginning on."""
+    """A tracker that keeps all events since it last began."""
 
     def __init__(self):
         self.begun, self.events, self.ended = [], [], []

@@ -1,4 +1,4 @@
-"""A web site on this machine, which serves a directory well or badly."""
+"""A web server on this machine, with errors on demand."""
 
 import contextlib
 import socket
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 class Website:
-    """Serves the files of `directory` at `url`.
+    """Serves the files of `directory` at `url`, and lists the requests in `asked`.
 
-    `manners` says how a file is served otherwise: "truncated" stops half-way, "unsized" does not
-    say how long it is, "silent" stops half-way and says nothing, "rude" hangs up.
+    `faults` of files by name: "truncated" closes the connection half-way, "unsized" sends no
+    length, "silent" stops half-way and keeps the connection open, "closed" sends nothing.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.manners: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
         self.asked: list[str] = []
         self.ended = threading.Event()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, site=self))
@@ -32,18 +32,18 @@ class Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.strip("/")
         self.site.asked.append(name)
-        manner = self.site.manners.get(name)
-        if manner is None:
+        fault = self.site.faults.get(name)
+        if fault is None:
             return super().do_GET()
-        if manner == "rude":
+        if fault == "closed":
             return self.connection.shutdown(socket.SHUT_RDWR)
         content = (self.site.directory / name).read_bytes()
         self.send_response(200)
-        if manner != "unsized":
+        if fault != "unsized":
             self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content if manner == "unsized" else content[: len(content) // 2])
-        if manner == "silent":
+        self.wfile.write(content if fault == "unsized" else content[: len(content) // 2])
+        if fault == "silent":
             self.wfile.flush()
             self.site.ended.wait(10)
 
@@ -53,7 +53,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(directory: Path):
-    """A web site of the directory, for as long as the block lasts."""
+    """A web server for the directory, until the block ends."""
     site = Website(directory)
     thread = threading.Thread(target=site.server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -66,8 +66,8 @@ def serving(directory: Path):
         thread.join()
 
 
-def nobody() -> str:
-    """An address of this machine where nothing listens."""
+def no_server() -> str:
+    """An address of this machine without a server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}/"

@@ -9,95 +9,133 @@ from clnp.errors import ArgumentError
 from clnp.runs.fingerprint import plain
 from clnp.training.config import TaskSettings
 
-
-def test_one_candidate_is_a_grid_of_one():
-    training = Training(lr=0.1, alpha=0.2)
-    assert LearnerConfig(training=training).candidates() == [training]
+WHOLE = "it must be a whole number"
+FINITE = "it must be a finite number"
 
 
-def test_the_grid_is_every_combination():
-    config = LearnerConfig(
-        alphas=(1e-4, {"fc1": 1e-3}), lrs=(0.1, 0.2), training=Training(epochs=7)
-    )
-    found = [(c.alpha, c.lr, c.epochs) for c in config.candidates()]
-    per_layer = {"fc1": 1e-3}
-    assert found == [(1e-4, 0.1, 7), (1e-4, 0.2, 7), (per_layer, 0.1, 7), (per_layer, 0.2, 7)]
+def refused(kind, options, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
+        kind(**options)
+    assert [caught.value.argument] == list(options)[-1:]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"margin": -1.0}, "margin is -1.0; it must be a finite number, 0 or more"),
-        ({"margin": float("nan")}, "margin is nan; it must be a finite number"),
-        ({"margin": float("inf")}, "margin is inf; it must be a finite number"),
-        ({"margin": "1"}, "margin is '1'; it must be a finite number"),
-        ({"margin": None}, "margin is None; it must be a finite number"),
+        ({"epochs": 0}, f"epochs is 0; {WHOLE}, 1 or more"),
+        ({"epochs": "3"}, f"epochs is '3'; {WHOLE}"),
+        ({"epochs": 2.5}, f"epochs is 2.5; {WHOLE}"),
+        ({"lr": 0.0}, f"lr is 0.0; {FINITE} above 0"),
+        ({"lr": math.inf}, f"lr is inf; {FINITE} above 0"),
+        ({"lr": None}, f"lr is None; {FINITE} above 0"),
+        ({"alpha": {"fc1": "1"}}, "alpha of fc1 is '1'; it must be a number"),
+        ({"batch_size": 0}, f"batch_size is 0; {WHOLE} from 1"),
+        ({"batch_size": 16.0}, f"batch_size is 16.0; {WHOLE}"),
+        ({"optimizer": "Adm"}, "unknown optimizer 'Adm'; did you mean 'Adam"),
+        ({"optimizer": "Optimizer"}, "unknown optimizer 'Optimizer'.*Known: ((?!Optimizer).)*$"),
+        ({"optimizer_options": []}, "optimizer_options is a list; it must be a dictionary"),
+        ({"optimizer_options": {"lr": 0.1}}, "optimizer_options contains lr. Set training.lr"),
+        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be 'constant', 'cosine' or"),
+        ({"schedule": "milestones"}, "schedule is 'milestones', but there are no milestones. Set"),
+        ({"milestones": [1.5]}, f"one of milestones is 1.5; {WHOLE}"),
+        ({"milestones": 3}, r"milestones is 3; give a list, milestones=\[3\]"),
+        ({"milestone_factor": 0.0}, f"milestone_factor is 0.0; {FINITE} above 0"),
+        ({"patience": 0}, f"patience is 0; {WHOLE}, 1 or more"),
+        ({"input_dropout": 1.0}, "input_dropout is 1.0; it must be a number from 0 to below 1"),
+        ({"input_dropout": None}, "input_dropout is None; it must be a number"),
+        ({"clip_norm": "3"}, f"clip_norm is '3'; {FINITE} above 0"),
+        ({"precision": "float23"}, "precision is 'float23'; it must be 'float32', 'tf32',"),
+        ({"initialisation": 3}, "initialisation is 3; it must be a name, or a function"),
+        ({"augment": "flop"}, "unknown augment 'flop'; did you mean 'flip'"),
+    ],
+)
+def test_settings_of_a_training_are_checked(options, message):
+    refused(Training, options, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, f"^fine_tuning: epochs is 0; {WHOLE}, 1 or more"),
+        ({"rounds": 2.5}, f"^fine_tuning: rounds is 2.5; {WHOLE}"),
+        ({"lr": "1"}, f"^fine_tuning: lr is '1'; {FINITE}"),
+        ({"alpha": "1"}, "^fine_tuning: alpha is '1'; it must be a number"),
+        ({"schedule": "milestones"}, "^fine_tuning: schedule is .*; it must be 'constant' or"),
+    ],
+)
+def test_settings_of_fine_tuning_are_checked(options, message):
+    refused(FineTuning, options, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": -1.0}, f"margin is -1.0; {FINITE}, 0 or more"),
+        ({"lrs": (-1.0,)}, f"one of lrs is -1.0; {FINITE} above 0"),
+        ({"epochs": [3]}, rf"epochs is \[3\]; {WHOLE}"),
+        ({"alphas": 0.5}, r"alphas is 0.5; give a list, alphas=\[0.5\]"),
+    ],
+)
+def test_settings_of_a_task_are_checked(options, message):
+    refused(TaskSettings, options, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": -1.0}, f"margin is -1.0; {FINITE}, 0 or more"),
+        ({"margin": math.nan}, f"margin is nan; {FINITE}"),
+        ({"margin": math.inf}, f"margin is inf; {FINITE}"),
+        ({"margin": None}, f"margin is None; {FINITE}"),
         ({"search_on": "last"}, "search_on is 'last'; it must be 'every' or 'first'"),
         ({"importance": "size"}, "importance is 'size'; it must be 'activity' or 'contribution'"),
-        (
-            {"validation_fraction": 0.0},
-            "validation_fraction is 0.0; it must be a number between",
-        ),
-        (
-            {"validation_fraction": 1.0},
-            "validation_fraction is 1.0; it must be a number between",
-        ),
-        ({"lrs": (0.1, -1.0)}, "one of lrs is -1.0; it must be a finite number above 0"),
-        ({"resolution": 0}, "resolution is 0; it must be a whole number, 1 or more"),
-        (
-            {"calibration_samples": -1},
-            "calibration_samples is -1; it must be a whole number, 0, or",
-        ),
-        (
-            {"calibration_samples": 1},
-            "calibration_samples is 1; it must be a whole number, 0, or",
-        ),
-        ({"calibration_samples": True}, "calibration_samples is True; it must be a whole"),
-        ({"calibration_samples": math.inf}, "calibration_samples is inf; it must be a whole"),
-        ({"num_workers": -1}, "num_workers is -1; it must be a whole number, 0 or more"),
-        ({"num_workers": "2"}, "num_workers is '2'; it must be a whole number"),
-        ({"resolution": "2"}, "resolution is '2'; it must be a whole number"),
-        ({"validation_fraction": None}, "validation_fraction is None; it must be a number"),
-        ({"candidates_at_once": 1.0}, "candidates_at_once is 1.0; it must be a whole number"),
-        ({"alphas": 1e-4}, r"alphas is 0.0001; give a list, alphas=\[0.0001\]"),
+        ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be a number between"),
+        ({"validation_fraction": 1.0}, "validation_fraction is 1.0; it must be a number between"),
+        ({"resolution": 0}, f"resolution is 0; {WHOLE}, 1 or more"),
+        ({"calibration_samples": -1}, f"calibration_samples is -1; {WHOLE}, 0, or"),
+        ({"calibration_samples": 1}, f"calibration_samples is 1; {WHOLE}, 0, or"),
+        ({"calibration_samples": True}, f"calibration_samples is True; {WHOLE}"),
+        ({"num_workers": -1}, f"num_workers is -1; {WHOLE}, 0 or more"),
+        ({"candidates_at_once": 0}, f"candidates_at_once is 0; {WHOLE}, 1 or more"),
         ({"alphas": {"fc1": 1.0}}, r"alphas is {'fc1': 1.0}; give a list, alphas=\[{'fc1': 1.0}\]"),
-        ({"alphas": ["1"]}, "one of alphas is '1'; it must be a number"),
         ({"alphas": [{"fc1": "1"}]}, "one of alphas of fc1 is '1'; it must be a number"),
         ({"alphas": "1e-4"}, "alphas is '1e-4'; give a list of numbers"),
-        ({"lrs": 1e-3}, r"lrs is 0.001; give a list, lrs=\[0.001\]"),
         ({"lrs": np.float64(1e-3)}, "lrs is .*0.001.*; give a list"),
         ({"lrs": torch.tensor(0.5)}, r"lrs is 0.5; give a list, lrs=\[0.5\]"),
-        ({"lrs": [{"fc1": 1.0}]}, "one of lrs is {'fc1': 1.0}; it must be a finite number"),
-        ({"lrs": [None]}, "one of lrs is None; it must be a finite number"),
+        ({"lrs": [{"fc1": 1.0}]}, f"one of lrs is {{'fc1': 1.0}}; {FINITE}"),
         ({"training": {"epochs": 1}}, r"training is a dict; it must be a Training, such as Train"),
         ({"fine_tuning": True}, "fine_tuning is a bool; it must be a FineTuning, such as FineTuni"),
         ({"tasks": ["a"]}, r'tasks is a list; it must be such as {"a": TaskSettings\(margin=1\)}'),
-        ({"tasks": {"a": {"margin": 1}}}, "tasks holds 'a': {'margin': 1}; give the settings of a"),
-        ({"tasks": {1: TaskSettings()}}, r"tasks holds 1: TaskSettings\(.*; give the settings of"),
+        ({"tasks": {"a": {"margin": 1}}}, "tasks contains 'a': {'margin': 1}. Give the settings"),
+        ({"tasks": {1: TaskSettings()}}, r"tasks contains 1: TaskSettings\(.*. Give the settings"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ArgumentError, match=message) as caught:
-        LearnerConfig(**options)
-    assert [caught.value.argument] == list(options)
+def test_settings_of_the_learner_are_checked(options, message):
+    refused(LearnerConfig, options, message)
 
 
-@pytest.mark.parametrize(("name", "value"), [("epochs", 0), ("rounds", 0), ("lr", 0.0)])
-def test_fine_tuning_needs_something_to_do(name, value):
-    message = f"fine_tuning: {name} is {value}; it must be a "
-    with pytest.raises(ArgumentError, match=message) as caught:
-        FineTuning(**{name: value})
-    assert caught.value.argument == name
+def test_schedules():
+    cosine = Training(epochs=10, lr=0.4, schedule="cosine")
+    assert cosine.lr_at(0) == 0.4
+    assert math.isclose(cosine.lr_at(5), 0.2)
+    assert cosine.lr_at(10) == 0
+    steps = Training(
+        epochs=10, lr=1.0, schedule="milestones", milestones=(3, 6), milestone_factor=0.5
+    )
+    assert [steps.lr_at(e) for e in (0, 2.9, 3, 5.9, 6)] == [1, 1, 0.5, 0.5, 0.25]
+    assert Training(lr=0.3).lr_at(7) == 0.3
 
 
-def test_fine_tuning_has_two_schedules():
-    message = "fine_tuning: schedule is 'milestones'; it must be 'constant' or 'cosine'"
-    with pytest.raises(ArgumentError, match=message) as caught:
-        FineTuning(schedule="milestones")
-    assert caught.value.argument == "schedule"
+def test_the_grid_is_every_combination():
+    training = Training(lr=0.1, alpha=0.2, epochs=7)
+    assert LearnerConfig(training=training).candidates() == [training]
+    layers = {"fc1": 1e-3}
+    config = LearnerConfig(alphas=(1e-4, layers), lrs=(0.1, 0.2), training=training)
+    found = [(c.alpha, c.lr, c.epochs) for c in config.candidates()]
+    assert found == [(1e-4, 0.1, 7), (1e-4, 0.2, 7), (layers, 0.1, 7), (layers, 0.2, 7)]
 
 
-def test_a_task_may_have_settings_of_its_own():
+def test_a_task_may_have_its_own_settings():
     config = LearnerConfig(
         margin=1.0,
         alphas=(1e-4, 1e-3),
@@ -120,7 +158,7 @@ def test_a_task_may_have_settings_of_its_own():
     assert config.unused(["a", "b"]) == ["b *", "b 2"]
 
 
-def test_choices_replace_the_grid_and_leave_other_settings():
+def test_choices_replace_the_grid_and_keep_other_settings():
     config = LearnerConfig(
         alphas=(1e-4, 1e-3), tasks={"b*": TaskSettings(margin=4.0, alphas=(1.0, 2.0))}
     )
@@ -133,43 +171,9 @@ def test_choices_replace_the_grid_and_leave_other_settings():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"margin": "1"}, "margin is '1'; it must be a finite number"),
-        ({"margin": -1.0}, "margin is -1.0; it must be a finite number, 0 or more"),
-        ({"lrs": (-1.0,)}, "one of lrs is -1.0; it must be a finite number above 0"),
-        ({"epochs": 0}, "epochs is 0; it must be a whole number, 1 or more"),
-        ({"epochs": [3]}, r"epochs is \[3\]; it must be a whole number"),
-        ({"epochs": 2.5}, "epochs is 2.5; it must be a whole number"),
-        ({"alphas": 0.5}, r"alphas is 0.5; give a list, alphas=\[0.5\]"),
-        ({"lrs": 0.5}, r"lrs is 0.5; give a list, lrs=\[0.5\]"),
-    ],
-)
-def test_settings_of_a_task_are_of_their_kinds(options, message):
-    with pytest.raises(ArgumentError, match=message) as caught:
-        TaskSettings(**options)
-    assert [caught.value.argument] == list(options)
-
-
-@pytest.mark.parametrize("name", ["epochs", "lr", "rounds", "alpha"])
-def test_settings_of_fine_tuning_are_numbers(name):
-    with pytest.raises(ArgumentError, match=f"^fine_tuning: {name} is '1'; it must be") as caught:
-        FineTuning(**{name: "1"})
-    assert caught.value.argument == name
-
-
-@pytest.mark.parametrize("name", ["epochs", "rounds"])
-def test_epochs_and_rounds_of_fine_tuning_are_whole(name):
-    message = f"^fine_tuning: {name} is 2.5; it must be a whole number"
-    with pytest.raises(ArgumentError, match=message):
-        FineTuning(**{name: 2.5})
-
-
-@pytest.mark.parametrize(
     "values",
     [
         [0.5, 0.25],
-        np.array([0.5, 0.25]),
         np.array([0.5, 0.25], dtype=np.float32),
         tuple(np.array([0.5, 0.25], dtype=np.float32)),
         torch.tensor([0.5, 0.25]),
@@ -178,7 +182,7 @@ def test_epochs_and_rounds_of_fine_tuning_are_whole(name):
 )
 @pytest.mark.parametrize("kind", [LearnerConfig, TaskSettings])
 @pytest.mark.parametrize("name", ["alphas", "lrs"])
-def test_whatever_holds_numbers_is_a_grid(kind, name, values):
+def test_a_grid_may_be_any_iterable_of_numbers(kind, name, values):
     if isinstance(values, str):
         values = (2.0**-i for i in (1, 2))
     found = getattr(kind(**{name: values}), name)
@@ -186,40 +190,31 @@ def test_whatever_holds_numbers_is_a_grid(kind, name, values):
     assert [type(value) for value in found] == [float, float]
 
 
-def test_numbers_of_numpy_become_plain_ones():
-    config = LearnerConfig(
-        margin=np.float32(0.5),
-        alphas=[{"fc1": np.float32(0.25)}],
-        training=Training(epochs=np.int64(3), lr=np.float32(0.5), alpha={"fc1": np.float32(0.5)}),
-        tasks={"a": TaskSettings(margin=np.float32(0.5), epochs=np.int64(2))},
-        fine_tuning=FineTuning(epochs=np.int64(2), lr=np.float32(0.5)),
-    )
-    assert plain(config) == plain(
-        LearnerConfig(
-            margin=0.5,
-            alphas=({"fc1": 0.25},),
-            training=Training(epochs=3, lr=0.5, alpha={"fc1": 0.5}),
-            tasks={"a": TaskSettings(margin=0.5, epochs=2)},
-            fine_tuning=FineTuning(epochs=2, lr=0.5),
-        )
-    )
-
-
-def test_settings_are_known_by_plain_numbers():
-    """A run that was begun with NumPy's goes on with those of Python, and the other way round."""
+def test_numbers_of_numpy_and_of_other_types_become_plain_ones():
+    """A run that was started with NumPy's numbers resumes with Python's, and the reverse."""
+    half, two = np.float32(0.5), np.int64(2)
     config = LearnerConfig(
         margin=1,
-        alphas=[1, 1e-3],
+        alphas=[{"fc1": half}, 1],
         lrs=None,
-        resolution=np.int64(3),
-        training=Training(epochs=np.int32(2), clip_norm=np.float32(1)),
-        tasks={"a": TaskSettings(margin=2, alphas=None)},
+        resolution=two,
+        training=Training(
+            epochs=two,
+            lr=half,
+            alpha={"fc1": half},
+            clip_norm=half,
+            milestones=torch.tensor([1, 2]),
+        ),
+        tasks={"a": TaskSettings(margin=half, epochs=two, alphas=None)},
+        fine_tuning=FineTuning(epochs=two, lr=half),
     )
-    found = plain(config)
-    assert (
-        repr([found[name] for name in ("margin", "alphas", "lrs")]) == "[1.0, [1.0, 0.001], None]"
+    same = LearnerConfig(
+        margin=1.0,
+        alphas=({"fc1": 0.5}, 1.0),
+        lrs=None,
+        resolution=2,
+        training=Training(epochs=2, lr=0.5, alpha={"fc1": 0.5}, clip_norm=0.5, milestones=(1, 2)),
+        tasks={"a": TaskSettings(margin=0.5, epochs=2, alphas=None)},
+        fine_tuning=FineTuning(epochs=2, lr=0.5),
     )
-    assert repr(found["resolution"]) == "3"
-    assert repr(found["training"]["epochs"]) == "2"
-    assert repr(found["training"]["clip_norm"]) == "1.0"
-    assert (repr(found["tasks"]["a"]["margin"]), found["tasks"]["a"]["alphas"]) == ("2.0", None)
+    assert repr(plain(config)) == repr(plain(same))

@@ -1,4 +1,4 @@
-"""The command line. Nothing here imports PyTorch before a command has to."""
+"""The command line. PyTorch is imported only by commands that need it."""
 
 import argparse
 import contextlib
@@ -21,64 +21,66 @@ from clnp.errors import (
     is_out_of_memory,
 )
 from clnp.recipes import bundled
-from clnp.studies.jobs import get_ready
+from clnp.studies.jobs import stop_with_parent
 from clnp.terminal.progress import Bars, Lines, Silence
 from clnp.version import __version__
 
 TRACKERS = {
-    "tensorboard": "write curves for TensorBoard into the directory of the run",
-    "mlflow": "send curves to MLflow, to the server of MLFLOW_TRACKING_URI if that is set",
-    "wandb": "send curves to Weights & Biases, or with WANDB_MODE=offline into the directory",
+    "tensorboard": "write curves for TensorBoard to the directory of the run",
+    "mlflow": "send curves to MLflow, to the server in MLFLOW_TRACKING_URI if it is set",
+    "wandb": "send curves to Weights & Biases; WANDB_MODE=offline writes them to the directory",
 }
 
 
 def add_recipe_options(command: argparse.ArgumentParser) -> None:
-    """What a recipe is changed by, where it goes, and how it is carried out."""
+    """Add the options for changing a recipe, and for the directory of its run."""
     command.add_argument(
         "--set",
         dest="assignments",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="change the recipe, --set learner.margin=2 for example; may be repeated",
+        help="change a key of the recipe, for example --set learner.margin=2; may be repeated",
     )
-    command.add_argument("--seed", type=int, help="what all random numbers are derived from")
+    command.add_argument(
+        "--seed", type=int, help="seed of all random numbers (default: that of the recipe)"
+    )
     command.add_argument(
         "--seeds",
         type=count,
         metavar="N",
-        help="N seeds, with mean and deviation; those that --out has already are kept",
+        help="run N seeds, with mean and standard deviation; finished seeds in --out are kept",
     )
     command.add_argument(
         "--search-once",
         action="store_true",
-        help="search the grid with the first seed; the others take what it chose for each task",
+        help="search the grid with the first seed only; the others use its choices for each task",
     )
     command.add_argument(
         "--out",
         metavar="DIR",
-        help="directory of the run (default: runs/RECIPE-seedN; of a series runs/RECIPE-Nseeds, "
-        "of a comparison runs/RECIPE-compared)",
+        help="directory of the run (default: runs/RECIPE-seedN, or runs/RECIPE-Nseeds for several "
+        "seeds, or runs/RECIPE-compared for a comparison)",
     )
     add_run_options(command)
 
 
-def add_run_options(command: argparse.ArgumentParser, *, begun: bool = False) -> None:
-    """How a run is carried out; one that has been begun knows where it was."""
-    add_place_options(command, begun=begun)
+def add_run_options(command: argparse.ArgumentParser, *, resume: bool = False) -> None:
+    """Add the options of a run that are not part of its experiment."""
+    add_place_options(command, resume=resume)
     command.add_argument(
         "--checkpoint-every",
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="how often to save inside a task, at the end of an epoch (default: 60)",
+        help="how often to save within a task, at the end of an epoch (default: 60)",
     )
     command.add_argument(
         "--jobs",
         type=count,
         default=1,
         metavar="N",
-        help="carry out N runs of a series or comparison at a time, each in a process of its own",
+        help="run N seeds or methods at a time, each in its own process (default: 1)",
     )
     command.add_argument("--quiet", action="store_true", help="show no progress")
     for name, where in TRACKERS.items():
@@ -87,76 +89,85 @@ def add_run_options(command: argparse.ArgumentParser, *, begun: bool = False) ->
         )
 
 
-def add_place_options(command: argparse.ArgumentParser, *, begun: bool) -> None:
-    """On which device, and where data sets are."""
-    device = "the one that the run was last on" if begun else "a GPU if there is one"
+def add_place_options(command: argparse.ArgumentParser, *, resume: bool) -> None:
+    """Add the options for the device and the data sets."""
+    device = "that of the run" if resume else "a GPU if there is one"
     command.add_argument("--device", help=f"cpu, cuda, cuda:1, ... (default: {device})")
-    add_data_option(command, begun=begun)
+    add_data_option(command, resume=resume)
 
 
-def add_data_option(command: argparse.ArgumentParser, *, begun: bool) -> None:
-    """Where data sets are."""
-    data = "where the run had them" if begun else "$CLNP_DATA, or ~/.cache/clnp"
-    command.add_argument("--data", metavar="DIR", help=f"where data sets are (default: {data})")
+def add_data_option(command: argparse.ArgumentParser, *, resume: bool) -> None:
+    """Add the option for the directory of the data sets."""
+    data = "that of the run" if resume else "$CLNP_DATA, or ~/.cache/clnp"
+    command.add_argument("--data", metavar="DIR", help=f"directory of data sets (default: {data})")
 
 
 def seconds(text: str) -> float:
-    """A number of seconds."""
+    """Return a number of seconds."""
     try:
         found = float(text)
     except ValueError:
         found = math.nan
     if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}; it must be a number of seconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
     return found
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names with commas between them, each once."""
+    """Return the names in a list with commas, each once."""
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not found:
-        raise argparse.ArgumentTypeError("expected names with commas between them")
+        raise argparse.ArgumentTypeError("expected names separated by commas")
     return found
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number from 1 on."""
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r}; it must be a whole number, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
     return int(text)
 
 
-DESCRIPTION = "Continual learning by neural pruning: task after task, nothing forgotten."
+DESCRIPTION = "Continual learning by neural pruning: one network, task after task, no forgetting."
 EPILOG = """\
 examples:
-  clnp demo                                      the whole method at work, in under a minute
-  clnp recipes                                   what can be run
+  clnp demo                                      ten small tasks, in under a minute
+  clnp recipes                                   list the recipes
   clnp run permuted-digits --set learner.margin=2 --seed 1
   clnp run permuted-digits --seeds 5             five seeds: mean and standard deviation
-  clnp compare permuted-digits                   other methods on the same tasks: a table
-  clnp resume runs/permuted-digits-seed1         after Ctrl-C, a crash or a power cut
-  clnp watch runs/permuted-digits-seed1          how it goes, from another terminal or machine
-  clnp inspect runs/permuted-digits-seed1        what it has come to, in a screenful
-  clnp verify runs/permuted-digits-seed1         certificates and accuracies, recomputed
+  clnp compare permuted-digits                   a table of several methods on the same tasks
+  clnp resume runs/permuted-digits-seed1         resume after Ctrl-C, a crash or a power cut
+  clnp watch runs/permuted-digits-seed1          follow a run from another terminal or machine
+  clnp inspect runs/permuted-digits-seed1        progress and results on one screen
+  clnp verify runs/permuted-digits-seed1         recompute certificates and accuracies
   clnp export runs/permuted-digits-seed1 --task 'digits permuted 1'
-                                                 one task as a small network, to deploy it
-  clnp report runs/permuted-digits-seed1         one page with all figures, for a browser or a paper
+                                                 one task as a small network for deployment
+  clnp report runs/permuted-digits-seed1         one HTML page with all figures
+
+exit codes: 0 success, 1 failure, 2 usage error, 130 stopped by a signal
 """
 METHODS = "clnp, single, finetune, joint, ewc, packnet, hat, si, superposition"
-"""Spelt out here, because those who know them import PyTorch."""
+"""Repeated here, because the registry of methods imports PyTorch."""
 
 
 def run() -> None:
-    """Run the command that this process was started with, and end it."""
+    """Run the command of this process, and exit."""
     code = main()
     if code == STOPPED:
-        # Who has pressed Ctrl-C once too often shall not see Python being interrupted at its end.
+        # One Ctrl-C too many must not show a traceback of the exit of Python.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code: 0 good, 1 failed or not verified, 2 asked for wrongly."""
+    """Run a command.
+
+    Args:
+        arguments: The arguments of the command line. Default: those of the process.
+
+    Returns:
+        The exit code: 0 success, 1 failure, 2 usage error, 130 stopped by a signal.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # It was closed before the start.
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -165,9 +176,11 @@ def main(arguments: list[str] | None = None) -> int:
         answer, text = options.command(options)
         return _show(options, _as_json(answer) if options.json else text) or int(options.code)
     except RecursionError:
-        return _failed(options, "what was given is nested too deeply", USER_ERROR)
+        return _failed(
+            options, "The arguments are nested too deeply. Use fewer levels.", USER_ERROR
+        )
     except KeyboardInterrupt:
-        return _failed(options, "stopped at once; what was saved last is whole", STOPPED)
+        return _failed(options, "Stopped. The last checkpoint is complete.", STOPPED)
     except ClnpError as error:
         return _failed(options, str(error), error.code)
     except (MemoryError, RuntimeError) as error:
@@ -177,13 +190,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _as_json(answer: Any) -> str:
-    from clnp.runs.directory import to_json
+    from clnp.plain import to_json
 
     return to_json(answer, indent=1)
 
 
 def _show(options: argparse.Namespace, text: str) -> int:
-    """Print the answer; the exit code."""
+    """Print the answer, and return the exit code."""
     try:
         try:
             print(text, flush=True)
@@ -192,11 +205,12 @@ def _show(options: argparse.Namespace, text: str) -> int:
             print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
         return 0
     except OSError as error:
-        # Python would try once more at exit.
+        # Python would try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
-            return 0  # The reader, `head` perhaps, has seen enough.
-        return _failed(options, f"cannot print the answer: {error.strerror}", FAILURE)
+            return 0  # The reader, such as `head`, has ended.
+        reason = f"The answer cannot be printed: {error.strerror}. Redirect it to another file."
+        return _failed(options, reason, FAILURE)
 
 
 def _failed(options: argparse.Namespace, message: str, code: int) -> int:
@@ -204,12 +218,13 @@ def _failed(options: argparse.Namespace, message: str, code: int) -> int:
         traceback.print_exc()
     if options.json:
         print(json.dumps({"error": message}))
-    print(f"clnp: {message}", file=sys.stderr)
+    label = "" if options.job is None else f"{options.job}: "
+    print(f"clnp: {label}{message}", file=sys.stderr)
     return code
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of every command."""
+    """Return the parser of all commands."""
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
         "clnp", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw
@@ -219,49 +234,55 @@ def parser() -> argparse.ArgumentParser:
 
     def command(name: str, action: Action, text: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        made.set_defaults(command=action, code=0)
-        made.add_argument("--json", action="store_true", help="print the answer as JSON")
+        made.set_defaults(command=action, code=0, job=None)
+        made.add_argument("--json", action="store_true", help="print the result as JSON")
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
         return made
 
     demo = command("demo", _demo, "learn ten permuted digit tasks, in under a minute")
     add_recipe_options(demo)
-    run = command("run", _run, "carry out a recipe")
-    run.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a TOML file")
+    run = command("run", _run, "run a recipe")
+    run.add_argument("recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file")
     add_recipe_options(run)
-    compare = command("compare", _compare, "carry out a recipe with several methods")
-    compare.add_argument("recipe", metavar="RECIPE", help="a name from `clnp recipes`, or a file")
+    compare = command("compare", _compare, "run a recipe with several methods and print a table")
+    compare.add_argument(
+        "recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file"
+    )
     compare.add_argument(
         "--methods",
         type=names,
         default=("clnp", "single", "finetune"),
         metavar="A,B,...",
-        help=f"those to compare, of {METHODS} (default: clnp,single,finetune)",
+        help=f"methods to compare, of {METHODS} (default: clnp,single,finetune)",
     )
     add_recipe_options(compare)
-    where = "the directory of the run, or of a series of them"
-    resume = command("resume", _resume, "go on with a run that was stopped or killed")
+    where = "directory of a run, a series or a comparison"
+    resume = command("resume", _resume, "resume a run that was stopped or killed")
     resume.add_argument("run", metavar="RUN", help=where)
-    add_run_options(resume, begun=True)
-    inspect = command("inspect", _inspect, "say what a run is and how far it has come")
+    add_run_options(resume, resume=True)
+    # The title of a run in a process of --jobs, for its messages.
+    resume.add_argument("--job", metavar="TITLE", help=argparse.SUPPRESS)
+    inspect = command("inspect", _inspect, "show progress and results of a run on one screen")
     inspect.add_argument("run", metavar="RUN", help=where)
     inspect.add_argument(
-        "--all", action="store_true", help="every task, candidate and certificate, not a screenful"
+        "--all", action="store_true", help="show every task, candidate and certificate"
     )
-    watch = command("watch", _watch, "follow a run that goes on, here or on another machine")
-    watch.add_argument("run", metavar="RUN", help=f"{where}; it may not be there yet")
-    watch.add_argument("--once", action="store_true", help="show how it stands, and end")
+    watch = command("watch", _watch, "follow a run while it is running, here or on another machine")
+    watch.add_argument("run", metavar="RUN", help=f"{where}; it need not exist yet")
+    watch.add_argument("--once", action="store_true", help="show the current status and exit")
     watch.add_argument(
         "--interval",
         type=seconds,
         metavar="SECONDS",
-        help="how often to look (default: 1 on a terminal, 10 in a log)",
+        help="time between updates (default: 1 on a terminal, 10 in a log)",
     )
-    verify = command("verify", _verify, "recompute the certificates and accuracies of a run")
+    verify = command("verify", _verify, "recompute the certificates and test accuracies of a run")
     verify.add_argument("run", metavar="RUN", help=where)
-    add_place_options(verify, begun=True)
-    export = command("export", _export, "write tasks of a run as programs without clnp")
-    export.add_argument("run", metavar="RUN", help="the directory of the run")
+    add_place_options(verify, resume=True)
+    export = command(
+        "export", _export, "write ended tasks of a run as small networks that do not need clnp"
+    )
+    export.add_argument("run", metavar="RUN", help="directory of a run")
     which = export.add_mutually_exclusive_group()
     which.add_argument(
         "--task",
@@ -269,33 +290,35 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         action="append",
         default=[],
-        help="a task that has ended; may be repeated",
+        help="name of an ended task; may be repeated",
     )
-    which.add_argument("--all", action="store_true", help="all tasks that have ended")
+    which.add_argument("--all", action="store_true", help="all ended tasks")
     export.add_argument(
-        "--out", metavar="FILE", help="a file, or a directory (default: RUN/NAME.pt2, or .onnx)"
+        "--out", metavar="FILE", help="file, or directory (default: RUN/NAME.pt2 or RUN/NAME.onnx)"
     )
     export.add_argument(
         "--format",
         choices=("pt2", "onnx"),
-        help="a program of torch.export, or ONNX (default: as FILE ends, or else pt2)",
+        help="torch.export program or ONNX (default: by the ending of FILE, else pt2)",
     )
     export.add_argument(
         "--bare",
         action="store_true",
-        help="leave out what makes inputs of samples, which the answer tells; it is RUN/NAME-bare",
+        help="leave out the preprocessing, and print it (default file: RUN/NAME-bare.*)",
     )
-    export.add_argument("--device", help="cpu, cuda, ...: where a pt2 will run (default: cpu)")
-    add_data_option(export, begun=True)
-    report = command("report", _report, "write a page and figures about runs")
+    export.add_argument(
+        "--device", help="device on which a pt2 file will run: cpu, cuda, ... (default: cpu)"
+    )
+    add_data_option(export, resume=True)
+    report = command("report", _report, "write one HTML page with every figure")
     report.add_argument(
         "runs", nargs="+", metavar="RUN", help="directories of runs, series or comparisons"
     )
     report.add_argument(
-        "--out", metavar="DIR", help="directory of the report (default, for one RUN: RUN/report)"
+        "--out", metavar="DIR", help="directory of the report (default for one RUN: RUN/report)"
     )
     recipes = command("recipes", _recipes, "list the recipes, or print one")
-    recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="print this one")
+    recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="print this recipe")
     recipes.add_argument("--keys", action="store_true", help="explain every key of a recipe")
     return top
 
@@ -313,13 +336,12 @@ def _run(options: argparse.Namespace) -> Answer:
 
 
 def _compare(options: argparse.Namespace) -> Answer:
-    get_ready()
     from clnp.studies import comparison, launch
 
     with contextlib.closing(_console(options)) as console:
         return comparison.compare(
             launch.Source(options.recipe, _assignments(options, method="--methods")),
-            _circumstances(options),
+            _run_options(options),
             methods=options.methods,
             seed=options.seed,
             num_seeds=options.seeds,
@@ -331,8 +353,6 @@ def _compare(options: argparse.Namespace) -> Answer:
 
 
 def _start(options: argparse.Namespace, recipe: str) -> Answer:
-    if options.jobs > 1:
-        get_ready()
     from clnp.studies import launch
 
     from . import commands
@@ -340,7 +360,7 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
     with contextlib.closing(_console(options)) as console:
         return commands.start(
             launch.Source(recipe, _assignments(options)),
-            _circumstances(options),
+            _run_options(options),
             seed=options.seed,
             num_seeds=options.seeds,
             search_once=options.search_once,
@@ -351,36 +371,43 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
 
 
 def _assignments(options: argparse.Namespace, **instead: str) -> tuple[str, ...]:
-    """What is given with --set; a key that an option is there for `instead` is refused."""
+    """Return the --set assignments; refuse keys that another option sets."""
     first = instead if options.seed is None else {**instead, "seed": "--seed"}
     for text in options.assignments:
         if (key := text.partition("=")[0].strip()) in first:
-            raise ArgumentError(f"--set {text} would change nothing: {first[key]} comes first")
+            raise ArgumentError(f"--set {text} would have no effect. Use {first[key]} instead.")
     return tuple(options.assignments)
 
 
 def _resume(options: argparse.Namespace) -> Answer:
-    if options.jobs > 1:
-        get_ready()
+    if options.job is not None:
+        stop_with_parent()
     from . import commands
 
     with contextlib.closing(_console(options)) as console:
         return commands.resume(
-            options.run, _circumstances(options), num_jobs=options.jobs, console=console
+            options.run,
+            _run_options(options),
+            num_jobs=options.jobs,
+            console=console,
+            job=options.job,
         )
 
 
-def _circumstances(options: argparse.Namespace) -> Any:
-    from clnp.studies.launch import Circumstances
+def _run_options(options: argparse.Namespace) -> Any:
+    from clnp.studies.launch import RunOptions
 
     trackers = tuple(dict.fromkeys(options.trackers or ()))
-    return Circumstances(options.device, options.data, options.checkpoint_every, trackers)
+    every = options.checkpoint_every
+    return RunOptions(options.device, options.data, every, trackers, options.quiet)
 
 
 def _console(options: argparse.Namespace) -> Silence:
-    """Bars on a terminal, lines in a log: on stderr, so that the answer stands alone on stdout."""
+    """Return bars on a terminal and lines in a log, on stderr: stdout has the answer only."""
     if options.quiet:
         return Silence()
+    if options.job is not None:
+        return Lines(sys.stderr, label=f"{options.job}: ")
     return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
@@ -398,13 +425,13 @@ def _watch(options: argparse.Namespace) -> Answer:
             options.run, once=options.once, interval=options.interval, quiet=options.json
         )
     except KeyboardInterrupt:
-        raise SystemExit(STOPPED) from None  # Nothing was stopped but the watching.
+        raise SystemExit(STOPPED) from None  # The run continues.
     except BrokenPipeError:
-        # The reader, `head` perhaps, has seen enough; Python would try once more at exit.
+        # The reader, such as `head`, has ended. Python would try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
-    options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.status, 0)
-    return scene.to_json(), text
+    options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.state, 0)
+    return scene.to_plain(), text
 
 
 def _verify(options: argparse.Namespace) -> Answer:
@@ -439,7 +466,7 @@ def _report(options: argparse.Namespace) -> Answer:
 
 def _recipes(options: argparse.Namespace) -> Answer:
     if options.keys and options.recipe is not None:
-        raise ArgumentError(f"--keys are those of every recipe: leave out {options.recipe}")
+        raise ArgumentError(f"--keys explains the keys of all recipes. Leave out {options.recipe}.")
     if options.keys:
         from clnp.recipes.reference import reference, rows
 

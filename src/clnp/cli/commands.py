@@ -1,90 +1,109 @@
-"""What the commands of `clnp` that learn do: each gives back what `--json` prints, and text."""
+"""The commands of `clnp` that learn: each returns the answer for `--json`, and the text."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from clnp.devices import find_device
 from clnp.errors import RunError
 from clnp.recipes.schema import to_toml
-from clnp.runs.directory import CONFIG, FORMAT, RECIPE, expanded, has_learnt, writing
-from clnp.studies.comparison import go_on_comparing, read_comparison
+from clnp.records import FORMAT, SeriesConfig
+from clnp.runs.directory import CONFIG, expanded, has_progress, writing
+from clnp.studies.comparison import read_comparison, resume_comparison
 from clnp.studies.launch import (
     HEADER,
-    Answer,
-    Circumstances,
+    Console,
+    RunOptions,
     Source,
     add_tasks,
-    begin,
-    data_of,
-    go_on_with,
+    data_directory,
+    resume_run,
+    start_run,
 )
-from clnp.studies.series import add_seeds, begin_series, go_on_with_series, is_longer, read_series
-from clnp.terminal.progress import Silence
+from clnp.studies.series import (
+    add_seeds,
+    begin_series,
+    read_series,
+    resume_series,
+    run_job,
+    series_to_extend,
+)
+from clnp.terminal.summary import summary
+
+Answer = tuple[Any, str]
 
 
 def start(
     source: Source,
-    place: Circumstances,
+    options: RunOptions,
     *,
     seed: int | None,
     num_seeds: int | None,
     search_once: bool,
     num_jobs: int,
     out: str | None,
-    console: Silence,
+    console: Console,
 ) -> Answer:
-    """Begin a run of a recipe, or one for each of several seeds, and carry it out."""
+    """Run a recipe, once or with each of several seeds."""
     loaded = source.load(seed)
     first, short = loaded.recipe.seed, loaded.name
-    find_device(place.device)  # Before anything is made.
+    find_device(options.device)  # Before any directory is made.
     if num_seeds is None:
         if search_once or num_jobs > 1:
             option = "--search-once" if search_once else "--jobs"
-            raise RunError(f"{option} is for a series: name the number of seeds, --seeds 5")
+            raise RunError(
+                f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
+            )
         with _directory(out, f"{short}-seed{first}") as path:
-            if os.path.isfile(path / CONFIG) and has_learnt(path):
-                return add_tasks(loaded, path, place, console)
-            return begin(loaded, path, place, console)
-    seeds = list(range(first, first + num_seeds))
-    series = {
-        "format": FORMAT,
-        "recipe": short,
-        "seeds": seeds,
-        "search_once": search_once,
-        "data": data_of(place.data),
-    }
+            resumes = os.path.isfile(path / CONFIG) and has_progress(path)
+            run = add_tasks if resumes else start_run
+            result, note = run(loaded, path, options, console)
+            return result, f"{summary(result)}\n\n{note}"
+    series = SeriesConfig(
+        format=FORMAT,
+        recipe=short,
+        seeds=tuple(range(first, first + num_seeds)),
+        search_once=search_once,
+        data=data_directory(options.data),
+    )
     with _directory(out, f"{short}-{num_seeds}seeds") as path:
-        if is_longer(path, series, loaded.recipe):
-            add_seeds(path, read_series(path), seeds)
+        before = series_to_extend(path, series, loaded.recipe)
+        if before is not None:
+            add_seeds(path, before, series.seeds)
         else:
             begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
-    return go_on_with_series(path, source, place, num_jobs=num_jobs, console=console)
+    return resume_series(path, options, num_jobs=num_jobs, console=console, source=source)
 
 
-def resume(path: str, place: Circumstances, *, num_jobs: int, console: Silence) -> Answer:
-    """Go on with a run, or a series of them, that was stopped, killed or lost its machine."""
+def resume(
+    path: str, options: RunOptions, *, num_jobs: int, console: Console, job: str | None = None
+) -> Answer:
+    """Resume a run, a series or a comparison; or be the `job` of one of its runs."""
     run = expanded(path)
-    if read_comparison(run):
-        return go_on_comparing(run, place, num_jobs=num_jobs, console=console)
-    if read_series(run):
-        source = Source(str(run / RECIPE))
-        return go_on_with_series(run, source, place, num_jobs=num_jobs, console=console)
+    if job is not None:
+        run_job(run, options, console, title=job)
+        return None, ""
+    if read_comparison(run) is not None:
+        return resume_comparison(run, options, num_jobs=num_jobs, console=console)
+    if read_series(run) is not None:
+        return resume_series(run, options, num_jobs=num_jobs, console=console)
     if num_jobs > 1:
-        raise RunError(f"--jobs is for a series, and {path} is one run")
-    return go_on_with(run, place, console)
+        raise RunError(f"--jobs needs several runs, and {path} is one. Resume it without --jobs.")
+    result, note = resume_run(run, options, console)
+    return result, f"{summary(result)}\n\n{note}"
 
 
 @contextmanager
 def _directory(out: str | None, stem: str) -> Iterator[Path]:
-    """The directory that was named; else one of its own, which goes again if it stays empty."""
+    """Yield the given directory, or a new one, which is removed if it stays empty."""
     if out is not None:
         yield expanded(out)
         return
     folder = Path("runs")
     is_new = not folder.exists()
-    path = _claimed(folder, stem)
+    path = _new_directory(folder, stem)
     try:
         yield path
     finally:
@@ -94,8 +113,8 @@ def _directory(out: str | None, stem: str) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _claimed(folder: Path, stem: str) -> Path:
-    """A directory that was not there, made: others that are started now take another."""
+def _new_directory(folder: Path, stem: str) -> Path:
+    """Make a directory that did not exist; a command at the same time gets another one."""
     path, number = folder / stem, 1
     with writing(path):
         while True:
@@ -104,6 +123,6 @@ def _claimed(folder: Path, stem: str) -> Path:
                 return path
             except FileExistsError:
                 if not os.path.lexists(path):
-                    raise  # The folder is what cannot be made.
+                    raise  # The folder cannot be made.
             number += 1
             path = folder / f"{stem}-{number}"

@@ -1,20 +1,33 @@
 """The network that cannot forget: `ContinualNet`, and what it is made of.
 
 Nothing here reads or writes a file or a terminal, and nothing imports a room above it: the folder
-works alone, with `errors.py` and `text.py` beside it.
+works alone, with `errors.py` and `text.py` beside it. Names are imported when they are first used:
+the records of a run need the ledger and the forecast, but not PyTorch.
 """
 
-from .certificate import Certificate
-from .layers.ledger import Ledger
-from .net import ContinualNet
-from .record import OpenState, Record
-from .structure.discover import discover
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Certificate",
-    "ContinualNet",
-    "Ledger",
-    "OpenState",
-    "Record",
-    "discover",
-]
+if TYPE_CHECKING:
+    from .certificate import Certificate as Certificate
+    from .layers.ledger import Ledger as Ledger
+    from .net import ContinualNet as ContinualNet
+    from .record import OpenState as OpenState, Record as Record
+    from .structure.discover import discover as discover
+
+_FILES = {
+    "Certificate": "certificate",
+    "ContinualNet": "net",
+    "Ledger": "layers.ledger",
+    "OpenState": "record",
+    "Record": "record",
+    "discover": "structure.discover",
+}
+
+__all__ = sorted(_FILES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_FILES[name]}", __name__), name)

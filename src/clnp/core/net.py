@@ -14,16 +14,15 @@ from clnp.core.layers.initialisation import Initial, initialisation
 from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
 from clnp.core.layers.stage import FROZEN_CHANGES
 from clnp.core.pruning.activity import Activity, measured
+from clnp.core.pruning.plan import PruningPlan, num_kept
 from clnp.core.pruning.recalibrate import recalibrate as recalibrate_norms
 from clnp.core.pruning.subsets import Subsets
 from clnp.core.pruning.thresholds import (
     KEEP_ALL,
     Neurons,
-    PruningPlan,
     checked_score,
     extra_by_group,
     kept_by,
-    num_kept,
     plan,
     threshold_by_group,
 )
@@ -175,7 +174,12 @@ class ContinualNet(nn.Module):
         Example:
             >>> {name: y.argmax(1) for name, y in net.predict_all(x).items()}
         """
-        return eagerly(lambda: self._body.run_all(self.ledger, args, kwargs))
+
+        def run() -> dict[str, Any]:
+            with self._body.lock:  # Another thread may be ending a task.
+                return self._body.run_all(self.ledger, args, kwargs)
+
+        return eagerly(run)
 
     @in_turn
     def begin_task(

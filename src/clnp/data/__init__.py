@@ -1,4 +1,4 @@
-"""Data sets, streams of tasks made of them, and the models of the paper.
+"""Data sets, streams of tasks made from them, and the networks of the paper.
 
-A data set is one entry in `catalog`.
+A new data set is one entry in `catalog.CATALOG`.
 """

@@ -1,7 +1,7 @@
-"""The data sets that are known by name: their files, where to download them, their checksums.
+"""Data sets that can be downloaded: their files, addresses and checksums.
 
-A data directory may be a root of torchvision's, which has the same folders. A data set is one entry
-in `CATALOG`. Files are downloaded whole and with the published checksum, or not at all.
+A data set is one entry in `CATALOG`. The folders are those of torchvision, so that one directory
+can serve both. Files are only kept if they are complete and have the published checksum.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from .labelled import LabelledData
 from .readers import Published, read_binary, read_idx, read_python
 
 OnProgress = Callable[[str, int, int | None], None]
-"""Is told the name of a file, how many bytes are here, and of how many, if that is known."""
+"""Called with the name of a file, its bytes so far, and its size, if that is known."""
 
 CHUNK = 1 << 18
 
@@ -40,9 +40,14 @@ def fetch(
     on_progress: OnProgress | None = None,
     timeout: float = 30.0,
 ) -> None:
-    """Write what is at `url` to `path` if its checksum, `"md5:..."` for example, is that one.
+    """Download a file to `path`, which is only changed if the download succeeds.
 
-    Whatever goes wrong, `path` is as it was. `timeout` is how many seconds of silence are borne.
+    Args:
+        url: The address of the file.
+        path: The file to write.
+        checksum: An algorithm of `hashlib` and the expected digest, such as `"md5:9fb6..."`.
+        on_progress: Called after each chunk.
+        timeout: The longest time without data, in seconds.
     """
     algorithm, _, expected = checksum.partition(":")
     hashed = hashlib.new(algorithm, usedforsecurity=False)
@@ -56,8 +61,8 @@ def fetch(
                     on_progress(path.name, done, total)
         if hashed.hexdigest() != expected:
             raise DataError(
-                f"{url} is not the published file, and was not kept: its {algorithm} is "
-                f"{hashed.hexdigest()}, and {expected} was expected"
+                f"{url} is not the published file and was not kept: its {algorithm} is "
+                f"{hashed.hexdigest()}, not {expected}"
             )
         os.replace(part, path)
     except OSError as error:
@@ -67,7 +72,7 @@ def fetch(
 
 
 def _chunks(url: str, timeout: float) -> Generator[tuple[bytes, int, int | None]]:
-    """The bytes at `url` in pieces, each with the bytes so far and their total; empty at first."""
+    """Yield chunks, the first of them empty, with the bytes so far and the size of the file."""
     done = 0
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "clnp"})
@@ -92,38 +97,36 @@ def _chunks(url: str, timeout: float) -> Generator[tuple[bytes, int, int | None]
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Write members of a gzipped tar archive to the paths that are given for them.
+    """Write members of a gzipped tar archive to the given paths.
 
-    Nothing but these is read, and no path comes from the archive.
+    Other members are ignored, and no path is taken from the archive.
     """
-    wanted = dict(members)
+    missing = dict(members)
     try:
         with tarfile.open(archive, "r:gz") as file:
             for member in file:
-                path = wanted.get(str(PurePosixPath(member.name)))
-                source = file.extractfile(member) if path is not None and member.isreg() else None
-                if path is None or source is None:
-                    continue
-                with source, path.open("wb") as target:
-                    shutil.copyfileobj(source, target, CHUNK)
-                del wanted[str(PurePosixPath(member.name))]
-                if not wanted:
+                name = str(PurePosixPath(member.name))
+                source = file.extractfile(member) if name in missing and member.isreg() else None
+                if source is not None:
+                    with source, missing.pop(name).open("wb") as target:
+                        shutil.copyfileobj(source, target, CHUNK)
+                if not missing:
                     break
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}") from error
-    if wanted:
-        raise DataError(f"{archive} does not hold {', '.join(wanted)}")
+    if missing:
+        raise DataError(f"{archive} does not contain {', '.join(missing)}")
 
 
 Labelled = tuple[Tensor, Tensor]
 Files = Sequence[tuple[Path, Published]]
 Read = Callable[[Files, int], Labelled]
-"""Makes images and labels, of so many classes, of the files of one part of a data set."""
+"""Reads images and labels from the files of a part of a data set with so many classes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Files in a folder of the data directory, and what reads them. Each may be gzipped."""
+    """Files in a folder of the data directory, gzipped or not, and the function to read them."""
 
     folder: str
     train: tuple[Published, ...]
@@ -132,28 +135,28 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
-        """The names of all files."""
+        """Names of all files."""
         return [each.name for each in (*self.train, *self.test)]
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file of the network: a data file, gzipped, or a tar archive that holds a whole folder."""
+    """A file to download: a gzipped data file, or a tar archive of a whole folder."""
 
     url: str
     checksum: str
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """Last part of the address."""
         return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set: bytes of 0 to 255, with mean and deviation of each channel over 255.
+    """A data set of bytes; mean and standard deviation of each channel are for bytes / 255.
 
-    What is downloaded becomes the first of its layouts.
+    Downloaded files get the first of its layouts.
     """
 
     num_classes: int
@@ -165,7 +168,7 @@ class Entry:
 
 
 def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -> LabelledData:
-    """The data set of that name in `CATALOG`, downloaded to the directory if it is not there."""
+    """Return the data set of that name in `CATALOG`; download it if the directory lacks it."""
     entry = CATALOG[name]
     layout = _present(name, entry, directory)
     if layout is None:
@@ -178,8 +181,8 @@ def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -
     )
     if train[0].shape[1:] != test[0].shape[1:]:
         raise DataError(
-            f"{folder}: training samples have shape {tuple(train[0].shape[1:])}, and those for "
-            f"testing {tuple(test[0].shape[1:])}; get the files again"
+            f"{folder}: training samples have shape {tuple(train[0].shape[1:])} and test samples "
+            f"{tuple(test[0].shape[1:])}. Download the files again"
         )
     return LabelledData(
         name,
@@ -193,37 +196,36 @@ def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -
 
 
 def is_there(name: str, directory: Path) -> bool:
-    """Whether the files of the data set of that name are in the directory."""
+    """Whether the files of the data set are in the directory."""
     return _present(name, CATALOG[name], directory) is not None
 
 
 def _present(name: str, entry: Entry, directory: Path) -> Layout | None:
-    """The first layout of which all files are there; None where there is no file of any."""
-    incomplete = None
+    """Return the first layout whose files are all there; None if there are no files."""
+    incomplete = []
     for layout in entry.layouts:
         folder = directory / layout.folder
         missing = [each for each in layout.names if not os.path.isfile(_path(folder, each))]
         if not missing:
             return layout
-        if len(missing) < len(layout.names) and incomplete is None:
-            incomplete = folder, missing
-    if incomplete is not None:
-        folder, missing = incomplete
+        if len(missing) < len(layout.names):
+            incomplete.append(f"{folder} has no {', '.join(missing)}")
+    if incomplete:
         raise DataError(
-            f"{name} is not complete: {folder} has no {', '.join(missing)}; add what is missing, "
-            "or remove the other files to have all of them downloaded"
+            f"{name} is not complete: {incomplete[0]}. Add the missing files, or delete the others "
+            "to download all of them"
         )
     return None
 
 
 def _path(folder: Path, name: str) -> Path:
-    """Where the file is, plain if it is there like that, or else gzipped."""
+    """Return the path of the file, or that of its gzipped form if only that exists."""
     plain, gzipped = folder / name, folder / f"{name}.gz"
     return plain if os.path.isfile(plain) or not os.path.isfile(gzipped) else gzipped
 
 
 def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress | None) -> None:
-    """Bring all files of the first layout, or none: a part would not be completed later."""
+    """Download all files of the first layout or none, as a part would not be completed later."""
     layout = entry.layouts[0]
     folder = directory / layout.folder
     try:
@@ -249,121 +251,107 @@ def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress 
             f"{', '.join(names)} into {place}" for names, place in reversed(places.items())
         )
         raise DataError(
-            f"{name} is not in {directory} and cannot be downloaded: {error}; to do without, put "
-            f"{wanted} yourself, gzipped or not"
+            f"{name} is not in {directory} and cannot be downloaded: {error}. Or put {wanted} "
+            "yourself, gzipped or not"
         ) from error
 
 
 def _of_idx(files: Files, num_classes: int) -> Labelled:
-    """Images, uint8 [N, 1, height, width], of the first file, labels, int64 [N], of the second."""
+    """Return images, uint8 [N, 1, height, width], and labels, int64 [N], from a file each."""
     (images_path, images_published), (labels_path, labels_published) = files
-    images, labels = (
-        read_idx(images_path, images_published),
-        read_idx(labels_path, labels_published),
-    )
+    images = read_idx(images_path, images_published)
+    labels = read_idx(labels_path, labels_published)
     if images.ndim != 3 or labels.ndim != 1:
         path, found = (labels_path, labels) if images.ndim == 3 else (images_path, images)
         raise DataError(
-            f"{path} has shape {tuple(found.shape)}; images have three axes and labels one"
+            f"{path} has shape {tuple(found.shape)}; it must have three dimensions for images and "
+            "one for labels"
         )
     if len(images) != len(labels):
         raise DataError(
-            f"{images_path} has {len(images)} images and {labels_path.name} {len(labels)} labels; "
-            "get them again"
+            f"{images_path} has {len(images)} images and {labels_path.name} {len(labels)} labels. "
+            "Download both again"
         )
     labels = labels.to(torch.int64)
     _check_labels(labels_path, labels, num_classes)
     return images.unsqueeze(1), labels
 
 
-def _of_binary(files: Files, num_classes: int, *, num_labels: int) -> Labelled:
-    parts = [read_binary(path, published, num_labels=num_labels) for path, published in files]
-    return _joined(files, parts, num_classes)
-
-
-def _of_python(files: Files, num_classes: int, *, labels: str) -> Labelled:
-    parts = [read_python(path, published, labels=labels) for path, published in files]
-    return _joined(files, parts, num_classes)
-
-
-def _joined(files: Files, parts: Sequence[Labelled], num_classes: int) -> Labelled:
-    for (path, _), (_, labels) in zip(files, parts, strict=True):
+def _joined(
+    files: Files, num_classes: int, *, read: Callable[[Path, Published], Labelled]
+) -> Labelled:
+    """Return images and labels of all files, each read by `read`."""
+    parts = []
+    for path, published in files:
+        images, labels = read(path, published)
         _check_labels(path, labels, num_classes)
+        parts.append((images, labels))
     return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
 
 
 def _check_labels(path: Path, labels: Tensor, num_classes: int) -> None:
     if len(labels) == 0:
-        raise DataError(f"{path} holds no sample; get it again")
+        raise DataError(f"{path} has no samples. Download it again")
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise DataError(
-            f"{path} is damaged or of another data set, get it again: it has the label "
-            f"{int(wrong[0])}, and there are only {num_classes} classes"
+            f"{path} has the label {int(wrong[0])}, but there are only {num_classes} classes: it "
+            "is damaged or of another data set. Download it again"
         )
 
 
-def _idx(folder: str, *md5s: str) -> Layout:
-    """The four files of MNIST, which Fashion-MNIST has too."""
-    images, labels = 16, 8  # bytes before the data begin
-    train = (
-        Published("train-images-idx3-ubyte", images + 60_000 * 28 * 28, md5s[0]),
-        Published("train-labels-idx1-ubyte", labels + 60_000, md5s[1]),
-    )
-    test = (
-        Published("t10k-images-idx3-ubyte", images + 10_000 * 28 * 28, md5s[2]),
-        Published("t10k-labels-idx1-ubyte", labels + 10_000, md5s[3]),
-    )
-    return Layout(folder, train, test, _of_idx)
+def _mnist(
+    folders: tuple[str, ...], site: str, mean: float, deviation: float, md5s: tuple[str, ...]
+) -> Entry:
+    """Return the entry of MNIST, or of a data set with the same files.
 
-
-def _remotes(site: str, *md5s: str) -> tuple[Remote, ...]:
+    `md5s` are those of the four files, and then of the same files gzipped.
+    """
     parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        Remote(f"{site}{part}-ubyte.gz", f"md5:{md5}")
-        for part, md5 in zip(parts, md5s, strict=True)
-    )
-
-
-MNIST = (
-    "6bbc9ace898e44ae57da46a324031adb",
-    "a25bea736e30d166cdddb491f175f624",
-    "2646ac647ad5339dbf082846283269ea",
-    "27ae3e4e09519cfbb04c329615203637",
-)
-FASHION_MNIST = (
-    "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-    "9018921c3c673c538a1fc5bad174d6f9",
-    "8181f5470baa50b63fa0f6fddb340f0a",
-    "15d484375f8d13e6eb1aabb0c3f46965",
-)
-
-CATALOG = {
-    "mnist": Entry(
+    names = [f"{part}-ubyte" for part in parts]
+    images, labels = 16, 8  # bytes before the data
+    sizes = (images + 60_000 * 28 * 28, labels + 60_000, images + 10_000 * 28 * 28, labels + 10_000)
+    files = tuple(Published(*each) for each in zip(names, sizes, md5s[:4], strict=True))
+    return Entry(
         num_classes=10,
         shape=(1, 28, 28),
-        mean=(0.1307,),
-        deviation=(0.3081,),
-        layouts=tuple(_idx(folder, *MNIST) for folder in ("MNIST/raw", "MNIST", "mnist", ".")),
-        remotes=_remotes(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        mean=(mean,),
+        deviation=(deviation,),
+        layouts=tuple(Layout(folder, files[:2], files[2:], _of_idx) for folder in folders),
+        remotes=tuple(
+            Remote(f"{site}{name}.gz", f"md5:{md5}")
+            for name, md5 in zip(names, md5s[4:], strict=True)
+        ),
+    )
+
+
+CATALOG = {
+    "mnist": _mnist(
+        ("MNIST/raw", "MNIST", "mnist", "."),
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        0.1307,
+        0.3081,
+        (
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
             "9fb629c4189551a2d022fa330f9573f3",
             "ec29112dd5afa0611ce80d1b7f02629c",
         ),
     ),
-    "fashion-mnist": Entry(
-        num_classes=10,
-        shape=(1, 28, 28),
-        mean=(0.2860,),
-        deviation=(0.3530,),
-        layouts=tuple(
-            _idx(folder, *FASHION_MNIST)
-            for folder in ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", ".")
-        ),
-        remotes=_remotes(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "fashion-mnist": _mnist(
+        ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "."),
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        0.2860,
+        0.3530,
+        (
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "25c81989df183df01b3e8a0aad5dffbe",
             "bef4ecab320f06d8554ea6380940ec79",
@@ -386,7 +374,7 @@ CATALOG = {
                     Published("data_batch_5.bin", 30_730_000, "53f37980c15c3d472c316c40844f3f0d"),
                 ),
                 (Published("test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),),
-                partial(_of_binary, num_labels=1),
+                partial(_joined, read=read_binary),
             ),
             Layout(
                 "cifar-10-batches-py",
@@ -398,7 +386,7 @@ CATALOG = {
                     Published("data_batch_5", 31_035_623, "482c414d41f54cd18b22e5b47cb7c3cb"),
                 ),
                 (Published("test_batch", 31_035_526, "40351d587109b95175f43aff81a1287e"),),
-                partial(_of_python, labels="labels"),
+                partial(_joined, read=read_python),
             ),
         ),
         remotes=(
@@ -418,13 +406,13 @@ CATALOG = {
                 "cifar-100-binary",
                 (Published("train.bin", 153_700_000, "6172c7755cfe09b2fe270c85cebc1b15"),),
                 (Published("test.bin", 30_740_000, "4499cfba6c016c1be1438163640a0898"),),
-                partial(_of_binary, num_labels=2),
+                partial(_joined, read=partial(read_binary, num_labels=2)),
             ),
             Layout(
                 "cifar-100-python",
                 (Published("train", 155_249_918, "16019d7e3df5f24257cddd939b257f8d"),),
                 (Published("test", 31_049_661, "f0ef6b0ae62326f3e7ffdfab6717acfc"),),
-                partial(_of_python, labels="fine_labels"),
+                partial(_joined, read=partial(read_python, labels="fine_labels")),
             ),
         ),
         remotes=(

@@ -1,9 +1,9 @@
-"""Data sets by name: what is built in, what can be downloaded, and arrays of your own.
+"""Data sets by name.
 
-`digits` comes with scikit-learn; `catalog.py` lists those that are read from the files of their
-authors. Any other name is a file `NAME.npz` in the data directory with the arrays `x_train`,
-`y_train`, `x_test` and `y_test`: bytes of 0 to 255 or floating-point numbers, and one whole number
-for each sample. No array in it may hold Python objects, which could execute code.
+`digits` is a part of scikit-learn, and `catalog.py` lists those that can be downloaded. Any other
+name is a file `NAME.npz` in the data directory with the arrays `x_train`, `y_train`, `x_test` and
+`y_test`: uint8 or floating-point samples, and integer labels that count from 0. Arrays of Python
+objects are refused, because they could execute code.
 """
 
 import importlib.util
@@ -23,12 +23,12 @@ from .labelled import LabelledData
 
 KNOWN = ("digits", *catalog.CATALOG)
 MOST_CLASSES = 1_000_000
-"""Larger labels are taken to be something else."""
+"""Larger labels are assumed to be something else."""
 DIGITS: tuple[int, ...] = (1, 8, 8)
-"""The shape of a handwritten digit of scikit-learn's."""
+"""Shape of a handwritten digit of scikit-learn."""
 DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
 NUM_RANDOM = 1000
-"""How many samples stand in for a part of a data set."""
+"""Number of random samples that replace a part of a data set."""
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -38,9 +38,21 @@ def find(
     *,
     on_progress: OnProgress | None = None,
 ) -> LabelledData:
-    """The data set of that name; its files are in `directory`, or else where `data_directory` says.
+    """Return the data set of that name, downloaded if it is in the catalog and not on disk.
 
-    What `catalog.py` knows and is not there is downloaded; `on_progress` is told how far that is.
+    Args:
+        name: One of `KNOWN`, or the name of an npz file without its suffix.
+        directory: The directory of data sets; see `data_directory`.
+        on_progress: Called during a download with the name of a file, its bytes so far, and its
+            size, if that is known.
+
+    Returns:
+        Samples and labels as they are stored. `Prepare` turns them into inputs.
+
+    Example:
+        >>> x, y = find("mnist").train
+        >>> x.shape, y.shape
+        (torch.Size([60000, 1, 28, 28]), torch.Size([60000]))
     """
     if name == "digits":
         return digits()
@@ -50,14 +62,14 @@ def find(
     path = chosen / f"{name}.npz"
     if not os.path.isfile(path):
         raise DataError(
-            f"{unknown_name('data set', name, KNOWN)}, and there is no file {path}; say where it "
-            "is: --data DIRECTORY, or CLNP_DATA"
+            f"{unknown_name('data set', name, KNOWN)}, and there is no file {path}. Set the "
+            "directory with --data or CLNP_DATA"
         )
     return read_arrays(path)
 
 
 def is_there(name: str, directory: str | os.PathLike[str] | None = None) -> bool:
-    """Whether `find` would find the data set of that name without downloading it."""
+    """Whether `find` finds the data set without a download."""
     if name == "digits":
         return importlib.util.find_spec("sklearn") is not None
     chosen = data_directory(directory)
@@ -67,9 +79,9 @@ def is_there(name: str, directory: str | os.PathLike[str] | None = None) -> bool
 
 
 def stand_in(name: str, directory: str | os.PathLike[str] | None = None) -> LabelledData:
-    """Random samples that are like those of a known data set in all but what they show.
+    """Return random samples with the shape, type and classes of a known data set.
 
-    Of arrays of one's own nobody knows the shape: a `DataError`.
+    Arrays of the user's own are read instead, because their shape is not known.
     """
     if name not in KNOWN:
         return find(name, directory)
@@ -91,7 +103,7 @@ def stand_in(name: str, directory: str | os.PathLike[str] | None = None) -> Labe
 
 
 def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
-    """Where data sets are: the directory, or else $CLNP_DATA, or else the cache of this user."""
+    """Return the directory of data sets: the given one, $CLNP_DATA, or the user's cache."""
     chosen = directory if directory is not None else os.environ.get("CLNP_DATA")
     if chosen:
         return Path(os.path.expanduser(chosen))
@@ -100,25 +112,25 @@ def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
 
 
 def digits() -> LabelledData:
-    """1,797 handwritten digits of 8 x 8 pixels, every fifth of them for testing."""
+    """Return 1,797 handwritten digits of 8 x 8 pixels; every fifth is a test sample."""
     x, y = map(torch.from_numpy, _digits())
     apart = torch.arange(len(x), device="cpu") % 5 == 4
     return LabelledData("digits", (x[~apart], y[~apart]), (x[apart], y[apart]), 10, largest=16.0)
 
 
 def _digits() -> "tuple[np.ndarray, np.ndarray]":
-    """Images and labels, from the file that scikit-learn has: importing it takes seconds."""
+    """Return images and labels from the file of scikit-learn, whose import takes seconds."""
     found = importlib.util.find_spec("sklearn")
     if found is None:
         raise DataError(
-            "the data set 'digits' comes with scikit-learn, which is not installed: "
+            "the data set 'digits' is a part of scikit-learn, which is not installed: "
             "pip install 'clnp[demo]'"
         )
     file = Path(found.origin or "").parent.joinpath(*DIGITS_FILE)
     if file.is_file():
         numbers = np.loadtxt(file, delimiter=",", dtype=np.uint8)
         images, labels = numbers[:, :-1], numbers[:, -1]
-    else:  # It has been there in all versions so far.
+    else:  # Another version of scikit-learn, so far none.
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
         images, labels = load_digits(return_X_y=True)
@@ -126,23 +138,22 @@ def _digits() -> "tuple[np.ndarray, np.ndarray]":
 
 
 def read_arrays(path: Path) -> LabelledData:
-    """The data set in an npz file."""
+    """Return the data set in an npz file."""
     try:
         if not is_zipfile(path):
-            path.open("rb").close()  # It may be one that cannot be opened.
-            raise DataError(f"{path} is not an npz file, or not all of one")
+            path.open("rb").close()  # Raises an error if there is no permission.
+            raise DataError(f"{path} is not an npz file, or is truncated")
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in ARRAYS if name not in file]
             if missing:
-                raise DataError(
-                    f"{path} has no array {missing[0]}; it must hold {', '.join(ARRAYS)}"
-                )
-            # What is no array comes out as bytes.
+                needed = ", ".join(ARRAYS)
+                raise DataError(f"{path} has no array {missing[0]}; it must contain {needed}")
+            # A file that is not an array is read as bytes.
             arrays = {name: np.asarray(file[name]) for name in ARRAYS}
     except DataError:
         raise
     except Exception as error:  # A damaged file makes numpy and zipfile raise all kinds of errors.
-        # The sentences that follow the first tell how to load what could execute code.
+        # The further sentences suggest to allow pickles, which could execute code.
         reason = str(error).partition(". ")[0].partition("\n")[0]
         raise DataError(
             f"{path} cannot be read as an npz file of plain arrays: {reason}"
@@ -151,19 +162,19 @@ def read_arrays(path: Path) -> LabelledData:
         _check(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"])
     if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
         raise DataError(
-            f"{path}: samples of x_train have shape {arrays['x_train'].shape[1:]}, "
-            f"those of x_test {arrays['x_test'].shape[1:]}"
+            f"{path}: samples of x_train have shape {arrays['x_train'].shape[1:]} and those of "
+            f"x_test {arrays['x_test'].shape[1:]}; they must have the same"
         )
     bytes_stored = arrays["x_train"].dtype == np.uint8
     if bytes_stored != (arrays["x_test"].dtype == np.uint8):
         raise DataError(
             f"{path}: x_train is {arrays['x_train'].dtype} and x_test {arrays['x_test'].dtype}; "
-            "both must be bytes of 0 to 255, or both floating point"
+            "both must be uint8, or both floating point"
         )
     parts = {}
     for part in ("train", "test"):
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        with np.errstate(over="ignore"):  # What is too large is refused as infinite.
+        with np.errstate(over="ignore"):  # Numbers that are too large are refused as infinite.
             inputs = torch.tensor(x if bytes_stored else x.astype(np.float32), device="cpu")
         parts[part] = (inputs, torch.tensor(y.astype(np.int64), device="cpu"))
     num_classes = 1 + max(int(parts[part][1].max()) for part in parts)
@@ -174,21 +185,18 @@ def read_arrays(path: Path) -> LabelledData:
 def _check(path: Path, part: str, x: "np.ndarray", y: "np.ndarray") -> None:
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise DataError(
-            f"{path}: x_{part} is {x.dtype}; it must be uint8, bytes of 0 to 255, or floating point"
+            f"{path}: x_{part} is {x.dtype}; it must be uint8 (0 to 255) or floating point"
         )
     if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1:
         raise DataError(
-            f"{path}: y_{part} is {y.dtype} of shape {y.shape}; it must be one whole number for "
-            "each sample"
+            f"{path}: y_{part} is {y.dtype} of shape {y.shape}; it must be one integer for each "
+            "sample"
         )
     if x.ndim < 2 or math.prod(x.shape) == 0 or len(x) != len(y):
         raise DataError(
             f"{path}: x_{part} has shape {x.shape} and y_{part} {y.shape}; they must have one "
             "entry for each sample, and samples at least one number"
         )
-    if int(y.min()) < 0:
-        raise DataError(f"{path}: y_{part} holds {int(y.min())}; labels count from 0")
-    if int(y.max()) >= MOST_CLASSES:
-        raise DataError(
-            f"{path}: y_{part} holds {int(y.max())}; labels count from 0, class by class"
-        )
+    for label in (int(y.min()), int(y.max())):
+        if not 0 <= label < MOST_CLASSES:
+            raise DataError(f"{path}: y_{part} has the label {label}; labels count from 0")

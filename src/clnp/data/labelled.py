@@ -1,4 +1,4 @@
-"""Labelled samples as they are stored, and what turns them into inputs."""
+"""Labelled samples as they are stored, and the function that turns them into inputs."""
 
 from dataclasses import dataclass, field
 
@@ -10,31 +10,45 @@ from clnp.errors import ArgumentError
 
 @dataclass(frozen=True)
 class LabelledData:
-    """Samples of several classes, as they are stored, with what makes numbers near 1 of them."""
+    """Samples of several classes as they are stored, and the constants to normalise them.
+
+    Args:
+        name: Name of the data set.
+        train: Samples, [N, ...], and their labels, int64 [N].
+        test: The same for testing.
+        num_classes: Number of classes. Labels count from 0.
+        largest: Divisor of the samples, which brings them to 0 to 1.
+        mean: Mean of each channel of the divided training samples, if it is known.
+        deviation: Standard deviation, likewise.
+    """
 
     name: str
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     num_classes: int
     largest: float = 1.0
-    """What the stored numbers are divided by."""
     mean: tuple[float, ...] = ()
-    """Of each channel of the training data, after the division; empty where it is not known."""
     deviation: tuple[float, ...] = ()
-    """Standard deviation, likewise."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
+        """Shape of one sample."""
         return tuple(self.train[0].shape[1:])
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Turns stored samples into inputs, on their device: divides, standardizes and reorders them.
+    """Turns stored samples into inputs, on their device.
 
-    Prepare(16.0, order)(x) == (x / 16).flatten(1)[:, order].reshape(x.shape)
-    Prepare(255.0, mean=m, deviation=d)(x)[:, c] == (x[:, c] / 255 - m[c]) / d[c]
+    Args:
+        largest: Divisor of the samples.
+        order: Permutation of the numbers of a sample, int64.
+        mean: Mean of each channel after the division, or one for all.
+        deviation: Standard deviation, likewise.
+
+    Example:
+        >>> Prepare(16.0, order)(x)  # (x / 16).flatten(1)[:, order].reshape(x.shape)
+        >>> Prepare(255.0, mean=m, deviation=d)(x)  # (x[:, c] / 255 - m[c]) / d[c] in [:, c]
     """
 
     largest: float = 1.0
@@ -47,8 +61,8 @@ class Prepare:
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.deviation):
             raise ArgumentError(
-                f"mean has {len(self.mean)} numbers and deviation {len(self.deviation)}; give one "
-                "of each for every channel",
+                f"mean has {len(self.mean)} numbers and deviation {len(self.deviation)}; both must "
+                "have one for each channel",
                 argument="deviation",
             )
         if any(not each > 0 for each in self.deviation):
@@ -74,14 +88,14 @@ class Prepare:
 
     @property
     def scale(self) -> Tensor:
-        """Mean and deviation of each channel, [2, channels]."""
+        """Mean and deviation of each channel, float32 [2, channels]."""
         return torch.tensor([self.mean, self.deviation], dtype=torch.float32, device="cpu")
 
 
 def prepared(
     stored: Tensor, largest: float, *, order: Tensor | None, scale: Tensor | None
 ) -> Tensor:
-    """The samples divided, standardized by means and deviations, [2, channels], and reordered."""
+    """Return the samples divided, normalised by `scale`, [2, channels], and in another order."""
     inputs = stored.to(torch.float32) / largest if largest != 1.0 else stored
     if scale is not None:
         along_channels = (-1, *[1] * (inputs.ndim - 2))

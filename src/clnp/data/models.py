@@ -1,7 +1,7 @@
 """The three networks of Golkar, Kagan and Cho, "Continual Learning via Neural Pruning" (2019).
 
-Plain modules, with nothing of this library in them. No `forward` names a width, so each of them
-also runs when its layers are narrower.
+They are plain PyTorch modules. No `forward` contains a width, so they also run when their layers
+are narrower.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,18 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Linear layers fc1, fc2, ... with ReLU between them: [batch, ...] -> [batch, num_outputs].
+    """Linear layers fc1, fc2, ... with ReLU between them: the paper's network for permuted MNIST.
 
-    The paper's network for permuted MNIST, 784-2000-2000-10. There is one hidden layer for each of
-    `widths`; whatever follows the batch dimension of the input is flattened to `num_inputs`.
+    Args:
+        num_inputs: Numbers of a sample, after its dimensions are flattened.
+        widths: Neurons of each hidden layer.
+        num_outputs: Number of outputs.
+
+    Shape:
+        [batch, ...] to [batch, num_outputs].
+
+    Example:
+        >>> net = clnp.ContinualNet(clnp.models.MLP(784, (100, 100)), torch.randn(2, 1, 28, 28))
     """
 
     def __init__(
@@ -39,11 +47,21 @@ class MLP(nn.Module):
 
 
 class NarrowCNN(nn.Module):
-    """Four convolutions and two dense layers: [batch, in_channels, s, s] -> [batch, num_outputs].
+    """Four convolutions and two linear layers: the paper's multi-head network for CIFAR.
 
-    The paper's multi-head network for CIFAR-10 and the splits of CIFAR-100, s = `image_size` = 32.
-    `widths` are those of conv1, conv2, conv3, conv4 and fc1; fc2 is the classifier. All kernels are
-    3x3 with padding 1. Each pool, 3x3 with stride 2 and padding 1, halves the image: 32 -> 16 -> 8.
+    All kernels are 3x3 with padding 1. Each of the two max pools halves the image, rounded up.
+
+    Args:
+        num_outputs: Number of outputs, those of fc2.
+        widths: Channels of conv1 to conv4, and neurons of fc1.
+        in_channels: Channels of an image.
+        image_size: Height and width of an image.
+
+    Shape:
+        [batch, in_channels, image_size, image_size] to [batch, num_outputs].
+
+    Example:
+        >>> net = clnp.ContinualNet(clnp.models.NarrowCNN(), torch.randn(2, 3, 32, 32))
     """
 
     def __init__(
@@ -62,7 +80,7 @@ class NarrowCNN(nn.Module):
         self.conv3 = nn.Conv2d(width2, width3, 3, padding=1)
         self.conv4 = nn.Conv2d(width3, width4, 3, padding=1)
         self.dropout2 = nn.Dropout(0.25)
-        pooled = -(-image_size // 4)  # halved twice, rounding up
+        pooled = -(-image_size // 4)
         self.fc1 = nn.Linear(width4 * pooled * pooled, width5)
         self.dropout3 = nn.Dropout(0.5)
         self.fc2 = nn.Linear(width5, num_outputs)
@@ -83,12 +101,23 @@ class NarrowCNN(nn.Module):
 
 
 class WideCNN(nn.Module):
-    """Convolutions only: [batch, in_channels, height, width] -> [batch, num_outputs].
+    """Six convolutions: the paper's single-head network for CIFAR.
 
-    The paper's single-head network for CIFAR-10 and the splits of CIFAR-100. `widths` are those of
-    conv1 to conv5, each followed by BatchNorm and ReLU; conv6 is the classifier, and its outputs
-    are averaged over the image. All kernels are 3x3. The sides of an image:
-    32 -> conv1 32 -> conv2 15 -> conv3 13 -> conv4 7 -> conv5 5 -> conv6 3 -> mean.
+    BatchNorm and ReLU follow conv1 to conv5. The outputs are those of conv6, averaged over the
+    image. All kernels are 3x3. An image of 32 x 32 has the sides 32, 15, 13, 7, 5 and 3 after the
+    convolutions.
+
+    Args:
+        num_outputs: Number of outputs, those of conv6.
+        widths: Channels of conv1 to conv5.
+        in_channels: Channels of an image.
+
+    Shape:
+        [batch, in_channels, height, width] to [batch, num_outputs]; sides of at least 23.
+
+    Example:
+        >>> model = clnp.models.WideCNN(widths=(32, 64, 128, 256, 512))
+        >>> net = clnp.ContinualNet(model, torch.randn(2, 3, 32, 32), head="single")
     """
 
     def __init__(
@@ -100,7 +129,7 @@ class WideCNN(nn.Module):
     ) -> None:
         super().__init__()
         width1, width2, width3, width4, width5 = widths
-        # No bias where BatchNorm follows: it would subtract it again.
+        # BatchNorm would subtract a bias again.
         self.conv1 = nn.Conv2d(in_channels, width1, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width1)
         self.conv2 = nn.Conv2d(width1, width2, 3, stride=2, bias=False)

@@ -1,8 +1,8 @@
-"""Readers of data files: idx (MNIST), the binary and pickled files of CIFAR.
+"""Readers of data files: idx (MNIST), and the binary and pickled files of CIFAR.
 
-A pickle is a program that may call whatever Python can import. Here it can call four functions,
-written below, and none of numpy's own: they make arrays of numbers. Beside these a pickle can hold
-bytes, text, numbers, lists, tuples and dicts, which need no call.
+A pickle is a program that can call every function that Python can import. Here it can call four
+functions, all in this file, which make arrays of numbers. It can also contain bytes, text, numbers,
+lists, tuples and dicts, which need no call.
 """
 
 import gzip
@@ -29,7 +29,7 @@ GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class Published:
-    """What is known about a file: its name, and its size and MD5 when it is not compressed."""
+    """The name of a file, and its size and MD5 when it is not compressed."""
 
     name: str
     size: int
@@ -37,10 +37,10 @@ class Published:
 
 
 def stored(path: Path, published: Published | None = None) -> bytes:
-    """The bytes of the file, gunzipped if they are gzipped, whatever its name.
+    """Return the bytes of the file, decompressed if they are gzipped.
 
-    A file may be another one than was published, a smaller one for instance. But one that is as
-    long as the published file and has another checksum is damaged.
+    The file can differ from the published one, for example be a part of it. But if it has the same
+    length and another checksum, it is damaged.
     """
     try:
         content = path.read_bytes()
@@ -50,13 +50,13 @@ def stored(path: Path, published: Published | None = None) -> bytes:
         try:
             content = gzip.decompress(content)
         except (EOFError, OSError, zlib.error) as error:
-            raise DataError(f"{path} is a damaged gzip file, get it again: {error}") from error
+            raise DataError(f"{path} is a damaged gzip file: {error}. Download it again") from error
     if published is not None and len(content) == published.size:
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if found != published.md5:
             raise DataError(
-                f"{path} is damaged or of another data set, get it again: its MD5 is {found}, and "
-                f"that of the published {published.name} is {published.md5}"
+                f"{path} is damaged or of another data set: its MD5 is {found}, and that of "
+                f"{published.name} is {published.md5}. Download it again"
             )
     return content
 
@@ -73,27 +73,28 @@ KINDS = {
 
 
 def read_idx(path: Path, published: Published | None = None) -> Tensor:
-    """The bytes in an idx file, gzipped or not, in the shape that it says: uint8.
+    """Return the array of an idx file, uint8.
 
-    Two zeros, the kind of number, how many axes; the length of each; then the numbers.
+    The file has two zeros, the type of the numbers, the number of dimensions, the length of each
+    dimension, and the numbers.
     """
     content = stored(path, published)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in KINDS or content[3] == 0:
         raise DataError(
-            f"{path} is not an idx file: it begins with the bytes {content[:4].hex(' ') or 'none'}"
+            f"{path} is not an idx file: its first bytes are {content[:4].hex(' ') or 'missing'}"
         )
     if content[2] != BYTES:
-        raise DataError(f"{path} is an idx file of {KINDS[content[2]]}; one of bytes is needed")
+        raise DataError(f"{path} is an idx file of {KINDS[content[2]]}; it must be one of bytes")
     start = 4 + 4 * content[3]
     if len(content) < start:
-        raise DataError(f"{path} is truncated, get it again: it ends before its data begin")
+        raise DataError(f"{path} is truncated: it has no data. Download it again")
     shape = struct.unpack(f">{content[3]}I", content[4:start])
     expected = start + math.prod(shape)
     if len(content) != expected:
         wrong = "truncated" if len(content) < expected else "too long"
         raise DataError(
-            f"{path} is {wrong}, get it again: it has {len(content)} bytes, and {expected} are "
-            f"needed for the shape {shape} that it says"
+            f"{path} is {wrong}: it has {len(content)} bytes, and its shape {shape} needs "
+            f"{expected}. Download it again"
         )
     return torch.tensor(np.frombuffer(content, dtype=np.uint8)[start:], device="cpu").reshape(shape)
 
@@ -105,17 +106,17 @@ NUM_PIXELS = 3 * 32 * 32
 def read_binary(
     path: Path, published: Published | None = None, *, num_labels: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Images, uint8 [N, 3, 32, 32], and labels, int64 [N], of a file of binary records.
+    """Return images, uint8 [N, 3, 32, 32], and labels, int64 [N], of a file of binary records.
 
     A record is its labels, one byte each, and 3072 bytes of pixels. CIFAR-100 has two labels, of
-    which the last and finest counts.
+    which the second, finer one is used.
     """
     content = stored(path, published)
     size = num_labels + NUM_PIXELS
     if len(content) % size:
         raise DataError(
-            f"{path} is truncated or of another kind, get it again: it has {len(content)} bytes, "
-            f"which is not a whole number of records of {size}"
+            f"{path} is truncated or of another kind: it has {len(content)} bytes, which is not a "
+            f"multiple of {size}. Download it again"
         )
     records = torch.tensor(np.frombuffer(content, dtype=np.uint8), device="cpu").reshape(-1, size)
     images = records[:, num_labels:].reshape(-1, *SHAPE)
@@ -125,33 +126,33 @@ def read_binary(
 def read_python(
     path: Path, published: Published | None = None, *, labels: str = "labels"
 ) -> tuple[Tensor, Tensor]:
-    """Images, uint8 [N, 3, 32, 32], and labels, int64 [N], of a pickled dict.
+    """Return images, uint8 [N, 3, 32, 32], and labels, int64 [N], of a pickled dict.
 
-    Its `data` are the pixels, uint8 [N, 3072], and `labels` says under which key the labels are.
+    The dict has the pixels, uint8 [N, 3072], as `data`, and the labels under the key `labels`.
     """
     found = read_pickle(path, published)
     if not isinstance(found, dict):
-        raise DataError(f"{path} holds {_described(found)}; a dict is needed")
+        raise DataError(f"{path} contains {_described(found)}; it must be a dict")
     pixels, numbers = _entry(path, found, "data"), _entry(path, found, labels)
     if not _is_array(pixels, "u") or pixels.itemsize != 1 or pixels.shape[1:] != (NUM_PIXELS,):
         raise DataError(
-            f"{path}: data is {_described(pixels)}; uint8 of shape (N, {NUM_PIXELS}) is needed"
+            f"{path}: data is {_described(pixels)}; it must be uint8 of shape (N, {NUM_PIXELS})"
         )
     if isinstance(numbers, list) and all(type(n) is int and abs(n) < 2**63 for n in numbers):
         numbers = np.array(numbers, dtype=np.int64)
     if not _is_array(numbers, "iu"):
-        raise DataError(f"{path}: {labels} is {_described(numbers)}; whole numbers are needed")
+        raise DataError(f"{path}: {labels} is {_described(numbers)}; it must be integers")
     if numbers.shape != pixels.shape[:1]:
         raise DataError(
-            f"{path}: {labels} has shape {numbers.shape} and data {pixels.shape}; one label is "
-            "needed for each image"
+            f"{path}: {labels} has shape {numbers.shape} and data {pixels.shape}; there must be "
+            "one label for each image"
         )
     images = torch.tensor(np.ascontiguousarray(pixels), device="cpu").reshape(-1, *SHAPE)
     return images, torch.tensor(numbers.astype(np.int64), device="cpu")
 
 
 def _entry(path: Path, found: dict[Any, Any], key: str) -> Any:
-    """What the dict holds under the key, which Python 2 writes as bytes."""
+    """Return the value of the key, which Python 2 writes as bytes."""
     for each in (key.encode(), key):
         if each in found:
             return found[each]
@@ -159,7 +160,7 @@ def _entry(path: Path, found: dict[Any, Any], key: str) -> Any:
 
 
 def _is_array(value: Any, kinds: str) -> bool:
-    """Whether it is an array of one of the kinds, which are letters of numpy's `dtype.kind`."""
+    """Whether the value is an array with one of these letters as its `dtype.kind`."""
     return isinstance(value, np.ndarray) and value.dtype.kind in kinds
 
 
@@ -173,7 +174,7 @@ NUMBERS = re.compile(r"b1|[iu][1248]|f[248]")
 
 
 def read_pickle(path: Path, published: Published | None = None) -> Any:
-    """What a pickle holds, of Python 2 or 3 and any numpy; text of Python 2 comes out as bytes."""
+    """Return the data in a pickle of Python 2 or 3; text of Python 2 is read as bytes."""
     file = io.BytesIO(stored(path, published))
     try:
         found = _Unpickler(file, path).load()
@@ -182,10 +183,10 @@ def read_pickle(path: Path, published: Published | None = None) -> Any:
     except Exception as error:  # A damaged pickle makes pickle and numpy raise all kinds of errors.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise DataError(
-            f"{path} is damaged or not a pickle of plain arrays, get it again: {reason}"
+            f"{path} is damaged or not a pickle of plain arrays: {reason}. Download it again"
         ) from error
     if file.read(1):
-        raise DataError(f"{path} is too long, get it again: bytes follow the end of the pickle")
+        raise DataError(f"{path} is longer than its pickle. Download it again")
     return found
 
 
@@ -198,16 +199,16 @@ class _Unpickler(pickle.Unpickler):
         admitted = ADMITTED.get((module, name))
         if admitted is None:
             raise DataError(
-                f"{self.path} asks for {module}.{name}, which could execute code, and was not "
-                "used; get the file from its authors"
+                f"{self.path} refers to {module}.{name}, which could execute code, and was not "
+                "read. Download the file from its authors"
             )
         return admitted
 
 
 class _Admitted:
-    """A function that a pickle may call, and do nothing else with."""
+    """A function that a pickle can call, and nothing else."""
 
-    # No dataclass: up to Python 3.11.3, one with slots has a `__setstate__` of its own.
+    # Not a dataclass: up to Python 3.11.3, one with slots has a `__setstate__`.
     __slots__ = ("function",)
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -222,7 +223,7 @@ class _Admitted:
 
 
 class _Dtype:
-    """The type of the numbers of an array, as a pickle spells it: without objects or fields."""
+    """The type of the numbers of an array, without objects or fields."""
 
     __slots__ = ("numpy",)
 
@@ -239,7 +240,7 @@ class _Dtype:
 
 
 class _Array(np.ndarray):
-    """An array that a pickle fills, with numbers only."""
+    """An array of numbers that a pickle fills."""
 
     def __setstate__(self, state: Any) -> None:
         version, shape, dtype, fortran, content = state
@@ -249,28 +250,28 @@ class _Array(np.ndarray):
 
 
 def _empty(subtype: Any, shape: Any, code: Any) -> _Array:
-    """In place of numpy's `_reconstruct`, which would make an array of any class and size."""
+    """Replaces numpy's `_reconstruct`, which makes arrays of any class and size."""
     if subtype is not _NDARRAY:
-        raise pickle.UnpicklingError("an array is of a class of its own")
+        raise pickle.UnpicklingError("an array is of another class")
     return _Array((0,), dtype=np.uint8)
 
 
 def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    """In place of numpy's `_frombuffer`, which protocol 5 uses."""
+    """Replaces numpy's `_frombuffer`, which protocol 5 uses."""
     _check(shape, dtype, content)
     flat = np.frombuffer(bytes(content), dtype=dtype.numpy)
     return flat.reshape(shape, order="F" if _text(order) == "F" else "C").view(_Array)
 
 
 def _dtype(code: Any, *how: Any) -> _Dtype:
-    """In place of `numpy.dtype`, which would also make objects and fields."""
+    """Replaces `numpy.dtype`, which also makes objects and fields."""
     if not NUMBERS.fullmatch(_text(code)):
         raise pickle.UnpicklingError(f"an array of {_text(code)!r} is not one of plain numbers")
     return _Dtype(_text(code))
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """In place of `_codecs.encode`, with which Python 3 spells bytes for Python 2."""
+    """Replaces `_codecs.encode`, with which Python 3 writes bytes for Python 2."""
     if not isinstance(text, str) or _text(encoding) != "latin1":
         raise pickle.UnpicklingError("text in another encoding than latin1")
     return text.encode("latin1")
@@ -281,17 +282,17 @@ def _refuse(*args: Any) -> None:
 
 
 def _text(value: Any) -> str:
-    """Text, which a pickle of Python 2 has as bytes."""
+    """Return text, which a pickle of Python 2 has as bytes."""
     if not isinstance(value, str | bytes):
-        raise pickle.UnpicklingError(f"{type(value).__name__} where text is needed")
+        raise pickle.UnpicklingError(f"{type(value).__name__} in place of text")
     return value if isinstance(value, str) else value.decode("latin1")
 
 
 def _check(shape: Any, dtype: Any, content: Any) -> None:
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray):
-        raise pickle.UnpicklingError("an array does not hold plain numbers")
+        raise pickle.UnpicklingError("an array does not have plain numbers")
     if not isinstance(shape, tuple) or any(not isinstance(n, int) or n < 0 for n in shape):
-        raise pickle.UnpicklingError("the shape of an array is not one")
+        raise pickle.UnpicklingError("the shape of an array is not a tuple of integers")
     if math.prod(shape) * dtype.numpy.itemsize != len(content):
         raise pickle.UnpicklingError(
             f"an array of shape {shape} and type {dtype.numpy} has {len(content)} bytes"
@@ -299,13 +300,13 @@ def _check(shape: Any, dtype: Any, content: Any) -> None:
 
 
 _NDARRAY = _Admitted(_refuse)
-"""Stands for the class `numpy.ndarray`, which is named and never called."""
+"""Replaces the class `numpy.ndarray`, which a pickle refers to and does not call."""
 
 ADMITTED = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _Admitted(_dtype),
     ("_codecs", "encode"): _Admitted(_encode),
-    # numpy 2 renamed numpy.core; pickles of either are read by either.
+    # numpy 2 renamed numpy.core.
     ("numpy.core.multiarray", "_reconstruct"): _Admitted(_empty),
     ("numpy._core.multiarray", "_reconstruct"): _Admitted(_empty),
     ("numpy.core.numeric", "_frombuffer"): _Admitted(_from_buffer),

@@ -1,4 +1,4 @@
-"""Streams: sequences of tasks that are made from data sets."""
+"""Streams: sequences of tasks made from data sets."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,22 +15,23 @@ from clnp.training.task import Task
 from .labelled import LabelledData, Prepare
 
 Find = Callable[[str], LabelledData]
+"""Returns a data set by its name."""
 
 
 @dataclass(frozen=True)
 class Permuted:
-    """Every task is the whole data set, its inputs in an order of their own."""
+    """Tasks that are the whole data set, each with another permutation of the inputs."""
 
     kind: Literal["permuted"]
-    """Tasks that are one data set with its inputs in different orders."""
+    """Each task is the whole data set with another permutation of the inputs."""
     dataset: str
     """Name of the data set; `clnp recipes --keys` lists them."""
     num_tasks: int = 10
-    """How many tasks."""
+    """Number of tasks."""
     normalise: bool = False
-    """Bring the inputs to mean 0 and deviation 1, by the known figures of the data set."""
+    """Normalise the inputs with the mean and standard deviation of the data set."""
     num_train: int | None = None
-    """Use so many samples for training, drawn by the seed; unless given, all."""
+    """Number of training samples, drawn at random. By default, all of them."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "num_tasks", "num_train")
@@ -38,22 +39,22 @@ class Permuted:
 
 @dataclass(frozen=True)
 class Split:
-    """Every task is some classes of the data set, with labels that count from 0."""
+    """Tasks that are some classes of the data set each. The labels of each task count from 0."""
 
     kind: Literal["split"]
-    """Tasks that are some classes of one data set each."""
+    """Each task is some of the classes of a data set."""
     dataset: str
     """Name of the data set; `clnp recipes --keys` lists them."""
     classes_per_task: int
-    """How many classes each task has."""
+    """Number of classes of each task."""
     num_tasks: int | None = None
-    """How many tasks; unless given, those that all classes divide into."""
+    """Number of tasks. By default, as many as use all classes."""
     order: Literal["given", "shuffled"] | tuple[int, ...] = "given"
-    """Take the classes by number, in an order drawn from the seed, or in this one."""
+    """Order of the classes: by number, random, or the one that is listed."""
     normalise: bool = False
-    """Bring the inputs to mean 0 and deviation 1, by the known figures of the data set."""
+    """Normalise the inputs with the mean and standard deviation of the data set."""
     num_train: int | None = None
-    """Use so many samples of each task for training, drawn by the seed; unless given, all."""
+    """Number of training samples of each task, drawn at random. By default, all of them."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "classes_per_task", "num_tasks", "num_train")
@@ -61,10 +62,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Chain:
-    """The tasks of several streams, one after the other."""
+    """Tasks of several streams, one stream after the other."""
 
     kind: Literal["chain"]
-    """The tasks of several streams, one stream after the other."""
+    """The tasks are those of several streams, one stream after the other."""
     parts: "tuple[Permuted | Split | Chain, ...]"
     """The streams."""
 
@@ -84,11 +85,23 @@ def _check_counts(stream: Permuted | Split, *names: str) -> None:
 
 
 def tasks_of(stream: Stream, find: Find, *, seed: int = 0) -> list[Task]:
-    """The tasks of the stream; `find` gives a data set by its name."""
+    """Return the tasks of a stream.
+
+    Args:
+        stream: The stream.
+        find: Returns a data set by its name, for example `datasets.find`.
+        seed: Seed of permutations, orders of classes and samples.
+
+    Returns:
+        The tasks, with distinct names.
+
+    Example:
+        >>> tasks = tasks_of(Permuted("permuted", "digits", num_tasks=3), datasets.find)
+    """
     tasks = _tasks(stream, find, seed)
     name, times = Counter(task.name for task in tasks).most_common(1)[0]
     if times > 1:
-        raise ArgumentError(f"two tasks of the stream are {name!r}; each must be another one")
+        raise ArgumentError(f"two tasks of the stream are {name!r}; their names must be distinct")
     return tasks
 
 
@@ -102,9 +115,9 @@ def _tasks(stream: Stream, find: Find, seed: int) -> list[Task]:
 
 
 def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
-    """The whole data set again and again; what its tasks share is stored once."""
+    """Return the tasks of a `Permuted` stream, which share the tensors of the data set."""
     size = data.train[0][0].numel()
-    mean, deviation = _figures(data, stream)
+    mean, deviation = _mean_and_deviation(data, stream)
     train = _some(data.train, stream.num_train, derive(seed, "samples", data.name))
     tasks = []
     for number in range(1, stream.num_tasks + 1):
@@ -124,7 +137,7 @@ def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
 
 
 def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
-    """The classes of the data set, some for each task."""
+    """Return the tasks of a `Split` stream."""
     size = stream.classes_per_task
     most, left = divmod(data.num_classes, size)
     num_tasks = most if stream.num_tasks is None else stream.num_tasks
@@ -152,7 +165,7 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
                 f"order must hold each of the {data.num_classes} classes of {data.name} once",
                 argument="order",
             )
-    mean, deviation = _figures(data, stream)
+    mean, deviation = _mean_and_deviation(data, stream)
     tasks = []
     for number in range(num_tasks):
         chosen = classes[number * size : (number + 1) * size]
@@ -171,22 +184,22 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
     return tasks
 
 
-def _figures(
+def _mean_and_deviation(
     data: LabelledData, stream: Permuted | Split
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation to normalise by; none if that is not asked for."""
+    """Return mean and deviation to normalise with; empty without `normalise`."""
     if not stream.normalise:
         return (), ()
     if not data.mean:
         raise ArgumentError(
-            f"the mean and deviation of {data.name} are not known; leave normalise out",
+            f"the mean and deviation of {data.name} are not known; remove normalise",
             argument="normalise",
         )
     return data.mean, data.deviation
 
 
 def _some(samples: tuple[Tensor, Tensor], count: int | None, seed: int) -> tuple[Tensor, Tensor]:
-    """That many of the samples, drawn by the seed, in the order that they have."""
+    """Return this many of the samples, drawn at random, in their order."""
     if count is None or count >= len(samples[0]):
         return samples
     generator = torch.Generator().manual_seed(seed)

@@ -1,1 +1,1 @@
-"""A task as a program without clnp: `torch.export` or ONNX."""
+"""An ended task as one file that runs without clnp: a program of `torch.export`, or ONNX."""

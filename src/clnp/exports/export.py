@@ -1,42 +1,50 @@
-"""An ended task as a program in one file, which is tried beside the network before it is kept.
+"""An ended task as a program in one file, which is kept only if its outputs are the network's.
 
-    clnp.export(net, "flowers", "flowers.pt2", x_test)
-
-`program.py` makes and reads the files; `exporting.py` is the command line's way to it.
+clnp.export(net, "flowers", "flowers.pt2", x_test)
 """
 
+import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from clnp.core.certificate import Certificate
 from clnp.core.net import ContinualNet
 from clnp.errors import ArgumentError, ExportError, RunError, first_line
+from clnp.plain import omitted
 from clnp.runs.directory import expanded
 from clnp.storage.atomic import replace_file
 from clnp.version import __version__
 
-from .formats import FORMATS, Program, check_installed, encoded, note_of, opened
+from .formats import (
+    FORMATS,
+    Note,
+    Preparation,
+    Program,
+    Shape,
+    check_installed,
+    encode,
+    open_program,
+)
 
-SIZES = (1, 2, 7, 64)
-"""Batches that a program is tried on first; the others are of the next size."""
 BATCH = 256
-LOOSE = 1e-3
-"""How far outputs may be off by rounding, as a part of the largest one."""
-NOT_ALIKE = ("task", "certificate", "takes")
-"""What of a note tells exports apart."""
+"""How many samples a program is checked on at a time, after the first one alone."""
+ROUNDING = 1e-3
+"""The largest difference that rounding explains, as a part of the largest output."""
+MOST_NAMED = 20
+"""How many classes are shown."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What a program answers, beside what the network answers to the same batches.
+class Check:
+    """The outputs of a program beside those of the network, for the same samples.
 
-    `samples` says what kind they are. `num_right` counts those that are classified right, where
-    their classes are known.
+    `samples` is "test", "given", or "random" where the data set is not on this machine.
+    `num_right` counts the samples that are classified correctly, where their classes are known.
     """
 
     samples: str
@@ -47,17 +55,63 @@ class Comparison:
     num_right: int | None
 
     def __str__(self) -> str:
-        said = f"{self.num_samples} {self.samples} samples: "
+        text = f"{self.num_samples} {self.samples} samples: "
         if self.identical:
-            said += "every output is the network's own, to the last bit"
+            text += "all outputs are identical to the network's"
         else:
-            others = self.num_other_classes or "no"
-            classes = "class differs" if self.num_other_classes == 1 else "classes differ"
-            said += f"outputs differ by {self.largest_difference:.1e} at most, {others} {classes}"
-        if self.num_right is None:
-            return said
-        percent = 100 * self.num_right / self.num_samples
-        return f"{said}; {percent:.2f} % of them are classified right"
+            text += f"outputs differ by at most {self.largest_difference:.1e}, "
+            text += f"classes of {self.num_other_classes} samples differ"
+        if self.num_right is not None:
+            text += f"; {100 * self.num_right / self.num_samples:.2f} % are classified correctly"
+        return text + "; the data set is not on this machine" * (self.samples == "random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Note):
+    """A program in a file; its text explains how to use it.
+
+    `format` is "pt2" or "onnx", `load` has two lines of Python that run the program, and
+    `num_parameters_of_network` counts those of the model of a run.
+    """
+
+    file: str
+    run: str | None = omitted()
+    format: str
+    device: str
+    bytes: int
+    num_parameters: int
+    num_parameters_of_network: int | None = omitted()
+    check: Check
+    load: tuple[str, str]
+
+    def __str__(self) -> str:
+        origin, verified = (f" of {self.run}", ", verified") if self.run else ("", "")
+        takes = {"samples": "samples as clnp reads the data set", "inputs": "inputs of the network"}
+        inputs, steps = takes[self.takes], self.preparation if self.takes == "inputs" else None
+        inputs = "prepared inputs" if steps else inputs
+        inputs += f": {'an array' if self.format == 'onnx' else 'a tensor'}, {self.inputs}"
+        inputs += f"; {steps}" if steps else ""
+        outputs = str(self.outputs)
+        if self.classes is not None:
+            names = ", ".join(map(str, self.classes[:MOST_NAMED]))
+            more = f", ... ({len(self.classes)})" if len(self.classes) > MOST_NAMED else ""
+            outputs += f": scores of classes {names}{more}, before a softmax"
+        size = f"{self.num_parameters:,} parameters"
+        if many := self.num_parameters_of_network:
+            size += f", {100 * self.num_parameters / many:.1f} % of the network's {many:,}"
+        return "\n".join(
+            (
+                f"{self.file}: task {self.task!r}{origin}, {FORMATS[self.format]} that runs "
+                "without clnp",
+                f"inputs       {inputs}",
+                f"outputs      {outputs}",
+                f"size         {size}; {self.bytes / 1e3:,.0f} kB",
+                f"check        read back and run on {self.check}",
+                f"certificate  {self.certificate} (SHA-256{verified})",
+                f"to run it    {self.load[0]}",
+                f"             {self.load[1]}",
+            )
+        )
 
 
 def export(
@@ -67,183 +121,196 @@ def export(
     samples: Tensor,
     *,
     classes: Sequence[int | str] | None = None,
-) -> dict[str, Any]:
-    """Write an ended task as a program that needs nothing of clnp; what it is and how it did.
+) -> Export:
+    """Write an ended task to a file that runs without clnp.
 
-    The file ends in .pt2, for `torch.export.load`, or in .onnx. It is kept if it answers to
-    `samples`, inputs of the network on its device, as the network does; none of them goes into it.
-    `classes` says what the outputs stand for, which the file notes. An earlier export of the same
-    task is replaced, and nothing else.
+    The file is read back and run on `samples`. It is kept only if its outputs are those of the
+    network, up to rounding. An earlier export of the same task is replaced.
+
+    Args:
+        net: The network.
+        task: The name of an ended task.
+        file: The file to write. It ends in `.pt2`, for `torch.export.load`, or in `.onnx`.
+        samples: Inputs of the network, [batch, ...], on its device. The file does not contain them.
+        classes: The classes that the outputs stand for, to be noted in the file.
+
+    Returns:
+        A description of the file: the shapes of its inputs and outputs, its size, and in `check`
+        how its outputs compare with those of the network.
+
+    Raises:
+        ArgumentError: If the file cannot be written, or the samples do not fit the network.
+        ExportError: If the network cannot be exported, or the outputs of the file differ.
+
+    Example:
+        >>> answer = clnp.export(net, "flowers", "flowers.pt2", x_test)
+        >>> answer.check.identical
+        True
+        >>> outputs = torch.export.load("flowers.pt2").module()(x_test)
     """
-    place = expanded(file)
-    kind = kind_of(place)
     if not isinstance(samples, Tensor) or samples.ndim == 0 or not len(samples):
-        raise ArgumentError("samples must be a tensor, one batch of what the network takes")
-    samples = samples.detach()
-    network = net.subnetwork(task)
-    note = described(network, samples, task=task, certificate=net.certificates[task].digest)
-    if classes is not None:
-        note["classes"] = checked_classes(classes, note["outputs"])
-    check_file(place, kind, note)
-    check_installed(kind)
+        raise ArgumentError(
+            "samples is not a batch. Give a tensor of inputs of the network, [batch, ...]."
+        )
+    path, module = expanded(file), net.subnetwork(task)
 
-    def ask(batch: Tensor) -> Tensor:
-        found: Tensor = net(batch, task=task)
-        return found
+    def reference(batch: Tensor) -> Tensor:
+        outputs: Tensor = net(batch, task=task)
+        return outputs
 
-    num_bytes, found = write_tried(place, network, ask, samples, note=note)
-    numbers = {"format": kind, "bytes": num_bytes, "check": asdict(found)}
-    return {"file": str(place), **note, **numbers, "num_parameters": num_parameters(network)}
+    return write(path, module, reference, samples, net.certificates[task], classes=classes)
 
 
 def kind_of(file: Path) -> str:
-    """The format that the name of a file asks for."""
-    ending = file.suffix[1:].lower()
-    if ending not in FORMATS:
-        raise ArgumentError(f"'{file}': the name of the file must end in .pt2 or .onnx")
+    """Return the format that the name of a file stands for."""
+    if (ending := file.suffix[1:].lower()) not in FORMATS:
+        raise ArgumentError(f"{file} has no known format. Use a name that ends in .pt2 or .onnx.")
     return ending
 
 
-def described(
-    module: nn.Module, samples: Tensor, *, task: str, certificate: str, takes: str = "inputs"
-) -> dict[str, Any]:
-    """The note of a program: what it is, what it takes and what it gives."""
-    try:
-        with torch.no_grad():
-            outputs = module(samples[:2])
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = first_line(error)
-        raise ArgumentError(
-            f"samples of {shape_told(shape_of(samples))} do not fit the network, which must have "
-            f"one input: {reason}"
-        ) from error
-    if not isinstance(outputs, Tensor):
-        kind = type(outputs).__name__
-        raise ExportError(f"the network gives a {kind}; only one tensor can be exported")
-    return {
-        "task": task,
-        "certificate": certificate,
-        "takes": takes,
-        "inputs": shape_of(samples),
-        "outputs": shape_of(outputs),
-        "clnp": __version__,
-    }
-
-
-def checked_classes(classes: Sequence[int | str], outputs: dict[str, Any]) -> list[int | str]:
-    """The classes, of which there is one for each output."""
-    num = outputs["shape"][1] if len(outputs["shape"]) > 1 else 1
-    if len(classes) != num:
-        raise ArgumentError(f"classes has {len(classes)} names, and the task {num} outputs")
-    return list(classes)
-
-
-def check_file(file: Path, kind: str, note: dict[str, Any]) -> None:
-    """Raise an `ArgumentError` unless the file can be written, or is an earlier one of its kind."""
-    if os.path.isdir(file):
-        raise ArgumentError(f"{file} is a directory; name a file")
-    if not os.path.isdir(file.parent):
-        raise ArgumentError(f"there is no directory {file.parent} to write {file.name} to; make it")
-    if not os.path.lexists(file):
-        return
-    known = note_of(file, kind) or {}
-    if any(known.get(key) != note[key] for key in NOT_ALIKE):
-        raise ArgumentError(
-            f"{file} is there, and no earlier export of the same network for task "
-            f"{note['task']!r}; remove it, or name another file"
-        )
-
-
-def write_tried(
+def write(
     file: Path,
     module: nn.Module,
-    ask: Program,
+    reference: Program,
     samples: Tensor,
+    certificate: Certificate,
     *,
-    note: dict[str, Any],
+    takes: str = "inputs",
+    classes: Sequence[int | str] | None = None,
+    preparation: Preparation | None = None,
     labels: Tensor | None = None,
     origin: str = "given",
-) -> tuple[int, Comparison]:
-    """Write a module as a program if it answers as `ask` does; the bytes, and how it did."""
-    kind = kind_of(file)
-    # One sample would make a program for just one; and what it is made with goes into the file.
+) -> Export:
+    """Write a module as a program, if its outputs for the samples are those of the reference."""
+    kind, task = kind_of(file), certificate.task
+    outputs = _outputs(module, samples[:2])
+    num = outputs.shape[1] if outputs.ndim > 1 else 1
+    if classes is not None and len(classes) != num:
+        raise ArgumentError(
+            f"classes has {len(classes)} entries, but task {task!r} has {num} outputs. Give one "
+            "class for each output."
+        )
+    note = Note(
+        task=task,
+        certificate=certificate.digest,
+        takes=takes,
+        inputs=Shape.of(samples),
+        outputs=Shape.of(outputs),
+        clnp=__version__,
+        classes=None if classes is None else tuple(classes),
+        preparation=preparation,
+    )
+    _check_file(file, kind, note)
+    check_installed(kind)
+    # The file contains the example. Of one sample, PyTorch would make a program for one only.
     example = torch.zeros((2, *samples.shape[1:]), dtype=samples.dtype, device=samples.device)
-    compared: list[Comparison] = []
+    checks: list[Check] = []
 
-    def check(temporary: Path) -> None:
-        program = opened(temporary, kind, note["takes"])
-        compared.append(compare(program, ask, samples, labels, origin=origin))
+    def check(written: Path) -> None:
+        program = open_program(written, kind)
+        checks.append(check_outputs(program, reference, samples, labels, origin=origin))
 
     try:
-        written = encoded(module.eval(), example, kind, note)
-        replace_file(file, written, check=check)
+        encoded = encode(module.eval(), example, kind, note)
+        replace_file(file, encoded, check=check)
     except ExportError as error:
-        told = f"{file} was not written, for task {note['task']!r}: {error}"
-        raise ExportError(told) from error
+        raise ExportError(
+            f"task {task!r} was not written to {file}: {error}. Change the forward of the model, "
+            f"or use net.subnetwork({task!r})."
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RunError(f"cannot write {file}: {reason}; name another file") from error
-    return len(written), compared[0]
+        raise RunError(f"cannot write {file}: {reason}. Choose another file.") from error
+    return Export(
+        **vars(note),
+        file=str(file),
+        format=kind,
+        device=str(samples.device),
+        bytes=len(encoded),
+        num_parameters=sum(parameter.numel() for parameter in module.parameters()),
+        check=checks[0],
+        load=_load(file, kind, takes),
+    )
 
 
-def compare(
-    program: Program, ask: Program, samples: Tensor, labels: Tensor | None, *, origin: str
-) -> Comparison:
-    """Try a program on the samples, in batches of several sizes; an `ExportError` if it is wrong.
+def _outputs(module: nn.Module, samples: Tensor) -> Tensor:
+    try:
+        with torch.no_grad():
+            outputs = module(samples)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ArgumentError(
+            f"samples of {Shape.of(samples)} do not fit the network: {first_line(error)}. Give "
+            "one tensor of its inputs, on its device."
+        ) from error
+    if not isinstance(outputs, Tensor):
+        raise ExportError(
+            f"the network returns a {type(outputs).__name__}. Only a network that returns one "
+            "tensor can be exported."
+        )
+    return outputs
 
-    Wrong is what rounding does not explain: a number that is not finite where the network's is, or
-    that is off by more than a thousandth of the largest output.
+
+def _check_file(file: Path, kind: str, note: Note) -> None:
+    """Raise an `ArgumentError` unless the file is new, or an earlier export of the same task."""
+    if os.path.isdir(file):
+        raise ArgumentError(f"{file} is a directory. Choose the name of a file.")
+    if not os.path.isdir(file.parent):
+        raise ArgumentError(
+            f"the directory {file.parent} does not exist. Create it, or choose another one."
+        )
+    if os.path.lexists(file) and not note.is_in(file, kind):
+        raise ArgumentError(
+            f"{file} exists, and is not an earlier export of task {note.task!r} of this network. "
+            "Remove it, or choose another name."
+        )
+
+
+def check_outputs(
+    program: Program,
+    reference: Program,
+    samples: Tensor,
+    labels: Tensor | None = None,
+    *,
+    origin: str = "given",
+) -> Check:
+    """Compare outputs for one sample alone and for all in batches.
+
+    Raises:
+        ExportError: If they differ by more than rounding explains.
     """
-    sizes = [size for index, size in enumerate(SIZES) if sum(SIZES[: index + 1]) <= len(samples)]
-    rest = len(samples) - sum(sizes)
-    sizes += [BATCH] * (rest // BATCH) + ([rest % BATCH] if rest % BATCH else [])
-    found, wanted = [], []
+    found, expected = [], []
     with torch.no_grad():
-        for batch in torch.split(samples, sizes):
-            found.append(_run(program, batch.clone()))
-            wanted.append(ask(batch.clone()))
-    got, own = torch.cat(found), torch.cat(wanted)
+        for batch in (samples[:1], *torch.split(samples.detach(), BATCH)):
+            try:
+                found.append(program(batch.clone()))
+            except Exception as error:  # Each runtime has its own.
+                reason = first_line(error)
+                raise ExportError(f"it does not run on {len(batch)} samples: {reason}") from error
+            expected.append(reference(batch.clone()))
+    got, own = torch.cat(found), torch.cat(expected)
     if got.shape != own.shape or got.dtype != own.dtype:
-        raise ExportError(f"it gives {shape_told(shape_of(got))}, not {shape_told(shape_of(own))}")
+        raise ExportError(f"its outputs are {Shape.of(got)}, not {Shape.of(own)}")
     finite = own[own.isfinite()]
     if not len(finite):
-        raise ExportError("nothing that the network says of these samples is finite; give others")
+        raise ExportError("no output of the network for these samples is finite; give other ones")
     same = (got == own) | (got.isnan() & own.isnan())
     difference = torch.where(same, 0.0, (got - own).abs()).max().item()
-    largest = finite.abs().max().item()
-    # One number for each sample is no class.
-    classes, others = (out.argmax(1) if out.ndim > 1 else out.new_zeros(0) for out in (got, own))
+    # Outputs of one dimension have no classes. The first sample was run twice.
+    classes, others = (x[1:].argmax(1) if x.ndim > 1 else x.new_zeros(0) for x in (got, own))
     num_others = int((classes != others).sum())
-    if not difference <= LOOSE * largest:  # Of NaN, nothing is true.
+    if not difference <= ROUNDING * finite.abs().max().item():  # It may be NaN.
         raise ExportError(
-            f"its outputs differ from the network's by {difference:.2g}, which rounding does not "
-            f"explain, and {num_others} of {len(samples)} classes are others"
+            f"its outputs differ from the network's by {difference:.2g}, more than rounding "
+            f"explains, and classes of {num_others} of {len(samples)} samples differ"
         )
     right = None if labels is None else int((classes == labels).sum())
-    return Comparison(origin, len(samples), bool(same.all()), difference, num_others, right)
+    return Check(origin, len(samples), bool(same.all()), difference, num_others, right)
 
 
-def _run(program: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
-    try:
-        return program(batch)
-    except Exception as error:  # Whatever its runtime says.
-        reason = first_line(error)
-        raise ExportError(f"it does not run on {len(batch)} samples: {reason}") from error
-
-
-def shape_of(tensor: Tensor) -> dict[str, Any]:
-    """Type and shape of the samples of a batch."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": ["batch", *tensor.shape[1:]]}
-
-
-def shape_told(shape: dict[str, Any]) -> str:
-    """The same, to be read."""
-    return f"{shape['dtype']} [{', '.join(map(str, shape['shape']))}]"
-
-
-def num_parameters(module: nn.Module) -> int:
-    """How many numbers the module has learnt."""
-    return sum(parameter.numel() for parameter in module.parameters())
+def _load(file: Path, kind: str, takes: str) -> tuple[str, str]:
+    """Return two lines of Python that run the program."""
+    name = json.dumps(str(file), ensure_ascii=False)
+    if kind == "pt2":
+        return "import torch", f"outputs = torch.export.load({name}).module()({takes})"
+    run = f'InferenceSession({name}).run(None, {{"{takes}": {takes}}})'
+    return "import onnxruntime", f"(outputs,) = onnxruntime.{run}"

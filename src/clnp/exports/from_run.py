@@ -1,10 +1,9 @@
-"""`clnp export`: ended tasks of a run as programs, each in one file."""
+"""`clnp export`: ended tasks of a run, each as a program in one file."""
 
-import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +11,23 @@ from torch import Tensor, nn
 
 from clnp.data.labelled import Prepare, prepared
 from clnp.errors import ArgumentError, RunError, unknown_name
-from clnp.methods.method import OURS, is_ours, method_of
-from clnp.runs.directory import (
-    CHECKPOINT,
-    RECIPE,
-    command,
-    expanded,
-    read_config,
-    read_result,
-    reading,
-)
+from clnp.records import OURS, RunResult
+from clnp.runs.directory import CHECKPOINT, RECIPE, command, expanded, read_config, read_result
 from clnp.studies.comparison import read_comparison
 from clnp.studies.series import read_series, run_of
 from clnp.studies.verify import Rebuilt, rebuild
 from clnp.training.task import Task
 
-from .export import (
-    Comparison,
-    check_file,
-    checked_classes,
-    described,
-    kind_of,
-    num_parameters,
-    shape_told,
-    write_tried,
-)
-from .formats import FORMATS, check_installed
+from .export import Export, kind_of, write
+from .formats import Preparation, check_installed
 
-Answer = tuple[Any, str]
+Answer = tuple[Export | list[Export], str]
 MOST_SAMPLES = 1024
-"""Samples that a program is tried on, unless the task has fewer."""
-MOST_NAMED = 20
-"""Classes that are told by name."""
+"""How many test samples a program is checked on."""
 
 
 class Deployed(nn.Module):
-    """A task's network with what turns stored samples into its inputs, in buffers of its own.
+    """The network of a task behind the preparation of its inputs, whose constants are buffers.
 
     Deployed(network, prepare)(samples) == network(prepare(samples)), on any device it is moved to.
     """
@@ -62,7 +42,7 @@ class Deployed(nn.Module):
         self.register_buffer("scale", prepare.scale if prepare.mean else None)
 
     def forward(self, samples: Tensor) -> Any:
-        """The outputs of the task for samples as its data set holds them."""
+        """Return the outputs of the task for samples as the data set stores them."""
         return self.network(prepared(samples, self.largest, order=self.order, scale=self.scale))
 
 
@@ -76,222 +56,144 @@ def export(
     device: str | None = None,
     data: str | None = None,
 ) -> Answer:
-    """Write ended tasks of a run as programs, those that answer as the network does.
+    """Write ended tasks of a run to files, after verifying the run.
 
-    The answer is that of the task, or a list of them; `tasks` is None for all that have ended.
+    Args:
+        path: The directory of the run.
+        tasks: The names of the tasks; None for all that have ended.
+        out: A file, or a directory; that of the run if None.
+        kind: "pt2" or "onnx"; None for the format of `out`, or else "pt2".
+        bare: Whether to leave out the preparation of the inputs.
+        device: The device that a `.pt2` file is made for; the CPU if None.
+        data: The directory of the data sets; that of the run if None.
+
+    Returns:
+        The export of the task, or a list of them; and a text about them.
     """
-    place = _one_run(expanded(path))
-    names = _checked_tasks(place, tasks)
+    directory = _one_run(expanded(path))
+    names = _checked_tasks(directory, tasks)
     kind = _kind(out, kind, several=len(names) > 1)
-    files = {name: _file(place, name, out, kind, bare=bare) for name in names}
+    files = {name: _file(directory, name, out, kind, bare=bare) for name in names}
     if len(set(files.values())) < len(files):
-        raise ArgumentError("two of the tasks would go to the same file; export them one by one")
+        raise ArgumentError("two of the tasks have the same file name. Export them one by one.")
     check_installed(kind)
-    # A program is bound to the kind of device it is made on, and every machine has a CPU.
-    rebuilt = rebuild(place, device=device or "cpu", data=data, verb="export", stand_in=True)
+    rebuilt = rebuild(directory, device=device or "cpu", data=data, verb="export", stand_in=True)
     missing = [name for name in names if name not in rebuilt.net.tasks]
     if missing:
-        ended = _ended(rebuilt.net.tasks)
-        raise RunError(f"task {missing[0]!r} of {place} has not ended yet; {ended}")
+        raise RunError(
+            f"task {missing[0]!r} of {directory} has not ended yet. {_ended(rebuilt.net.tasks)}"
+        )
     own = {task.name: task for task in rebuilt.experiment.tasks}
-    made = [_one(place, own[name], file, rebuilt, bare=bare) for name, file in files.items()]
-    text = "\n\n".join(text for _, text in made)
-    return (made[0][0] if len(made) == 1 else [answer for answer, _ in made]), text
+    made = [_export(directory, own[name], file, rebuilt, bare) for name, file in files.items()]
+    return made[0] if len(made) == 1 else made, "\n\n".join(map(str, made))
 
 
-def _one(
-    place: Path, task: Task, file: Path, rebuilt: Rebuilt, *, bare: bool
-) -> tuple[dict[str, Any], str]:
-    net, name, kind = rebuilt.net, task.name, kind_of(file)
-    samples, labels = _samples(task, rebuilt, bare=bare)
-    network = net.subnetwork(name)
-    prepare: Any = task.prepare  # Those of recipes are all of one kind.
-    module = network if bare else Deployed(network, prepare).to(rebuilt.device)
-    certificate = net.certificates[name].digest
-    takes = "inputs" if bare else "samples"
-    note = described(module, samples, task=name, certificate=certificate, takes=takes)
-    if task.classes is not None:
-        note["classes"] = checked_classes(task.classes, note["outputs"])
-    note["preparation"] = _preparation(prepare)
-    check_file(file, kind, note)
+def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: bool) -> Export:
+    net, name = rebuilt.net, task.name
+    prepare: Any = task.prepare  # The tasks of recipes have tensors, and a `Prepare`.
+    test: Any = task.test
+    samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in test)
+    module = net.subnetwork(name)
+    if bare:
+        samples = prepare(samples)
+    else:
+        module = Deployed(module, prepare).to(rebuilt.device).eval()
 
-    def ask(batch: Tensor) -> Tensor:
-        found: Tensor = net(batch if bare else prepare(batch), task=name)
-        return found
+    def reference(batch: Tensor) -> Tensor:
+        outputs: Tensor = net(batch if bare else prepare(batch), task=name)
+        return outputs
 
-    num_bytes, compared = write_tried(
+    preparation = Preparation(
+        prepare.largest,
+        prepare.mean or None,
+        prepare.deviation or None,
+        None if prepare.order is None else tuple(prepare.order.tolist()),
+    )
+    known = not rebuilt.absent
+    written = write(
         file,
         module,
-        ask,
+        reference,
         samples,
-        note=note,
-        labels=None if rebuilt.absent else labels,
-        origin="random" if rebuilt.absent else "test",
+        net.certificates[name],
+        takes="inputs" if bare else "samples",
+        classes=task.classes,
+        preparation=preparation,
+        labels=labels if known else None,
+        origin="test" if known else "random",
     )
-    answer = {
-        "file": str(file),
-        "run": str(place),
-        "format": kind,
-        "device": str(rebuilt.device),
-        **note,
-        "bytes": num_bytes,
-        "num_parameters": num_parameters(network),
-        "num_parameters_of_network": num_parameters(rebuilt.experiment.model),
-        "check": asdict(compared),
-        "load": _load(file, kind, takes),
-    }
-    return answer, _text(answer, compared, is_absent=bool(rebuilt.absent))
+    many = sum(parameter.numel() for parameter in rebuilt.experiment.model.parameters())
+    return replace(written, run=str(directory), num_parameters_of_network=many)
 
 
-def _one_run(place: Path) -> Path:
-    """The run at `place`, or the only one of clnp in a series or comparison there."""
-    if comparison := read_comparison(place):
-        if OURS not in comparison["methods"]:
-            names = ", ".join(comparison["methods"])
-            raise RunError(f"{place} compares {names}; only tasks of a run of clnp can be exported")
-        return _of_seeds(place, place / OURS, comparison["seeds"], kind="comparison")
-    if series := read_series(place):
-        return _of_seeds(place, place, series["seeds"], kind="series")
-    return place
-
-
-def _of_seeds(place: Path, folder: Path, seeds: list[Any], *, kind: str) -> Path:
-    with reading(place):
-        first = run_of(folder, seeds[0])
-    if len(seeds) > 1:
+def _one_run(directory: Path) -> Path:
+    """Return the run in a directory, or the only run of clnp of a series or comparison in it."""
+    known, kind, folder = read_comparison(directory), "comparison", directory / OURS
+    if known and OURS not in (known.methods or ()):
+        names = ", ".join(known.methods or ())
+        raise RunError(f"{directory} compares {names}. Only tasks learned by clnp can be exported.")
+    if not known:
+        known, kind, folder = read_series(directory), "series", directory
+    if not known:
+        return directory
+    first = run_of(folder, known.seeds[0])
+    if len(known.seeds) > 1:
         raise RunError(
-            f"{place} is a {kind} of {len(seeds)} runs; name one of them: "
-            f"{command('export', first)} --task NAME"
+            f"{directory} is a {kind} of {len(known.seeds)} runs. Choose one of them: "
+            f"`{command('export', first)} --task NAME`."
         )
     return first
 
 
-def _checked_tasks(place: Path, tasks: Sequence[str] | None) -> list[str]:
-    """The tasks that are asked for, if they are of the run; no data is needed to tell."""
-    config = read_config(place)
-    with reading(place):
-        names = [each["name"] for each in config["tasks"]]
-        ended = [each["task"] for each in read_result(place).get("tasks", [])]
-    if not is_ours(config):
+def _checked_tasks(directory: Path, tasks: Sequence[str] | None) -> list[str]:
+    """Return the names of the tasks to export, before any data is read."""
+    config, result = read_config(directory), read_result(directory) or RunResult()
+    names, ended = [task.name for task in config.tasks], [record.task for record in result.tasks]
+    if config.method != OURS:
         raise RunError(
-            f"{place} was learnt by {method_of(config)}; only tasks of a run of clnp can be "
-            "exported, as networks of their own"
+            f"{directory} was learned by {config.method}. Only tasks learned by clnp can be "
+            "exported."
         )
-    if not (place / RECIPE).is_file():
+    if not (directory / RECIPE).is_file():
         raise RunError(
-            f"{place} was begun from Python, and its model is in no file; there, "
-            f'clnp.export(clnp.load("{place / CHECKPOINT}", model), task, file, '
-            "samples) does it"
+            f"{directory} was started from Python and has no recipe. Use "
+            f'clnp.export(clnp.load("{directory / CHECKPOINT}", model), task, file, samples).'
         )
     if tasks is None:
         if not ended:
-            raise RunError(f"{place} has no ended task yet; there is nothing to export")
+            raise RunError(f"{directory} has no ended task yet. Export one when it has ended.")
         return ended
     if not tasks:
-        raise ArgumentError(f"name the task to export, --task NAME, or --all; {_ended(ended)}")
+        raise ArgumentError(f"no task is given. Choose --task NAME or --all. {_ended(ended)}")
     for task in tasks:
         if task not in names:
             raise ArgumentError(unknown_name("task", task, names))
     return list(dict.fromkeys(tasks))
 
 
-def _ended(tasks: Any) -> str:
-    return f"ended: {', '.join(map(repr, tasks)) or 'none yet'}"
+def _ended(tasks: Sequence[str]) -> str:
+    return f"Ended: {', '.join(map(repr, tasks)) or 'none yet'}."
 
 
 def _kind(out: str | None, kind: str | None, *, several: bool) -> str:
-    """The format that is asked for: by its name, or by how the file ends."""
+    """Return the format, by its name or by the ending of the file."""
     if out == "":
-        raise ArgumentError("--out is empty; name a file, or a directory")
+        raise ArgumentError("--out is empty. Choose a file or a directory.")
     if out is None or os.path.isdir(expanded(out)):
         return kind or "pt2"
     if several:
-        raise ArgumentError(f"--out {out} is no directory, which several tasks need; make one")
+        raise ArgumentError(f"--out {out} is not a directory. Create it to export several tasks.")
     ending = kind_of(expanded(out))
     if kind not in (None, ending):
-        raise ArgumentError(f"--format {kind} and --out {out} contradict each other; leave one out")
+        raise ArgumentError(f"--format {kind} contradicts --out {out}. Leave one of them out.")
     return ending
 
 
-def _file(place: Path, task: str, out: str | None, kind: str, *, bare: bool) -> Path:
-    """Where to write the task: what is asked for, or a file of its name there."""
-    folder = place if out is None else expanded(out)
+def _file(directory: Path, task: str, out: str | None, kind: str, *, bare: bool) -> Path:
+    """Return the file of a task: the one that is given, or one named after it."""
+    folder = directory if out is None else expanded(out)
     if out is not None and not os.path.isdir(folder):
         return folder
-    # As in names of files everywhere: what is no letter, digit, dot or hyphen may mean something.
+    # Other characters may have a meaning in file names.
     safe = re.sub(r"[^\w.-]+", "-", task).strip("-.")[:100] or "task"
     return folder / f"{safe}{'-bare' if bare else ''}.{kind}"
-
-
-def _samples(task: Task, rebuilt: Rebuilt, *, bare: bool) -> tuple[Tensor, Tensor]:
-    """Samples of the test data, on the device, and their labels: as stored, or as inputs."""
-    test: Any = task.test  # Those of recipes are tensors.
-    samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in test)
-    return task.prepare(samples) if bare and task.prepare else samples, labels
-
-
-def _preparation(prepare: Prepare) -> dict[str, Any]:
-    """What makes inputs of samples, in this order."""
-    steps: dict[str, Any] = {"divide_by": prepare.largest}
-    if prepare.mean:
-        steps |= {"subtract": list(prepare.mean), "then_divide_by": list(prepare.deviation)}
-    if prepare.order is not None:
-        steps["flatten_and_take"] = prepare.order.tolist()
-    return steps
-
-
-def _load(file: Path, kind: str, takes: str) -> list[str]:
-    """Two lines of Python that run the program."""
-    name = json.dumps(str(file), ensure_ascii=False)
-    if kind == "pt2":
-        return ["import torch", f"outputs = torch.export.load({name}).module()({takes})"]
-    return [
-        "import onnxruntime",
-        f'(outputs,) = onnxruntime.InferenceSession({name}).run(None, {{"{takes}": {takes}}})',
-    ]
-
-
-def _text(answer: dict[str, Any], compared: Comparison, *, is_absent: bool) -> str:
-    few, many = answer["num_parameters"], answer["num_parameters_of_network"]
-    bare = answer["takes"] == "inputs"
-    inputs = "prepared inputs" if bare else "samples as clnp reads the data set"
-    kind = "an array" if answer["format"] == "onnx" else "a tensor"
-    first, second = answer["load"]
-    absent = "; the data set is not here" if is_absent else ""
-    return "\n".join(
-        (
-            f"{answer['file']}: task {answer['task']!r} of {answer['run']}, "
-            f"{FORMATS[answer['format']]} that needs nothing of clnp",
-            f"takes        {inputs}: {kind}, {shape_told(answer['inputs'])}{_left_out(answer)}",
-            f"gives        {shape_told(answer['outputs'])}{_classes_told(answer)}",
-            f"size         {few:,} parameters, {100 * few / many:.1f} % of the network's {many:,}; "
-            f"{answer['bytes'] / 1e3:,.0f} kB",
-            f"checked      read back and run on {compared}{absent}",
-            f"certificate  {answer['certificate']} (SHA-256, verified)",
-            f"load it      {first}",
-            f"             {second}",
-        )
-    )
-
-
-def _left_out(answer: dict[str, Any]) -> str:
-    """How inputs are made of samples, where the program does not do it."""
-    if answer["takes"] == "samples":
-        return ""
-    steps = answer["preparation"]
-    told = [f"samples divided by {steps['divide_by']:g}"]
-    if "subtract" in steps:
-        told.append(f"less {steps['subtract']}, divided by {steps['then_divide_by']}")
-    if "flatten_and_take" in steps:
-        told.append("in the order that is in the file's clnp.json")
-    return f"; {', '.join(told)}"
-
-
-def _classes_told(answer: dict[str, Any]) -> str:
-    """What the outputs stand for, where that is known."""
-    classes = answer.get("classes")
-    if classes is None:
-        return ""
-    names = ", ".join(map(str, classes[:MOST_NAMED]))
-    more = f" and {len(classes) - MOST_NAMED} more" if len(classes) > MOST_NAMED else ""
-    return f": scores of classes {names}{more}, before a softmax"

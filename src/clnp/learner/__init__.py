@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper for one task: the grid, the margin, the sparsest candidate."""
+"""Algorithm 1 of the paper for one task: the grid, the margin, and the sparsest candidate."""
 
 from clnp.training.config import TaskSettings
 

@@ -1,10 +1,10 @@
-"""Algorithm 1: the grid, the margin, the sparsest, and what follows pruning, for one task.
+"""Algorithm 1 for one task: train the grid, prune within the margin, choose the sparsest, freeze.
 
-Every candidate (alpha, learning rate) is trained. The best validation score of all of them sets the
-bar; each candidate within the margin of it is pruned with the highest threshold that stays within
-the margin, and the sparsest wins: the one that leaves the largest fraction of its neurons free,
-averaged over the groups, so that a small group counts as much as a large one (the narrow layers
-are the ones that fill up). Ties go to the higher score, then to the earlier candidate.
+Every candidate (alpha, learning rate) is trained. The best validation score sets the bar. Each
+candidate within the margin of it is pruned with the highest threshold that stays within the margin.
+The sparsest one wins: it leaves the largest fraction of neurons free, averaged over the groups, so
+that a small group counts as much as a large one, because narrow layers fill up first. Ties go to
+the higher score, then to the earlier candidate.
 """
 
 import math
@@ -37,20 +37,29 @@ from clnp.training.optimizer import check_optimizer
 from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task, TaskData, load_task
 
-from .grid import judged, train_at_once
-from .progress import Candidate, Choice, Progress, TaskReport
-from .scoring import Appraisal
+from .grid import Candidate, Lane, LaneState, candidate_of, train_together
+from .progress import Choice, Progress, TaskReport
+from .scoring import Scorer
 
 
 class Learner:
-    """Learns task after task in `net`, the way `config` says.
+    """Learns one task after the other in a network, by Algorithm 1 of the paper.
 
-        learner = clnp.Learner(net, clnp.LearnerConfig(margin=0.5))
-        report = learner.learn(task)
+        net = clnp.ContinualNet(model, example_input)
+        learner = clnp.Learner(net, clnp.LearnerConfig(margin=0.5, alphas=(1e-4, 1e-3)))
+        for task in tasks:
+            print(learner.learn(task))
 
-    `on_event` is told of every epoch, candidate and pruning; `on_progress` is handed what `learn`
-    needs to be called with to go on from there. The same seed gives the same tasks, bit for bit on
-    a CPU.
+    The same seed gives the same tasks, bit for bit on a CPU.
+
+    Args:
+        net: Network to learn in. It is changed in place.
+        config: Settings; `LearnerConfig()` by default.
+        seed: Seed of everything that is random.
+        on_event: Called with the record of each epoch, candidate, pruning and task: a subclass of
+            `clnp.records.Event`.
+        on_progress: Called with the progress of the task whenever it may be saved. Save its
+            `to_state()` with the network, and pass `Progress.from_state(...)` to `learn` to resume.
     """
 
     def __init__(
@@ -67,26 +76,44 @@ class Learner:
         self.seed = seed
         self.on_event, self.on_progress = on_event, on_progress
         self.kept: Training | None = None
-        """The winner of the first task's grid, where the others use it."""
+        """The winner of the first task's grid, with `search_on="first"`."""
 
     def learn(self, task: Task, progress: Progress | None = None) -> TaskReport:
-        """Learn the task and freeze it; if that fails before the end, the network is as it was."""
+        """Learn a task and freeze it. If that fails, the network is as it was before.
+
+            report = learner.learn(clnp.Task("flowers", (x, y), test=(x_test, y_test)))
+
+        Args:
+            task: Task to learn.
+            progress: Progress of the task to resume from; the network then has the same open task
+                as when the progress was saved.
+
+        Returns:
+            The result: scores, plans, and the candidates of the grid.
+
+        Raises:
+            ArgumentError: If data, settings and network do not fit together.
+            DivergedError: If every candidate diverges.
+            CapacityError: If a single head has no free neurons left.
+            TaskError: If another task is open.
+        """
         start = time.monotonic()
         net = self.net
         progress = progress if progress is not None else Progress()
         if net.open_task is not None and progress.resumed is None and progress.winner is None:
-            raise TaskError(f"task {net.open_task!r} is open; end or abandon it before the next")
+            raise TaskError(f"task {net.open_task!r} is open. End or abandon it before the next")
         mode = net.training
         with isolated(net.device):
             data = load_task(task, net.device, self.config, seed=self.seed)
-            appraisal = Appraisal(net, data, self.config, seed=self.seed)
+            scorer = Scorer(net, data, self.config, seed=self.seed)
             try:
                 if not progress.trained and progress.resumed is None:
                     self._check_trainable(data)
-                self._train_all(appraisal, progress)
-                self._prune_winner(appraisal, progress)
-                num_rounds = self._fine_tune(appraisal, progress)
-                return self._end(appraisal, progress, num_rounds=num_rounds, start=start)
+                if progress.winner is None:
+                    self._train_all(scorer, progress)
+                    self._prune_winner(scorer, progress)
+                self._fine_tune(scorer, progress)
+                return self._end(scorer, progress, start=start)
             except BaseException:
                 if net.open_task is not None:
                     net.abandon_task()
@@ -95,13 +122,17 @@ class Learner:
                 net.train(mode)
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the task can be told not to fit, without reading it all.
+        """Raise an `ArgumentError` if a task does not fit, without reading all of its data.
 
-        Tensors are checked entirely, other data sets by their first samples.
+            learner.check(clnp.Task("flowers", (x, y)))
+
+        Args:
+            task: Task to check. Tensors are checked entirely, other data sets by their first
+                samples. Without `num_outputs`, other data sets are not checked.
         """
         tensors = isinstance(task.train, tuple | list)
         if not tensors and task.num_outputs is None:
-            return  # To count the labels, all samples would have to be read.
+            return  # Counting the labels would read all samples.
         config = replace(self.config, check_data=False, resident=None if tensors else False)
         with isolated(self.net.device):
             data = load_task(task, self.net.device, config, seed=self.seed)
@@ -111,13 +142,34 @@ class Learner:
             finally:
                 self.net.train(mode)
 
+    def candidates(self, task: str) -> list[Training]:
+        """Return the candidates of a task: those of its own grid, of the common one, or the kept.
+
+            num_epochs = sum(training.epochs for training in learner.candidates("flowers"))
+
+        Args:
+            task: Name of the task.
+
+        Returns:
+            A training for each combination of alpha and learning rate.
+        """
+        config = self.config.of(task)
+        if self.kept is None or self.config.has_own_grid(task):
+            return config.candidates()
+        return [replace(self.kept, epochs=config.training.epochs)]
+
     def _open(self, net: ContinualNet, data: TaskData, seed: int) -> None:
         seed_all(derive(seed, "init"))
-        chosen = self.config.training.initialisation
-        net.begin_task(data.task.name, data.num_outputs, initial=initialisation(chosen))
+        initial = initialisation(self.config.training.initialisation)
+        net.begin_task(data.task.name, data.num_outputs, initial=initial)
+
+    def _reopen(self, data: TaskData, state: OpenState | None) -> None:
+        assert state is not None
+        self._open(self.net, data, 0)
+        self.net.set_open_state(state)
 
     def _check_trainable(self, data: TaskData) -> None:
-        """Refuse penalties, optimizers and inputs that do not fit, before anything is trained."""
+        """Raise an `ArgumentError` if a penalty, optimizer or input does not fit."""
         for training in self.candidates(data.task.name):
             alpha_by_layer(self.net.graph, training.alpha)
             check_optimizer(training, self.net.device)
@@ -145,22 +197,21 @@ class Learner:
             ) from error
         data.objective.check_loss(loss)
 
-    def _train_all(self, appraisal: Appraisal, progress: Progress) -> None:
-        """Train every candidate that has not been (Alg. 1, lines 2 and 3)."""
-        name = appraisal.data.task.name
-        if progress.winner is not None:
-            return
+    def _train_all(self, scorer: Scorer, progress: Progress) -> None:
+        """Train the candidates that are not trained yet (Alg. 1, lines 2 and 3)."""
+        name = scorer.data.task.name
         trainings = self.candidates(name)
         while (first := len(progress.trained)) < len(trainings):
-            # One that was alone when it broke off goes on alone.
+            # A candidate that was in training alone resumes alone.
             num = 1 if progress.resumed is not None else self.config.candidates_at_once
-            done = self._trained(appraisal, progress, trainings[first : first + num])
-            for number, candidate in enumerate(done, first):
+            wave = trainings[first : first + num]
+            train = self._train_one if len(wave) == 1 else self._train_several
+            for number, candidate in enumerate(train(scorer, progress, wave), first):
                 progress.trained.append(candidate)
                 fields = {key: value for key, value in vars(candidate).items() if key != "state"}
                 self.on_event(CandidateTrained(task=name, candidate=number, **fields))
-            progress.let_go(below=appraisal.margin)
-            # Not before: a part of those that were trained together cannot be saved.
+            progress.drop_states(below=scorer.margin)
+            # Not earlier: some of several candidates without the others cannot be saved.
             self.on_progress(progress)
         if all(candidate.score is None for candidate in progress.trained):
             reasons = "; ".join(
@@ -168,29 +219,34 @@ class Learner:
             )
             raise DivergedError(f"every candidate of task {name!r} diverged: {reasons}")
 
-    def _trained(
-        self, appraisal: Appraisal, progress: Progress, trainings: Sequence[Training]
-    ) -> list[Candidate]:
-        """The next candidates of the grid: one in the network itself, or several in copies."""
-        data = appraisal.data
-        first, name = len(progress.trained), data.task.name
-        alphas = [dict(t.alpha) if isinstance(t.alpha, Mapping) else t.alpha for t in trainings]
-        pairs = zip(alphas, trainings, strict=True)
-        seeds = [derive(self.seed, "candidate", name, alpha, t.lr) for alpha, t in pairs]
+    def _seed_of(self, scorer: Scorer, training: Training) -> int:
+        alpha = dict(training.alpha) if isinstance(training.alpha, Mapping) else training.alpha
+        return derive(self.seed, "candidate", scorer.data.task.name, alpha, training.lr)
 
-        if len(trainings) == 1:
-            if progress.resumed is None:
-                self._open(self.net, data, seeds[0])
-            error = None
-            try:
-                self._fit(data, progress, trainings[0], seed=seeds[0], candidate=first)
-            except DivergedError as found:
-                error = found
-            assert progress.fit is not None
-            candidate = judged(self.net, progress.fit, appraisal.unpruned, error)
-            self.net.abandon_task()
-            progress.fit = None
-            return [candidate]
+    def _train_one(
+        self, scorer: Scorer, progress: Progress, trainings: Sequence[Training]
+    ) -> list[Candidate]:
+        """Train a candidate in the network itself."""
+        [training] = trainings
+        seed = self._seed_of(scorer, training)
+        if progress.resumed is None:
+            self._open(self.net, scorer.data, seed)
+        error = None
+        try:
+            self._fit(scorer, progress, training, seed=seed, candidate=len(progress.trained))
+        except DivergedError as found:
+            error = found
+        assert progress.fit is not None
+        candidate = candidate_of(self.net, progress.fit, scorer.unpruned, error)
+        self.net.abandon_task()
+        progress.fit = None
+        return [candidate]
+
+    def _train_several(
+        self, scorer: Scorer, progress: Progress, trainings: Sequence[Training]
+    ) -> list[Candidate]:
+        """Train several candidates at the same time, each in a copy of the network."""
+        name, first = scorer.data.task.name, len(progress.trained)
 
         def log(index: int, epoch: Epoch) -> None:
             num_epochs = trainings[index].epochs
@@ -198,21 +254,28 @@ class Learner:
                 EpochEnded(task=name, candidate=first + index, num_epochs=num_epochs, **vars(epoch))
             )
 
-        return train_at_once(
-            self.net,
-            data,
-            trainings,
-            progress,
-            seeds=seeds,
-            begin=lambda net, seed: self._open(net, data, seed),
-            judge=appraisal.unpruned,
-            on_epoch=log,
-            on_round=lambda: self.on_progress(progress),
-        )
+        states: Sequence[LaneState | None] = progress.resumed_lanes
+        if not states:
+            states = [None] * len(trainings)
+        lanes = [
+            Lane(
+                self.net,
+                scorer.data,
+                training,
+                seed=self._seed_of(scorer, training),
+                begin=lambda net, seed: self._open(net, scorer.data, seed),
+                state=state,
+            )
+            for training, state in zip(trainings, states, strict=True)
+        ]
+        progress.lanes, progress.resumed_lanes = lanes, []
+        train_together(lanes, on_epoch=log, on_round=lambda: self.on_progress(progress))
+        progress.lanes = []
+        return [candidate_of(lane.net, lane.fit, scorer.unpruned, lane.error) for lane in lanes]
 
     def _fit(
         self,
-        data: TaskData,
+        scorer: Scorer,
         progress: Progress,
         training: Training,
         *,
@@ -222,46 +285,36 @@ class Learner:
     ) -> None:
         """Train a candidate, or a round of fine-tuning, in the open task; resume it if possible."""
         rule = l1_rule(self.net, training.alpha)
-        progress.fit = fit = Fit(self.net, data, training, seed=seed, rule=rule)
+        progress.fit = fit = Fit(self.net, scorer.data, training, seed=seed, rule=rule)
         if progress.resumed is not None:
             fit.restore(progress.resumed)
             progress.resumed = None
-        fit.run(
-            lambda epoch: self._log(
-                progress,
-                EpochEnded(
-                    task=data.task.name,
-                    candidate=candidate,
-                    round=round,
-                    num_epochs=training.epochs,
-                    **vars(epoch),
-                ),
+
+        def log(epoch: Epoch) -> None:
+            event = EpochEnded(
+                task=scorer.data.task.name,
+                candidate=candidate,
+                round=round,
+                num_epochs=training.epochs,
+                **vars(epoch),
             )
-        )
+            self._log(progress, event)
 
-    def candidates(self, task: str) -> list[Training]:
-        """What the task is tried with: its own grid, the common one, or the one that is kept."""
-        config = self.config.of(task)
-        if self.kept is None or self.config.has_own_grid(task):
-            return config.candidates()
-        return [replace(self.kept, epochs=config.training.epochs)]
+        fit.run(log)
 
-    def _prune_winner(self, appraisal: Appraisal, progress: Progress) -> None:
+    def _prune_winner(self, scorer: Scorer, progress: Progress) -> None:
         """Prune all candidates within the margin; open the sparsest, pruned (Alg. 1, line 5)."""
-        if progress.winner is not None:
-            return
-        data = appraisal.data
-        name = data.task.name
+        name = scorer.data.task.name
         scores = [c.score if c.score is not None else -math.inf for c in progress.trained]
         best = max(scores)
         choices = progress.pruned
-        seen = {choice.candidate for choice in choices}
+        done = {choice.candidate for choice in choices}
         for number, candidate in enumerate(progress.trained):
-            within = scores[number] >= best - appraisal.margin
-            if candidate.state is None or not within or number in seen:
+            is_within = scores[number] >= best - scorer.margin
+            if candidate.state is None or not is_within or number in done:
                 continue
-            self._reopen(data, candidate.state)
-            plan = appraisal.plan(best)
+            self._reopen(scorer.data, candidate.state)
+            plan = scorer.plan(best)
             left = {
                 group: free - plan.kept[group] for group, free in self.net.ledger.free().items()
             }
@@ -269,32 +322,24 @@ class Learner:
             self.net.abandon_task()
             self._log(progress, CandidatePruned(task=name, candidate=number, plan=plan))
         chosen = max(choices, key=lambda c: (c.free_fraction, scores[c.candidate], -c.candidate))
-        progress.winner, progress.plans = chosen.candidate, [chosen.plan]
-        winner = progress.trained[chosen.candidate]
-        assert winner.state is not None
-        self._reopen(data, winner.state)
-        progress.let_go()
-        self.net.prune(chosen.plan)
-        appraisal.recalibrate(best)
-        chosen_event = CandidateChosen(task=name, candidate=chosen.candidate, kept=chosen.plan.kept)
-        self._log(progress, chosen_event)
+        number, plan = chosen.candidate, chosen.plan
+        progress.winner, progress.plans = number, [plan]
+        self._reopen(scorer.data, progress.trained[number].state)
+        progress.drop_states()
+        self.net.prune(plan)
+        scorer.recalibrate(best)
+        self._log(progress, CandidateChosen(task=name, candidate=number, kept=plan.kept))
 
-    def _reopen(self, data: TaskData, state: OpenState) -> None:
-        self._open(self.net, data, 0)
-        self.net.set_open_state(state)
+    def _fine_tune(self, scorer: Scorer, progress: Progress) -> None:
+        """Train the remaining neurons, prune again, and so on.
 
-    def _fine_tune(self, appraisal: Appraisal, progress: Progress) -> int:
-        """Train the survivors, prune and train again; the number of rounds that were kept.
-
-        A round that leaves the margin is rolled back and is the last one.
+        A round that leaves the margin is rolled back, and is the last one.
         """
         tuning = self.config.fine_tuning
-        # A single head on a network that is all but full may have kept no neuron at all.
+        # A single head on a network that is almost full may have kept no neuron at all.
         if tuning is None or not any(True for _ in self.net.parameters()):
-            return 0
-        best = progress.plans[0].best
-        assert best is not None
-        data, bar = appraisal.data, best - appraisal.margin
+            return
+        name, best = scorer.data.task.name, _best(progress)
         training = replace(
             self.config.training,
             epochs=tuning.epochs,
@@ -305,42 +350,36 @@ class Learner:
         )
         while progress.round < tuning.rounds and not progress.left_margin:
             number = progress.round
-            seed = derive(self.seed, "fine-tuning", data.task.name, number)
             if progress.resumed is None:
                 progress.before_round = self.net.open_state()
                 if number > 0:
-                    progress.plans.append(appraisal.plan(best))
+                    progress.plans.append(scorer.plan(best))
                     self.net.prune(progress.plans[-1])
+            seed = derive(self.seed, "fine-tuning", name, number)
             score: float | None
             try:
-                self._fit(data, progress, training, seed=seed, round=number)
-                score = appraisal.unpruned(self.net)
+                self._fit(scorer, progress, training, seed=seed, round=number)
+                score = scorer.unpruned(self.net)
             except DivergedError:
                 score = None
             progress.fit = None
-            progress.left_margin = score is None or score < bar
-            if progress.left_margin:
+            kept = score is not None and score >= best - scorer.margin
+            progress.left_margin = not kept
+            if kept:
+                progress.round += 1
+            else:
                 assert progress.before_round is not None
                 self.net.set_open_state(progress.before_round)
                 del progress.plans[max(number, 1) :]
-            else:
-                progress.round += 1
-            kept = not progress.left_margin
-            ended = RoundEnded(task=data.task.name, round=number, score=score, kept=kept)
-            self._log(progress, ended)
-        return progress.round
+            self._log(progress, RoundEnded(task=name, round=number, score=score, kept=kept))
 
-    def _end(
-        self, appraisal: Appraisal, progress: Progress, *, num_rounds: int, start: float
-    ) -> TaskReport:
-        """Freeze the survivors (Alg. 1, lines 6 to 8) and judge the task as it is from now on."""
-        net, data = self.net, appraisal.data
+    def _end(self, scorer: Scorer, progress: Progress, *, start: float) -> TaskReport:
+        """Freeze the remaining neurons (Alg. 1, lines 6 to 8), and score the ended task."""
+        net, data = self.net, scorer.data
         name = data.task.name
         assert progress.winner is not None
-        if num_rounds:
-            best = progress.plans[0].best
-            assert best is not None
-            appraisal.recalibrate(best)
+        if progress.round:
+            scorer.recalibrate(_best(progress))
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
@@ -359,18 +398,17 @@ class Learner:
             winner=progress.winner,
             best_score=max(c.score for c in progress.trained if c.score is not None),
             plans=tuple(progress.plans),
-            score=appraisal.measured(predict),
+            score=scorer.score(predict),
             test_score=test_score,
-            num_rounds=num_rounds,
+            num_rounds=progress.round,
             seconds=time.monotonic() - start,
             full=tuple(group for group, free in net.ledger.free().items() if not free),
-            guess=appraisal.guess(),
+            guess=scorer.guess(),
         )
-        new = {group: net.capacity().of(name, group).new for group in net.ledger.sizes}
         self.on_event(
             TaskEnded(
                 task=name,
-                new=new,
+                new={group: net.capacity().of(name, group).new for group in net.ledger.sizes},
                 full=report.full,
                 score=report.score,
                 test_score=test_score,
@@ -382,3 +420,10 @@ class Learner:
     def _log(self, progress: Progress, event: Event) -> None:
         self.on_event(event)
         self.on_progress(progress)
+
+
+def _best(progress: Progress) -> float:
+    """Return the score from which the margin of the task is counted."""
+    best = progress.plans[0].best
+    assert best is not None
+    return best

@@ -1,78 +1,59 @@
-"""How far a task has come, so that it can be gone on with after a crash, and what came of it."""
+"""The progress of a task, from which it resumes after a crash, and the report at its end."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from clnp.core.forecast import full_told
-from clnp.core.net import ContinualNet
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.core.record import OpenState
-from clnp.errors import DivergedError
+from clnp.plain import read, to_plain
 from clnp.records import guess_note
 from clnp.text import duration
-from clnp.training.config import Alpha
-from clnp.training.fit import Fit
+from clnp.training.fit import Fit, FitState
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """One combination of the grid after training; `state` is there as long as it may be chosen."""
-
-    alpha: Alpha
-    lr: float
-    num_epochs: int
-    score: float | None
-    diverged: str | None = None
-    state: OpenState | None = field(default=None, repr=False)
+from .grid import Candidate, Lane, LaneState
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A candidate after pruning: its plan, and the mean fraction of neurons that it leaves free."""
+    """The plan for a candidate, and the mean fraction of neurons that it leaves free."""
 
     candidate: int
     plan: PruningPlan
     free_fraction: float
 
 
-@dataclass
-class Group:
-    """Candidates that are trained at the same time, each in a copy of the network.
+class ProgressState(TypedDict):
+    """A `Progress` as plain data and tensors, for a checkpoint."""
 
-    `errors` has what made one of them diverge.
-    """
-
-    nets: list[ContinualNet] = field(default_factory=list)
-    fits: list[Fit] = field(default_factory=list)
-    errors: list[DivergedError | None] = field(default_factory=list)
-
-    def to_state(self) -> list[dict[str, Any]]:
-        """Plain data and tensors of each candidate, to go on from between two epochs."""
-        return [
-            {"open": net.open_state().to_state(), "fit": fit.state(), "error": error and str(error)}
-            for net, fit, error in zip(self.nets, self.fits, self.errors, strict=True)
-        ]
+    trained: list[dict[str, Any]]
+    fit: FitState | None
+    group: list[LaneState]
+    pruned: list[dict[str, Any]]
+    winner: int | None
+    plans: list[dict[str, Any]]
+    round: int
+    left_margin: bool
+    before_round: dict[str, Any] | None
 
 
 @dataclass
 class Progress:
-    """How far a task has come: enough, with the network, to go on after a crash.
+    """The progress of a task. Together with the network, it is enough to resume after a crash.
 
-    `trained` are the candidates that are done, `fit` is the one in training, and `resumed` the
-    state of one that was in training when the run broke off; so are `group` and `resumed_group` of
-    several that are trained at the same time. `pruned` are those for which there is a plan. Once
-    the winner is pruned, there is a plan for each time that it was: `plans`. What is in training
-    then belongs to fine-tuning round number `round`, before which the open task was `before_round`;
-    a round that `left_margin` was the last.
+    Candidates are `trained` one by one: `fit` is the one in training, and `resumed` the state of
+    one that was in training at the checkpoint. Several that are trained at the same time are in
+    `lanes` and `resumed_lanes`. `pruned` has the plans so far. Then there is a `winner`, and
+    `plans` has a plan for each time that it was pruned. `fit` is now the fine-tuning round number
+    `round`, before which the open task was `before_round`. A round that `left_margin` is the last.
     """
 
     trained: list[Candidate] = field(default_factory=list)
     fit: Fit | None = None
-    resumed: Mapping[str, Any] | None = None
-    group: Group | None = None
-    resumed_group: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    resumed: FitState | None = None
+    lanes: list[Lane] = field(default_factory=list)
+    resumed_lanes: list[LaneState] = field(default_factory=list)
     pruned: list[Choice] = field(default_factory=list)
     winner: int | None = None
     plans: list[PruningPlan] = field(default_factory=list)
@@ -80,45 +61,43 @@ class Progress:
     left_margin: bool = False
     before_round: OpenState | None = None
 
-    def let_go(self, *, below: float | None = None) -> None:
-        """Drop the states of candidates, or of those only that are further below the best."""
+    def drop_states(self, *, below: float = -math.inf) -> None:
+        """Drop the states of candidates whose score is more than `below` under the best one."""
         best = max((c.score for c in self.trained if c.score is not None), default=math.inf)
-        for place, candidate in enumerate(self.trained):
+        for index, candidate in enumerate(self.trained):
             score = -math.inf if candidate.score is None else candidate.score
-            if below is None or score < best - below:
-                self.trained[place] = replace(candidate, state=None)
+            if score < best - below:
+                self.trained[index] = replace(candidate, state=None)
 
-    def to_state(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and tensors that `from_state` reads back."""
-        fit = self.resumed if self.fit is None else self.fit.state()
+    def to_state(self) -> ProgressState:
+        """Return the progress as plain data and tensors, for `from_state`."""
+        before = self.before_round
         return {
             "trained": [{**vars(c), "state": c.state and c.state.to_state()} for c in self.trained],
-            "fit": fit,
-            "group": list(self.resumed_group) if self.group is None else self.group.to_state(),
-            "pruned": [{**vars(c), "plan": c.plan.to_json()} for c in self.pruned],
+            "fit": self.resumed if self.fit is None else self.fit.state(),
+            "group": [lane.state() for lane in self.lanes] or self.resumed_lanes,
+            "pruned": [{**vars(c), "plan": to_plain(c.plan)} for c in self.pruned],
             "winner": self.winner,
-            "plans": [plan.to_json() for plan in self.plans],
+            "plans": [to_plain(plan) for plan in self.plans],
             "round": self.round,
             "left_margin": self.left_margin,
-            "before_round": self.before_round and self.before_round.to_state(),
+            "before_round": None if before is None else before.to_state(),
         }
 
     @staticmethod
-    def from_state(state: Mapping[str, Any]) -> "Progress":
-        """The progress that `to_state` described, to be handed to `Learner.learn`."""
+    def from_state(state: ProgressState) -> "Progress":
+        """Return the progress that `to_state` described, for `Learner.learn`."""
 
-        def restored(open_state: Mapping[str, Any] | None) -> OpenState | None:
+        def restored(open_state: dict[str, Any] | None) -> OpenState | None:
             return None if open_state is None else OpenState.from_state(open_state)
 
         return Progress(
             trained=[Candidate(**{**c, "state": restored(c["state"])}) for c in state["trained"]],
             resumed=state["fit"],
-            resumed_group=state.get("group", []),  # Earlier versions began a group again.
-            pruned=[
-                Choice(**{**c, "plan": PruningPlan.from_json(c["plan"])}) for c in state["pruned"]
-            ],
+            resumed_lanes=state.get("group", []),  # Earlier versions did not save lanes.
+            pruned=[Choice(**{**c, "plan": read(PruningPlan, c["plan"])}) for c in state["pruned"]],
             winner=state["winner"],
-            plans=[PruningPlan.from_json(plan) for plan in state["plans"]],
+            plans=[read(PruningPlan, plan) for plan in state["plans"]],
             round=state["round"],
             left_margin=state["left_margin"],
             before_round=restored(state["before_round"]),
@@ -127,29 +106,40 @@ class Progress:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What was learnt: the winner of the grid and how it did, before and after pruning.
+    """The result of learning a task, which `Learner.learn` returns.
 
-    There is a plan for each time that it was pruned: before the first round of fine-tuning, and
-    before every other that was kept. What neurons of earlier tasks are reused goes by the last.
+    report = learner.learn(task)
+    print(report)
+    print(report.score, report.plan.kept)
     """
 
     task: str
+    """Name of the task."""
     candidates: tuple[Candidate, ...]
+    """All candidates of the grid, in its order."""
     winner: int
+    """Index of the chosen candidate."""
     best_score: float
+    """Highest validation score of a candidate before pruning."""
     plans: tuple[PruningPlan, ...]
+    """Plans by which the winner was pruned: before fine-tuning, and before later rounds. The
+    thresholds of the last one decide which neurons of earlier tasks count as reused."""
     score: float
+    """Validation score of the ended task."""
     test_score: float | None
+    """Test score of the ended task, if it has test data."""
     num_rounds: int
+    """Number of rounds of fine-tuning that were kept."""
     seconds: float
+    """Time that it took."""
     full: tuple[str, ...] = ()
-    """Groups that have no free neuron left: the next task learns without new ones there."""
+    """Groups without a free neuron: the next task has no new neurons there."""
     guess: float | None = None
-    """What always naming the most frequent class of the validation data scores, if known."""
+    """Validation score of always predicting the most frequent class, if it is known."""
 
     @property
     def plan(self) -> PruningPlan:
-        """The first pruning, that of what had been trained."""
+        """The first plan, made before fine-tuning."""
         return self.plans[0]
 
     def __str__(self) -> str:

@@ -1,19 +1,21 @@
-"""What validation data say of an open task, and what can be pruned by that.
+"""Scores of an open task on its validation data, and what can be pruned by them.
 
-Whatever is scored has had its BatchNorm recalibrated, on the same few samples every time: what was
-trained, every set of neurons that the search tries, and what fine-tuning makes of the survivors.
+Before each score, BatchNorm is recalibrated on the same few samples: for a trained candidate, for
+every set of neurons that the search tries, and after a round of fine-tuning.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
+
+from torch import Tensor
 
 from clnp.core.net import ContinualNet
 from clnp.core.pruning.activity import Activity
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import DivergedError, PruningError
-from clnp.training.batches import Kept
 from clnp.training.config import LearnerConfig
 from clnp.training.fit import EVALUATION_BATCH, evaluate
 from clnp.training.objective import guessing
@@ -21,45 +23,45 @@ from clnp.training.rng import derive, seed_all
 from clnp.training.task import TaskData
 
 
-class Appraisal:
-    """How the open task of a network is scored, pruned and recalibrated, by its own data."""
+class Scorer:
+    """Scores, prunes and recalibrates the open task of a network by its data."""
 
     def __init__(
         self, net: ContinualNet, data: TaskData, config: LearnerConfig, *, seed: int
     ) -> None:
         self.net, self.data, self.config, self.seed = net, data, config, seed
         self.margin = config.of(data.task.name).margin
-        has_norms = any(map(keeps_statistics, net.modules()))
-        self._recalibrating = config.recalibrate and has_norms
-        use_some = self._recalibrating and config.calibration_samples
-        self._calibration = Kept(self._draw) if use_some else None
+        self._recalibrates = config.recalibrate and any(map(keeps_statistics, net.modules()))
 
     def score(self, predict: Callable[..., Any], at_least: float | None = None) -> float:
-        """The validation score of a predictor; a `DivergedError` if it is no finite number."""
-        found = self.measured(predict, at_least)
-        if not math.isfinite(found):
-            raise DivergedError(f"the validation score of task {self.data.task.name!r} is {found}")
-        return found
-
-    def measured(self, predict: Callable[..., Any], at_least: float | None = None) -> float:
-        """The validation score of a predictor, whatever it is."""
-        # The same random numbers for every threshold, in the end, and after a crash.
+        """Return the validation score of a predictor, which may be NaN or infinite."""
+        # The same random numbers for every threshold, at the end, and when a run resumes.
         self._seeded("score")
         return evaluate(predict, self.data.validation, self.data.objective, at_least=at_least)
 
+    def finite_score(self, predict: Callable[..., Any], at_least: float | None = None) -> float:
+        """Return the validation score of a predictor; a `DivergedError` if it is not finite."""
+        found = self.score(predict, at_least)
+        if not math.isfinite(found):
+            raise DivergedError(
+                f"the validation score of task {self.data.task.name!r} is {found}. Use a lower "
+                "learning rate"
+            )
+        return found
+
     def unpruned(self, net: ContinualNet) -> float:
-        """The score of the open task with all of its neurons, in `net` or a copy of it."""
-        return net.unpruned_score(self.score, recalibrate=self._calibration)
+        """Return the score of the open task with all of its neurons, in `net` or a copy of it."""
+        return net.unpruned_score(self.finite_score, recalibrate=self._calibration)
 
     def guess(self) -> float | None:
-        """What always naming the same class would score, where that is known."""
+        """Return the score of always predicting the same class, if it is known."""
         return guessing(self.data.objective, self.data.validation.targets)
 
     def plan(self, best: float) -> PruningPlan:
-        """The fewest neurons whose score stays within the margin of the best one.
+        """Plan the fewest neurons whose score stays within the margin of the best one.
 
-        Validation data that is too large to be kept may be random, and scores chance: where all
-        neurons together score less now than is needed, the margin is one below that.
+        Validation data that is too large to keep may be random. If all neurons together now score
+        less than needed, the margin is below their score.
         """
         importance = self._importance()
         try:
@@ -70,7 +72,7 @@ class Appraisal:
     def _plan(self, importance: Activity, best: float | None) -> PruningPlan:
         return self.net.plan_pruning(
             importance,
-            self.measured,
+            self.score,
             margin=self.margin,
             best=best,
             per_layer=self.config.per_layer,
@@ -79,20 +81,20 @@ class Appraisal:
         )
 
     def recalibrate(self, best: float) -> None:
-        """Recalibrate BatchNorm on all training data: the task may end with that.
+        """Recalibrate BatchNorm on all training data, with which the task may end.
 
-        Where that leaves the margin, which what was scored did not, BatchNorm is as it was scored:
-        recalibrated on a few samples, or, with `calibration_samples = 0`, not at all.
+        If that leaves the margin, BatchNorm gets the statistics of the scores again: recalibrated
+        on a few samples, or, with `calibration_samples = 0`, those from training.
         """
-        if not self._recalibrating:
+        if not self._recalibrates:
             return
         trained = self.net.open_state()
         seed = self._seeded("recalibrate")
-        # In any order but the one that they lie in: that may be by class.
+        # Shuffled: the data may be sorted by class.
         size = self.config.training.batch_size
         self.net.recalibrate(self.data.train.batches(size, seed=seed))
         try:
-            holds = self.net.unpruned_score(self.score) >= best - self.margin
+            holds = self.net.unpruned_score(self.finite_score) >= best - self.margin
         except DivergedError:
             holds = False
         if not holds and self._calibration is not None:
@@ -107,14 +109,17 @@ class Appraisal:
             return self.net.measure_contribution(batches)
         return self.net.measure_activity(batches)
 
-    def _draw(self) -> Iterable[Any]:
-        """A few batches, drawn at random, for all that is scored."""
+    @cached_property
+    def _calibration(self) -> list[tuple[Tensor, Tensor]] | None:
+        """A few random batches for all scores, drawn once: a data set may be random."""
+        num = self.config.calibration_samples
+        if not self._recalibrates or not num:
+            return None
         seed = self._seeded("calibration")
-        wanted = self.config.calibration_samples
-        return self.data.train.some(wanted, most=EVALUATION_BATCH, seed=seed)
+        return list(self.data.train.some(num, most=EVALUATION_BATCH, seed=seed))
 
     def _seeded(self, purpose: str) -> int:
-        """Seed all generators for a purpose; with what."""
+        """Seed all generators for a purpose, and return the seed."""
         seed = derive(self.seed, purpose, self.data.task.name)
         seed_all(seed)
         return seed

@@ -1,4 +1,4 @@
-"""The whole network, trained plainly, with a head for each task or one that all share."""
+"""A network that trains all of its weights, with a head for each task or a shared one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from clnp.core.structure.surgery import with_layers
 
 
 class Heads(nn.Module):
-    """In the place of a classifier: layers like it, of which the one of the current task runs."""
+    """A classifier with a layer for each task, of which the current one runs."""
 
     def __init__(self, like: Any, *, shared: bool, initialise: Initialise | None = None) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Heads(nn.Module):
         self._like = (like,)
 
     def add(self, num_outputs: int) -> None:
-        """Make the head of a further task, initialised anew unless it is the one that all share."""
+        """Add the head of a new task; a shared head is not initialised again."""
         self.num_outputs.append(num_outputs)
         if self.shared and len(self.layers):
             return
@@ -39,7 +39,7 @@ class Heads(nn.Module):
         self.layers.append(made.train(self.training))
 
     def reset(self, index: int) -> None:
-        """Initialise the head of that task anew."""
+        """Initialise the head of the task at that index."""
         initialise(self.layers[0 if self.shared else index], self._initialise)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,23 +79,28 @@ class DenseNet(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """What it computes on."""
+        """The device of the network."""
         return next(self.model.parameters()).device
 
     def begin_task(self, name: str, num_outputs: int) -> None:
-        """Open a task; the weights are those that the last one left."""
+        """Open a task. Its training starts from the weights of the previous task.
+
+        Args:
+            name: The name of the task.
+            num_outputs: The number of outputs of its head.
+        """
         self.heads.add(num_outputs)
         self.heads.current = len(self.tasks)
         self.open_task = name
 
     def end_task(self) -> None:
-        """Close the open task."""
+        """End the open task."""
         assert self.open_task is not None
         self.tasks.append(self.open_task)
         self.open_task = None
 
     def reset(self) -> None:
-        """Initialise all weights but those of heads anew."""
+        """Initialise all weights except those of heads."""
         for module in self.model.modules():
             if module is not self.heads and not self._is_head(module):
                 initialise(module, self._initialise)
@@ -104,12 +109,12 @@ class DenseNet(nn.Module):
         return any(module is head for head in self.heads.layers)
 
     def trunk(self) -> dict[str, nn.Parameter]:
-        """The weights that all tasks share, by name: a head counts if all share it."""
+        """Return the weights that all tasks share, by name, including a shared head."""
         own = set(map(id, self.heads.parameters())) if not self.heads.shared else set()
         return {name: p for name, p in self.model.named_parameters() if id(p) not in own}
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """What the open task trains: the trunk, its own head, and what a method added."""
+        """Return what the open task trains: the trunk, its head, and parameters in `extra`."""
         yield from self.trunk().values()
         if not self.heads.shared:
             yield from self.heads.layers[self.heads.current].parameters()
@@ -119,7 +124,12 @@ class DenseNet(nn.Module):
         return self.model(inputs)
 
     def answer(self, inputs: Tensor, index: int) -> Any:
-        """What the network as it is gives for the task of that number, in the present mode."""
+        """Return the outputs for the task at that index, in the present mode.
+
+        Args:
+            inputs: A batch for the model.
+            index: The index of the task, from 0.
+        """
         current, self.heads.current = self.heads.current, index
         try:
             return self(inputs)
@@ -127,7 +137,7 @@ class DenseNet(nn.Module):
             self.heads.current = current
 
     def open_state(self) -> OpenState:
-        """A copy of the open task: of the whole network."""
+        """Return a copy of the whole network."""
         assert self.open_task is not None
         task = OpenTask(self.open_task, self.heads.num_outputs[self.heads.current])
         tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
@@ -136,7 +146,7 @@ class DenseNet(nn.Module):
         return OpenState(task, {}, {}, {**tensors, **extra})
 
     def set_open_state(self, state: OpenState) -> None:
-        """Put the network back to where the copy was taken."""
+        """Restore a copy of the network."""
         tensors = dict(state.tensors)
         with torch.no_grad():
             for name, parameter in self.extra.items():
@@ -144,7 +154,7 @@ class DenseNet(nn.Module):
         self.model.load_state_dict(tensors)
 
     def state(self) -> dict[str, Any]:
-        """All of the network in plain data and tensors, for `restore`."""
+        """Return the network as plain data and tensors, for `restore`."""
         return {
             "tasks": self.tasks,
             "open_task": self.open_task,
@@ -154,7 +164,7 @@ class DenseNet(nn.Module):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put a new network to where the state was taken."""
+        """Restore a state in a new network."""
         for count in state["num_outputs"]:
             self.heads.add(count)
         self.tasks, self.open_task = list(state["tasks"]), state["open_task"]

@@ -7,8 +7,8 @@ mean square of d log p(y | x) / d theta, for inputs x of the task and labels y d
 network itself predicts. Only sums over tasks are stored: the gradient of the penalty is
 lambda (A theta - B) with A = sum F_k and B = sum F_k theta*_k.
 
-Springs hold no statistics of BatchNorm, which the authors' networks do not have: they are those of
-the last task. Those of the weights as they were would fit them worse (docs/baselines.md).
+The penalty does not cover BatchNorm statistics, which the authors' networks do not have: they are
+those of the last task. Older ones would fit the present weights less well (docs/baselines.md).
 """
 
 from dataclasses import dataclass
@@ -32,25 +32,29 @@ from .method import Strategy
 
 @dataclass(frozen=True)
 class EWC:
-    """Elastic weight consolidation: weights that mattered are held by springs."""
+    """Elastic weight consolidation: a quadratic penalty on changes of important weights.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.EWC(strength=1000.0))
+    """
 
     strength: float = 100.0
-    """How stiff the springs are: lambda."""
+    """The strength of the penalty: lambda."""
     num_samples: int = 1024
-    """Training samples that the Fisher information is estimated on."""
+    """Training samples for the estimate of the Fisher information."""
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """The settings of training. A recipe gives keys that differ from `learner.training`."""
 
     def __post_init__(self) -> None:
         settle(self, {"strength": ABOVE_0, "num_samples": COUNT}, where="ewc")
 
     def strategy(self, net: DenseNet) -> "EWCStrategy":
-        """What it does with the network."""
+        """Return the strategy for a network."""
         return EWCStrategy(self, net)
 
 
 class EWCStrategy(Strategy):
-    """The springs: how stiff each is, summed over tasks, and stiffness times place."""
+    """The penalty: importance summed over tasks, A, and importance times weight, B."""
 
     def __init__(self, settings: EWC, net: DenseNet) -> None:
         self.settings, self.net = settings, net
@@ -58,16 +62,16 @@ class EWCStrategy(Strategy):
         self.pull: dict[str, Tensor] = {}
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` unless the task is to classify."""
+        """Raise an `ArgumentError` unless the task is a classification."""
         objective = objective_named(task.objective)
         if objective is not CLASSIFICATION:
             raise ArgumentError(
-                f"ewc: task {task.name!r} is {objective.name}; the Fisher information is that of "
-                "a classifier"
+                f"ewc: task {task.name!r} is {objective.name}, but the Fisher information "
+                "is that of a classifier. Use the objective 'classification'."
             )
 
     def rule(self) -> StepRule:
-        """Pull every weight back: its gradient grows by lambda (A theta - B)."""
+        """Add lambda (A theta - B) to the gradient."""
         if not self.stiffness:
             return StepRule()
         trunk = self.net.trunk()
@@ -85,7 +89,7 @@ class EWCStrategy(Strategy):
         return StepRule(after_backward=after_backward)
 
     def end(self, index: int, data: TaskData) -> None:
-        """Add the springs of the task."""
+        """Add the importance of the task."""
         # Whoever ends a task seeds for it: a repeated end draws the same.
         seed = int(torch.randint(2**62, (), device="cpu"))
         fisher = fisher_diagonal(self.net, data, num_samples=self.settings.num_samples, seed=seed)
@@ -98,17 +102,17 @@ class EWCStrategy(Strategy):
                 self.stiffness[name], self.pull[name] = fisher[name], place
 
     def state(self) -> dict[str, Any]:
-        """The springs."""
+        """Return everything to store."""
         return {"stiffness": self.stiffness, "pull": self.pull}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember the springs."""
+        """Restore the penalty."""
         device = self.net.device
         for mine, name in ((self.stiffness, "stiffness"), (self.pull, "pull")):
             mine.update({key: t.to(device, copy=True) for key, t in state[name].items()})
 
     def stored_bytes(self) -> dict[str, int]:
-        """The springs, two numbers for each weight that tasks share."""
+        """Return the bytes of A and B, two numbers for each shared weight."""
         springs = [*self.stiffness.values(), *self.pull.values()]
         return {"importance": sum(tensor.nbytes for tensor in springs)}
 
@@ -116,7 +120,7 @@ class EWCStrategy(Strategy):
 def fisher_diagonal(
     net: DenseNet, data: TaskData, *, num_samples: int, seed: int, chunk: int = 16
 ) -> dict[str, Tensor]:
-    """The mean over samples of the squared gradient of log p(y | x), y drawn from the network.
+    """Return the mean squared gradient of log p(y | x), with y drawn from the network.
 
     In evaluation mode, for the weights of the trunk, by name.
     """

@@ -1,4 +1,4 @@
-"""Hard attention to the task (Serrà et al., ICML 2018): each task has a gate for each neuron.
+"""Hard attention to the task (Serrà et al., ICML 2018): a gate for each neuron and task.
 
     a_t = sigmoid(s e_t)                         the gates; neuron i is read as a_ti h_i
     s = 1/s_max + (s_max - 1/s_max) over         over: the part of the epoch that is over
@@ -7,17 +7,17 @@
     q <- s_max/s (cosh(s e) + 1) / (cosh(e) + 1) q            the gradient of e_t, |s e| <= 50
     -6 <= e_t <= 6                               after each step; at first e_t is drawn from N(0, 1)
 
-A task is judged, and remembered, with s = s_max.
+A task is evaluated and stored with s = s_max.
 
-The gates are applied where neurons are read: to what a layer, or the head, receives. That is after
-activation, normalisation, dropout and pooling, as in the authors' code, and it is the one place
-that is right in residual networks too. What belongs to a single neuron (its bias, its BatchNorm)
-has the factor 1 - a_<t,i. Inputs and outputs of the network count as used by every task: a head
-that all tasks share keeps its bias from the second task on. Statistics of BatchNorm, which the
+The gates are applied to the input of each layer and of the head. That is after activation,
+normalisation, dropout and pooling, as in the authors' code, and it is correct in residual networks
+too. What belongs to a single neuron (its bias, its BatchNorm)
+has the factor 1 - a_<t,i. Inputs and outputs of the network count as used by every task: a
+shared head keeps its bias from the second task on. Statistics of BatchNorm, which the
 authors' networks do not have, are kept for each task.
 
-The factors protect weights from plain SGD. Adam would undo those that are small and not zero, and
-weight decay knows nothing of them.
+The factors protect weights from plain SGD. Adam cancels factors that are small but not zero, and
+weight decay ignores them.
 """
 
 import contextlib
@@ -46,32 +46,38 @@ LARGEST_EXPONENT = 50.0
 
 @dataclass(frozen=True)
 class HAT:
-    """Hard attention to the task: gates that are learnt, and weights fixed where they are open."""
+    """Hard attention to the task: learned gates, and fixed weights where gates are open.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.HAT(s_max=400.0))
+    """
 
     s_max: float = 400.0
-    """How steep gates become within an epoch; tasks are remembered with this."""
+    """The largest slope of the gates in an epoch, also that of ended tasks."""
     strength: float = 0.75
-    """What it costs to open gates that earlier tasks left closed: c."""
+    """The strength of the penalty on gates that earlier tasks left closed: c."""
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here. The
-    authors use plain SGD; Adam undoes factors that are small and not zero, so that more is lost."""
+    """The settings of training. A recipe gives keys that differ from `learner.training`. The
+    authors use plain SGD; Adam cancels factors that are small but not zero, and forgets more."""
 
     def __post_init__(self) -> None:
         settle(self, {"s_max": FROM_1, "strength": FROM_0}, where="hat")
 
     def strategy(self, net: DenseNet) -> "HATStrategy":
-        """What it does with the network."""
+        """Return the strategy for a network."""
         return HATStrategy(self, net)
 
 
 class HATStrategy(Strategy):
-    """The gates of every task that has been learnt, those of all groups in one row."""
+    """The gates of ended tasks, one row for all groups."""
 
     own_statistics = True
 
     def __init__(self, settings: HAT, net: DenseNet) -> None:
         if net.graph is None:
-            raise ArgumentError("hat: the network has no graph; give it one that was discovered")
+            raise ArgumentError(
+                "hat: the network has no graph. Build the DenseNet with `graph=clnp.discover(...)`."
+            )
         self.settings, self.net, self.graph = settings, net, net.graph
         self.scale = torch.tensor(settings.s_max, device=net.device)
         self.masks: list[Tensor] = []
@@ -82,12 +88,12 @@ class HATStrategy(Strategy):
                 layer.register_forward_pre_hook(self._gate_before(site))
 
     def _gate_before(self, site: Site) -> Callable[[nn.Module, Any], Any]:
-        """A hook that multiplies what the layer reads by the gates."""
+        """Return a hook that multiplies the input of the layer by the gates."""
 
         def gate(layer: nn.Module, arguments: Any) -> Any:
             inputs, *others = arguments
             gates = along(site.columns, self.gates(), self.graph)
-            if site.kind != "Linear":
+            if site.layer_kind.neuron_dim > 0:  # Channels, and space behind them.
                 gates = gates.reshape(-1, *[1] * (inputs.ndim - 2))
             # Gates are float32, the network need not be.
             return ((inputs * gates).to(inputs.dtype), *others)
@@ -95,25 +101,25 @@ class HATStrategy(Strategy):
         return gate
 
     def gates(self) -> Tensor:
-        """Those of the task that is asked for, or of the open one: hard unless it is training."""
+        """Return the gates of the current task, hard unless it is training."""
         if self._answering is not None:
             return self.masks[self._answering]
         scale = self.scale if self.net.training else self.settings.s_max
         return torch.sigmoid(scale * self.net.extra[ATTENTION])
 
     def used(self) -> Tensor:
-        """How much any earlier task uses each neuron."""
+        """Return the largest use of each neuron by an earlier task."""
         if self.masks:
             return torch.stack(self.masks).amax(0)
         return torch.zeros(sum(self.graph.groups.values()), device=self.net.device)
 
     def begin(self, index: int, data: TaskData) -> None:
-        """Draw the embedding of the task."""
+        """Initialise the embedding of the task."""
         drawn = torch.randn(sum(self.graph.groups.values()), device="cpu")
         self.net.extra[ATTENTION] = nn.Parameter(drawn.to(self.net.device))
 
     def rule(self) -> StepRule:
-        """Anneal, charge for gates, protect weights, and keep the embedding trainable."""
+        """Anneal and penalise gates, protect weights, and compensate the embedding."""
         s_max, scale = self.settings.s_max, self.scale
         embedding = self.net.extra[ATTENTION]
         factors = self._factors()
@@ -142,7 +148,7 @@ class HATStrategy(Strategy):
         return StepRule(before_step, loss, after_backward, after_step)
 
     def _factors(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """The weights that tasks share, and what their gradients are multiplied by."""
+        """Return the shared weights, and the factors of their gradients."""
         if not self.masks:
             return []
         heads, used = self.net.heads, self.used()
@@ -164,14 +170,14 @@ class HATStrategy(Strategy):
         return found
 
     def end(self, index: int, data: TaskData) -> None:
-        """Remember the gates, as hard as they become."""
+        """Store the gates at the largest slope."""
         with torch.no_grad():
             embedding = self.net.extra.pop(ATTENTION)
             self.masks.append(torch.sigmoid(self.settings.s_max * embedding).detach())
 
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:
-        """The network with the gates of the task; the open one has its own."""
+        """Run the network with the gates of the task."""
         if index == len(self.masks):
             yield
             return
@@ -182,11 +188,11 @@ class HATStrategy(Strategy):
             self._answering = None
 
     def state(self) -> dict[str, Any]:
-        """The gates."""
+        """Return everything to store."""
         return {"masks": self.masks}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember the gates."""
+        """Restore the gates."""
         self.masks = [mask.to(self.net.device) for mask in state["masks"]]
 
     def stored_bytes(self) -> dict[str, int]:
@@ -195,18 +201,18 @@ class HATStrategy(Strategy):
 
 
 def annealed(over: float, s_max: float) -> float:
-    """How steep gates are when that part of an epoch is over."""
+    """Return the slope of gates after that fraction of an epoch."""
     return 1 / s_max + (s_max - 1 / s_max) * over
 
 
 def compensation(embedding: Tensor, scale: Tensor, s_max: float) -> Tensor:
-    """What turns the slope of sigmoid(s e) into that of s_max sigmoid(e), which is never flat."""
+    """Return the factor from the slope of sigmoid(s e) to that of s_max sigmoid(e)."""
     exponent = (scale * embedding).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
     return s_max / scale * (exponent.cosh() + 1) / (embedding.cosh() + 1)
 
 
 def along(axis: Axis, gates: Tensor, graph: Graph) -> Tensor:
-    """The gate of each entry of an axis, from the row of those of all groups; 1 for input."""
+    """Return the gate of each entry of an axis, from the row of all groups; 1 for inputs."""
     sizes = list(graph.groups.values())
     row = dict(zip(graph.groups, torch.split(gates, sizes), strict=True))
     parts = [

@@ -1,10 +1,10 @@
-"""Joint training: all tasks at the same time, as if none came after another.
+"""Joint training: all tasks at the same time.
 
     theta = argmin sum over tasks of L_t(theta), with a part of every batch for each task
 
-What continual learning is measured against, because it needs all data at once. As in the paper's
-appendix, a batch holds a fixed number of samples of each task, an epoch is over when the smaller
-tasks have run out, and with a single head the last hidden layer is cut into equal parts, one for
+It is the reference for continual learning, because it needs all data at once. As in the appendix of
+the paper, a batch has a fixed number of samples of each task, an epoch ends when the smallest task
+has no samples left, and with a single head the last hidden layer is cut into equal parts, one for
 the outputs of each task.
 """
 
@@ -37,30 +37,33 @@ from .runner import Scores, WholeNetwork, log_ended, of_this_model, record_of, s
 
 @dataclass(frozen=True)
 class Joint:
-    """All tasks at the same time, with a part of every batch for each."""
+    """Joint training: every batch has samples of all tasks.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Joint(first=50, others=10))
+    """
 
     first: int | None = None
-    """Samples of the first task in a batch; the paper's appendix has 50."""
+    """Samples of the first task in a batch. The appendix of the paper has 50."""
     others: int | None = None
-    """Samples of each other task, of which the appendix has 10; a batch is shared unless given."""
+    """Samples of each other task, 10 in the appendix. By default, tasks share a batch evenly."""
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """The settings of training: `learner.training`, with the keys that a recipe changes here."""
 
     def __post_init__(self) -> None:
         settle(self, {"first": optional(COUNT), "others": optional(COUNT)}, where="joint")
 
     def counts(self, num_tasks: int, batch_size: int) -> list[int]:
-        """The samples of each task in a batch, which they share evenly unless it is given."""
+        """Return the number of samples of each task in a batch."""
         share = max(batch_size // num_tasks, 1)
         return [self.first or share, *[self.others or share] * (num_tasks - 1)]
 
 
 class Mixed:
-    """The data of several tasks in batches that hold a fixed number of samples of each.
+    """The data of several tasks in batches with a fixed number of samples of each.
 
-    It has what a training loop asks of `Batches`. A task that has fewer samples than that gives all
-    of them. The smallest task, counted in batches, sets the length of an epoch; the order of every
-    task is drawn anew for each.
+    It has the interface of `Batches`. A task with fewer samples than that gives all of them. The
+    task with the fewest batches sets the length of an epoch. Every epoch has a new random order.
     """
 
     def __init__(self, parts: Sequence[Batches], counts: Sequence[int]) -> None:
@@ -68,17 +71,17 @@ class Mixed:
         self.parts, self.counts = _prepared(parts), list(map(min, counts, sizes))
         self.device = parts[0].device
         self.num_steps = min(size // count for size, count in zip(sizes, self.counts, strict=True))
-        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        starts = [sum(sizes[:index]) for index in range(len(sizes))]
         self.starts = torch.tensor(starts, device=self.device)
         self.inputs: Tensor | None = torch.cat([_inputs(part) for part in self.parts])
         self.targets = torch.cat([_targets(part) for part in parts])
 
     def __len__(self) -> int:
-        """The samples of an epoch."""
+        """Return the number of samples of an epoch."""
         return self.num_steps * sum(self.counts)
 
-    def places(self, size: int, *, seed: int) -> Iterator[Tensor]:
-        """The samples of each batch, by number, those of the first task first."""
+    def indices(self, size: int, *, seed: int) -> Iterator[Tensor]:
+        """Yield the indices of the samples of each batch, ordered by task."""
         orders = []
         for number, (part, count) in enumerate(zip(self.parts, self.counts, strict=True)):
             generator = torch.Generator().manual_seed(derive(seed, "part", number))
@@ -88,25 +91,25 @@ class Mixed:
         yield from torch.cat(orders, 1)
 
     def batches(self, size: int, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets of each batch."""
-        for places in self.places(size, seed=seed):
-            yield self.at(places)
+        """Yield inputs and targets of each batch."""
+        for indices in self.indices(size, seed=seed):
+            yield self.at(indices)
 
-    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples, each task's prepared in its own way."""
+    def at(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of these samples, prepared task by task."""
         assert self.inputs is not None
         if not any(part.prepare for part in self.parts):
-            return self.inputs[places], self.targets[places]
-        chosen = torch.split(self.inputs[places], self.counts)
+            return self.inputs[indices], self.targets[indices]
+        chosen = torch.split(self.inputs[indices], self.counts)
         ready = [
             part if own.prepare is None else own.prepare(part)
             for part, own in zip(chosen, self.parts, strict=True)
         ]
-        return torch.cat(ready), self.targets[places]
+        return torch.cat(ready), self.targets[indices]
 
 
 def _prepared(parts: Sequence[Batches]) -> Sequence[Batches]:
-    """The same, prepared once for all where that can be done for all of them and fits."""
+    """Return the data prepared in advance, if that is possible for all tasks and fits in memory."""
     ready = [part.prepared() for part in parts]
     sizes = [part.inputs.nbytes for part in ready if part.inputs is not None]
     can = not any(part.prepare for part in ready) and sum(sizes) <= RESIDENT_BYTES
@@ -115,7 +118,9 @@ def _prepared(parts: Sequence[Batches]) -> Sequence[Batches]:
 
 def _inputs(part: Batches) -> Tensor:
     if part.inputs is None:
-        raise ArgumentError("joint training needs all data on the device at once; it is streamed")
+        raise ArgumentError(
+            "joint training needs all data on the device, but it is streamed. Set resident=True."
+        )
     return part.inputs
 
 
@@ -125,9 +130,9 @@ def _targets(part: Batches) -> Tensor:
 
 
 class JointHeads(nn.Module):
-    """In the place of a classifier: a layer for each task, which reads all or a part of its input.
+    """A classifier with a layer for each task, which reads all or a part of the input.
 
-    In training, the batch is cut into the samples of each task; otherwise it is all `current`'s.
+    In training, a batch has samples of all tasks; in evaluation, those of the task `current`.
     """
 
     def __init__(
@@ -140,7 +145,8 @@ class JointHeads(nn.Module):
         self.size = num_inputs // len(counts) if cut else num_inputs
         if not self.size:
             raise ArgumentError(
-                f"joint: the last layer has {num_inputs} inputs, too few for {len(counts)} tasks"
+                f"joint: the last layer has {num_inputs} inputs, too few for {len(counts)} tasks. "
+                "Widen the layer before it."
             )
         self.layers = nn.ModuleList(
             plain_layer(like, num_outputs=count, num_inputs=self.size) for count in num_outputs
@@ -172,31 +178,31 @@ class JointNet(nn.Module):
         return self.model(inputs)
 
     def open_state(self) -> OpenState:
-        """A copy of the whole network."""
+        """Return a copy of the whole network."""
         tensors = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         return OpenState(OpenTask("all tasks", 0), {}, {}, tensors)
 
     def set_open_state(self, state: OpenState) -> None:
-        """Put the network back to where the copy was taken."""
+        """Restore a copy of the network."""
         self.model.load_state_dict(dict(state.tensors))
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The validation data of all tasks, which tells the network whose samples come."""
+class Validation:
+    """The validation data of all tasks, which sets the task of the network."""
 
     net: JointNet
     parts: Sequence[Batches]
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of one task after the other."""
+        """Yield the batches of one task after another."""
         for number, part in enumerate(self.parts):
             self.net.heads.current = number
             yield from part.batches(size)
 
 
 class JointMethod(WholeNetwork):
-    """Lets tasks go by, and learns all of them when the last one has come."""
+    """Learns nothing until the last task, then all tasks."""
 
     def __init__(self, settings: Joint, setting: Setting, state: Mapping[str, Any] | None) -> None:
         super().__init__(settings, setting)
@@ -206,14 +212,15 @@ class JointMethod(WholeNetwork):
         self.num_outputs = self._num_outputs() if state is None else list(state["num_outputs"])
         if len(set(self.num_outputs)) > 1:
             raise ArgumentError(
-                f"joint: the tasks have different numbers of outputs, {self.num_outputs}"
+                f"joint: the tasks have different numbers of outputs, {self.num_outputs}. Give all "
+                "tasks the same `num_outputs`."
             )
         objectives = [objective_named(task.objective) for task in setting.tasks]
         if any(objective != objectives[0] for objective in objectives):
-            # One score of all tasks says which epoch was the best.
+            # One score over all tasks selects the best epoch.
             raise ArgumentError(
                 "joint: the tasks have different objectives, "
-                f"{[objective.name for objective in objectives]}"
+                f"{[objective.name for objective in objectives]}. Give all tasks the same one."
             )
         heads = JointHeads(like, self.num_outputs, self.counts, cut=setting.head == "single")
         self.net: JointNet = JointNet(setting.model, self.graph.classifier, heads)
@@ -224,30 +231,30 @@ class JointMethod(WholeNetwork):
                 self.net.model.load_state_dict(state["net"])
 
     def _num_outputs(self) -> list[int]:
-        """Of every task; where it does not say, its data has to be looked at."""
+        """Return those of every task, from its data if it does not say."""
         setting = self.setting
         device = next(setting.model.parameters()).device
         with isolated(device):
             return [t.num_outputs or setting.load(t, device).num_outputs for t in setting.tasks]
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the training cannot be done."""
+        """Raise an `ArgumentError` if the optimizer cannot be used."""
         check_optimizer(self.training, self.device)
 
     def num_candidates(self, task: str) -> int:
-        """How often the task will be trained: all are, with the last one."""
+        """Return the number of candidates: one with the last task, none before."""
         return 1 if task == self.setting.tasks[-1].name else 0
 
     def epochs_before(self, number: int) -> int:
-        """The epochs before that number of tasks has come: all are trained with the last one."""
+        """Return all epochs once all tasks are included, none before."""
         return self.training.epochs if number == len(self.setting.tasks) else 0
 
     def answers(self, task: str) -> bool:
-        """Whether the task has been learnt: none has, before the last one came."""
+        """Whether the last task, and so every task, has ended."""
         return self.finished
 
     def learn(self, task: Task) -> TaskRecord:
-        """Nothing, unless it is the last task: then learn all of them."""
+        """Learn all tasks if this is the last one, otherwise do nothing."""
         found = Scores()
         best, num_epochs = None, 0
         if task.name == self.setting.tasks[-1].name:
@@ -259,7 +266,7 @@ class JointMethod(WholeNetwork):
         return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
 
     def _learn_all(self) -> tuple[float, int]:
-        """Train on all tasks; the validation score over all samples, and the number of epochs."""
+        """Train on all tasks; return the score over all of them and the number of epochs."""
         setting = self.setting
         data = [self.setting.load(task, self.device) for task in setting.tasks]
         if self.resumed is None:
@@ -269,13 +276,13 @@ class JointMethod(WholeNetwork):
         mixed: Any = Mixed([each.train for each in data], self.counts)
         self.net.heads.counts = mixed.counts
         training = replace(self.training, batch_size=sum(mixed.counts))
-        judged: Any = Judged(self.net, [each.validation for each in data])
-        together = replace(data[-1], train=mixed, validation=judged)
+        validation: Any = Validation(self.net, [each.validation for each in data])
+        together = replace(data[-1], train=mixed, validation=validation)
         seed = derive(setting.seed, "candidate", "joint")
         return self.train(together, training, seed=seed, rule=StepRule())
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """The outputs of a task."""
+        """Return the outputs of a task."""
         return self.run(inputs, [each.name for each in self.setting.tasks].index(task))
 
     def figures(self) -> NetworkRecord:
@@ -286,7 +293,7 @@ class JointMethod(WholeNetwork):
         return NetworkRecord(stored_bytes={"network": total - heads, "heads": heads})
 
     def state(self) -> dict[str, Any]:
-        """All of it; `progress` is None unless it is training."""
+        """Return all state; `progress` is None unless training is interrupted."""
         return {
             "progress": self.progress(),
             "finished": self.finished,

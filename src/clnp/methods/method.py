@@ -1,4 +1,4 @@
-"""What a method of continual learning is, to a run; and what a baseline adds to training."""
+"""The interface of a method to a run, and the interface of a baseline to training."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from clnp.training.task import Task, TaskData, load_task
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method has to work with.
+    """The experiment of a run, for its method.
 
-    It tells `on_event` what it does, and calls `on_progress` whenever it could be saved.
+    A method calls `on_event` with every event, and `on_progress` whenever it can be saved.
     """
 
     model: nn.Module
@@ -34,15 +34,15 @@ class Setting:
     on_progress: Callable[[], None]
 
     def load(self, task: Task, device: torch.device) -> TaskData:
-        """The task's data, with the same samples held out whatever the method."""
+        """Return the data of a task, with the same samples held out for every method."""
         return load_task(task, device, self.config, seed=self.seed)
 
     def log_epoch(
         self, task: Task, epoch: Epoch, *, num_epochs: int, round: int | None = None
     ) -> None:
-        """Tell of an epoch of a task that has one candidate, after which it could be saved.
+        """Log an epoch of a task that has one candidate, and offer to save.
 
-        `round` is the number of a round of fine-tuning, if it is of one.
+        `round` is the index of the round of fine-tuning, if it is part of one.
         """
         candidate = 0 if round is None else None
         self.on_event(
@@ -58,102 +58,150 @@ class Setting:
 
 
 class Method(Protocol):
-    """Learns one task after the other, answers for all of them, and can be saved in between."""
+    """Learns one task after another, predicts for all of them, and can be saved at any epoch."""
 
     @property
     def device(self) -> torch.device:
-        """What it computes on."""
+        """The device of the network."""
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the task can be told not to fit."""
+        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
 
     def answers(self, task: str) -> bool:
-        """Whether the task has been learnt."""
+        """Whether the task has ended."""
 
     def num_candidates(self, task: str) -> int:
-        """How often the task will be trained."""
+        """Return how many candidates of the task will be trained."""
 
     def num_epochs(self, task: str) -> int:
-        """How many epochs it will be trained each time, if it does not stop early."""
+        """Return the epochs of each candidate, if it does not stop early."""
 
     def epochs_before(self, number: int) -> int:
-        """The epochs of all tasks before that number, if none of them stops early."""
+        """Return the epochs of the first `number` tasks, if none of them stops early."""
 
     def learn(self, task: Task) -> TaskRecord:
         """Learn the task, or resume it, and return its record."""
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """The outputs of a task that has been learnt."""
+        """Return the outputs of an ended task."""
 
     def figures(self) -> NetworkRecord:
         """Return the figures of the network."""
 
     def verify(self) -> None:
-        """Raise an error if something is not as the method promises."""
+        """Raise an error if a guarantee of the method does not hold."""
 
     def state(self) -> dict[str, Any]:
-        """What has to be saved beside the network; `progress` is None between two tasks."""
+        """Return the state to save beside the network; `progress` is None between two tasks."""
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
-        """Write the network to a file, and with it what is attached."""
+        """Write the network to a file, together with attached data."""
 
 
 def is_ours(record: RunConfig | RunResult) -> bool:
-    """Whether the config or the result is that of a run of neural pruning."""
+    """Whether the config or the result belongs to a run of neural pruning."""
     return record.method == OURS
 
 
 @dataclass(frozen=True)
 class Retraining:
-    """That a task is trained once more when its training has ended: how, and what a step adds."""
+    """A second training of a task, after the first one has ended.
+
+    Args:
+        training: The settings of the second training.
+        rule: The rule for its steps.
+    """
 
     training: Training
     rule: StepRule
 
 
 class Strategy:
-    """One method's way to learn in a `DenseNet`, with all that it remembers: here, nothing.
+    """The base class of baselines: plain training in a `DenseNet`, with nothing stored.
 
-    Before the first task, `check` for all of them. The calls for task number `index`, from 0:
-    `begin`, `rule` (again after a crash, when `restore` has put back what `state` gave; `begin`
-    is not called again), the training, `end`, `retraining` (again after a crash in what it asks
-    for); and `running` around every prediction.
+    A baseline of your own is a subclass, and a frozen dataclass of settings with `training` and a
+    method `strategy(net)` that returns it. The calls are, in order:
+
+    - `check` for all tasks, before the first one;
+    - for each task: `begin`, `rule`, the training, `end`, `retraining`;
+    - `running` around every prediction.
+
+    A run that resumes within a task calls `restore` with the last `state`, then `rule` (and not
+    `begin`). A run that resumes within the second training calls `retraining` again.
+
+    Example:
+        >>> class Decay(clnp.methods.Strategy):
+        ...     def __init__(self, net):
+        ...         self.net = net
+        ...     def rule(self):
+        ...         return clnp.methods.StepRule(
+        ...             penalty=lambda: 1e-4 * sum((p**2).sum() for p in self.net.parameters())
+        ...         )
+        >>> @dataclass(frozen=True)
+        ... class WeightDecay:
+        ...     training: clnp.Training | None = None
+        ...     def strategy(self, net):
+        ...         return Decay(net)
+        >>> clnp.Experiment(model, x, tasks, baseline=WeightDecay())
     """
 
     own_statistics = False
-    """Whether each task is answered with the statistics of BatchNorm that it was learnt with."""
+    """Whether each task is evaluated with the BatchNorm statistics of its own training."""
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the method cannot learn the task."""
+        """Raise an `ArgumentError` if the method cannot learn the task.
+
+        Args:
+            task: A task of the run.
+        """
 
     def begin(self, index: int, data: TaskData) -> None:
-        """Prepare the network and what is remembered for a new task, which is open already."""
+        """Prepare for a new task, which is already open in the network.
+
+        Args:
+            index: The index of the task, from 0.
+            data: Its training, validation and test data on the device.
+        """
 
     def rule(self) -> StepRule:
-        """What it does in each step of the open task, beside following the gradient."""
+        """Return the rule for the training steps of the open task.
+
+        Returns:
+            What to add to a step: a penalty, changes of the gradient or of the weights.
+        """
         return StepRule()
 
     def end(self, index: int, data: TaskData) -> None:
-        """Remember what has to be remembered of the task, which is still open."""
+        """Store what later tasks need of the task, which is still open.
+
+        Args:
+            index: The index of the task, from 0.
+            data: Its training, validation and test data on the device.
+        """
 
     def retraining(self) -> Retraining | None:
-        """What `end` asks for beside: the open task trained once more, told as fine-tuning is.
+        """Return a second training of the open task, or None.
 
-        It is counted beforehand where the settings say `retrain_epochs`.
+        It is logged as a round of fine-tuning. If the settings have `retrain_epochs`, the number of
+        epochs is known in advance.
         """
         return None
 
     def running(self, index: int) -> AbstractContextManager[None]:
-        """The network as it answers for a task that has been learnt, or that is being learnt."""
+        """Return a context in which the network predicts for a task, open or ended.
+
+        Args:
+            index: The index of the task, from 0.
+        """
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, Any]:
-        """All that it remembers, in plain data and tensors."""
+        """Return everything to store, as plain data and tensors."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember again what `state` gave."""
+        """Restore what `state` returned."""
 
     def stored_bytes(self) -> dict[str, int]:
-        """What has to be kept beside the network to learn and answer, by what it is."""
+        """Return the bytes to store beside the network, by kind."""
         return {}

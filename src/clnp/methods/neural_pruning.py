@@ -1,4 +1,4 @@
-"""Continual learning by neural pruning, as a run carries it out."""
+"""Continual learning by neural pruning, as the method of a run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ from .method import Setting
 
 
 class NeuralPruning:
-    """A `ContinualNet` and the `Learner` that teaches it, from the start or from a checkpoint."""
+    """A `ContinualNet` with its `Learner`, new or restored from a checkpoint."""
 
     def __init__(self, setting: Setting, path: Path, state: Mapping[str, Any] | None) -> None:
         config = setting.config
@@ -41,7 +41,7 @@ class NeuralPruning:
         else:
             self.net = checkpoint.load(path, setting.model)
             if state["progress"] is None and self.net.open_task is not None:
-                self.net.abandon_task()  # The task has been exchanged for another.
+                self.net.abandon_task()  # The task was exchanged for another.
         self.learner = Learner(
             self.net,
             config,
@@ -59,30 +59,30 @@ class NeuralPruning:
 
     @property
     def device(self) -> torch.device:
-        """What it computes on."""
+        """The device of the network."""
         return self.net.device
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the task can be told not to fit."""
+        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
         self.learner.check(task)
 
     def answers(self, task: str) -> bool:
-        """Whether the task has been learnt."""
+        """Whether the task has ended."""
         return task in self.net.tasks
 
     def num_candidates(self, task: str) -> int:
-        """How often the task will be trained."""
+        """Return how many candidates of the task will be trained."""
         return len(self.learner.candidates(task))
 
     def num_epochs(self, task: str) -> int:
-        """How many epochs it will be trained each time, if it does not stop early."""
+        """Return the epochs of each candidate, if it does not stop early."""
         return self.learner.config.of(task).training.epochs
 
     def epochs_before(self, number: int) -> int:
-        """The epochs of all tasks before that number, if no candidate of them stops early."""
+        """Return the epochs of the first `number` tasks, if none of them stops early."""
         config, total = self.learner.config, 0
-        for place, name in enumerate(self._names[:number]):
-            kept = place and config.search_on == "first" and not config.has_own_grid(name)
+        for index, name in enumerate(self._names[:number]):
+            kept = index and config.search_on == "first" and not config.has_own_grid(name)
             total += (1 if kept else len(config.of(name).candidates())) * self.num_epochs(name)
         return total
 
@@ -94,7 +94,7 @@ class NeuralPruning:
             self._progress = None
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """The outputs of a task that has been learnt."""
+        """Return the outputs of an ended task."""
         return self.net(inputs, task=task)
 
     def figures(self) -> NetworkRecord:
@@ -106,7 +106,7 @@ class NeuralPruning:
         self.net.verify()
 
     def state(self) -> dict[str, Any]:
-        """What has to be saved beside the network; `progress` is None between two tasks."""
+        """Return the state to save beside the network; `progress` is None between two tasks."""
         kept, progress = self.learner.kept, self._progress
         return {
             "progress": None if progress is None else progress.to_state(),
@@ -114,7 +114,7 @@ class NeuralPruning:
         }
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
-        """Write the network to a file, and with it what is attached."""
+        """Write the network to a file, together with attached data."""
         checkpoint.save(self.net, path, attached=attached)
 
     def _progressed(self, progress: Progress) -> None:
@@ -122,10 +122,7 @@ class NeuralPruning:
         self._on_progress()
 
     def _record(self, report: TaskReport, task: Task) -> TaskRecord:
-        """Return the record of a task that has ended.
-
-        Its pruning is the first one, before fine-tuning, with the thresholds of the last one.
-        """
+        """Return the record of an ended task: the first pruning, with the last thresholds."""
         plan, capacity = report.plan, self.net.capacity()
         usages = [usage for usage in capacity.usages if usage.task == report.task]
         return TaskRecord(
@@ -159,7 +156,7 @@ def figures(net: ContinualNet) -> NetworkRecord:
 
 
 def stored_bytes(net: ContinualNet) -> dict[str, int]:
-    """What ended tasks read: all claimed neurons, and the heads if each task has its own."""
+    """Return the bytes of what ended tasks read: claimed neurons and, if separate, the heads."""
     sizes = {name: tensor.nbytes for name, tensor in net.model.named_buffers()}
     within = f"{net.graph.classifier}."
     own = sum(size for name, size in sizes.items() if name.startswith(within))

@@ -1,15 +1,15 @@
-"""PackNet (Mallya and Lazebnik, CVPR 2018): every weight belongs to one task, or to none yet.
+"""PackNet (Mallya and Lazebnik, CVPR 2018): every weight belongs to one task or is free.
 
-    train    w_i of nobody move, those of earlier tasks are read but fixed
-    prune    in each layer, of the n weights that nobody owned: those whose |w_i| is at most the
-             round(prune n)-th smallest are set to zero and stay without an owner
-    retrain  the others alone, at a tenth of the learning rate; from then on they are the task's
-    answer   task k with w_i if owner_i in {1, ..., k}, and zero otherwise
+    train    free w_i move; those of earlier tasks are read but fixed
+    prune    in each layer, of the n free weights, those whose |w_i| is at most the
+             round(prune n)-th smallest are set to zero and stay free
+    retrain  only the others, at a tenth of the learning rate; they belong to the task
+    predict  task k with w_i if owner_i in {1, ..., k}, and zero otherwise
 
 The weights are those of linear layers and convolutions. Biases and BatchNorm, its statistics too,
-are fixed when the first task has been retrained. A head of a task's own is not packed; one that
-all tasks share is a layer like any other. A later task finds the weights that it may train at
-zero, where pruning left them, as in the authors' code.
+are fixed when the first task has been retrained. A separate head is not packed; a shared head is a
+layer like any other. The free weights of a later task start at zero, where pruning left them, as in
+the authors' code.
 """
 
 import contextlib
@@ -31,21 +31,25 @@ from .dense import DenseNet
 from .method import Retraining, Strategy
 
 MOST_TASKS = 255
-"""An owner is one byte, and zero is nobody."""
+"""An owner is one byte; zero means free."""
 
 
 @dataclass(frozen=True)
 class PackNet:
-    """Every weight belongs to one task: prune the small ones, fix the rest, go on with the free."""
+    """PackNet: prune small weights, fix the others, and train the next task in the free ones.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.PackNet(prune=0.75))
+    """
 
     prune: float = 0.75
-    """Fraction of the weights that a task has trained, in each layer, that it gives back."""
+    """Fraction of its weights that a task frees again, in each layer."""
     retrain_epochs: int = 10
-    """How often the training data is gone through after pruning."""
+    """Epochs of training after pruning."""
     retrain_lr_factor: float = 0.1
-    """What the learning rate is multiplied by for that."""
+    """Factor of the learning rate after pruning."""
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """The settings of training. A recipe gives keys that differ from `learner.training`."""
 
     def __post_init__(self) -> None:
         kinds = {
@@ -56,21 +60,21 @@ class PackNet:
         settle(self, kinds, where="packnet")
 
     def strategy(self, net: DenseNet) -> "PackNetStrategy":
-        """What it does with the network."""
+        """Return the strategy for a network."""
         return PackNetStrategy(self, net)
 
 
 class PackNetStrategy(Strategy):
-    """The owner of every weight that is packed, by name: 0 is nobody, k the k-th task."""
+    """The owner of every packed weight, by name: 0 means free, k the k-th task."""
 
     def __init__(self, settings: PackNet, net: DenseNet) -> None:
         self.settings, self.net = settings, net
         self.owners: dict[str, Tensor] = {}
 
     def begin(self, index: int, data: TaskData) -> None:
-        """Before the first task, nobody owns anything."""
+        """Mark all weights as free before the first task."""
         if index >= MOST_TASKS:
-            raise CapacityError(f"packnet: {MOST_TASKS} tasks are learnt; there can be no more")
+            raise CapacityError(f"packnet: {MOST_TASKS} tasks have ended, the most it can hold.")
         if index == 0:
             self.owners = {
                 name: torch.zeros_like(weight, dtype=torch.uint8)
@@ -78,11 +82,11 @@ class PackNetStrategy(Strategy):
             }
 
     def rule(self) -> StepRule:
-        """What nobody owns moves."""
+        """Train the free weights."""
         return self._rule(0)
 
     def _rule(self, owner: int) -> StepRule:
-        """The weights of that owner move; biases and BatchNorm do in the first task."""
+        """Train the weights of that owner; biases and BatchNorm only in the first task."""
         first = not self.net.tasks
         held: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         for name, weight in self.net.trunk().items():
@@ -113,7 +117,7 @@ class PackNetStrategy(Strategy):
         return StepRule(before_step, after_backward=after_backward, after_step=after_step)
 
     def end(self, index: int, data: TaskData) -> None:
-        """Prune, and write down whose the survivors are."""
+        """Prune, and assign the survivors to the task."""
         owner = index + 1
         weights = self.net.trunk()
         with torch.no_grad():
@@ -124,7 +128,7 @@ class PackNetStrategy(Strategy):
                 weights[name].masked_fill_(free & ~kept, 0.0)
 
     def retraining(self) -> Retraining | None:
-        """The survivors, as in the training, shorter and slower; milestones are of the longer."""
+        """Return a shorter training of the survivors, with a lower learning rate."""
         settings, training = self.settings, self.settings.training or Training()
         if not settings.retrain_epochs:
             return None
@@ -138,7 +142,7 @@ class PackNetStrategy(Strategy):
 
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:
-        """The network with the weights of the task and of earlier ones alone.
+        """Run the network with the weights of the task and of earlier ones only.
 
         The open task runs in the network as it is.
         """
@@ -156,16 +160,16 @@ class PackNetStrategy(Strategy):
                 weight.data = whole[name]
 
     def state(self) -> dict[str, Any]:
-        """The owners."""
+        """Return everything to store."""
         return {"owners": self.owners}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember the owners."""
+        """Restore the owners."""
         device = self.net.device
         self.owners = {name: owners.to(device) for name, owners in state["owners"].items()}
 
     def stored_bytes(self) -> dict[str, int]:
-        """The owners, each in as few bits as tell the tasks and nobody apart."""
+        """Return the bytes of the owners, in as few bits as the number of tasks needs."""
         num_weights = sum(owners.numel() for owners in self.owners.values())
         # ceil(log2(number of tasks + 1))
         bits = len(self.net.tasks).bit_length()
@@ -173,14 +177,14 @@ class PackNetStrategy(Strategy):
 
 
 def packed(net: DenseNet) -> dict[str, nn.Parameter]:
-    """The weights that tasks divide among them, by name: of linear layers and convolutions."""
+    """Return the packed weights, by name: those of linear layers and convolutions."""
     kinds = ((module, kind_of(module)) for module in net.model.modules())
     weights = {id(layer.weight) for layer, kind in kinds if kind and kind.penalised}
     return {name: weight for name, weight in net.trunk().items() if id(weight) in weights}
 
 
 def survivors(weight: Tensor, free: Tensor, prune: float) -> Tensor:
-    """Which of the free weights of a layer are kept: all that are larger than the cut.
+    """Return which of the free weights of a layer to keep: those above the cut.
 
     survivors([5, -4, 3, 2, -1], [no, yes, yes, yes, yes], 0.5) == [no, yes, yes, no, no]
     """

@@ -1,4 +1,4 @@
-"""How a run learns, records and scores the tasks of a baseline, whatever the method."""
+"""The training, records and scores of a baseline in a run, shared by all baselines."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from clnp.errors import ArgumentError, CheckpointError
 from clnp.records import CandidateRecord, NetworkRecord, RoundEnded, TaskEnded, TaskRecord
 from clnp.storage import checkpoint
 from clnp.training.config import Training
-from clnp.training.fit import Epoch, Fit, StepRule, evaluate
+from clnp.training.fit import Epoch, Fit, FitState, StepRule, evaluate
 from clnp.training.objective import guessing, objective_named
 from clnp.training.optimizer import check_optimizer
 from clnp.training.rng import derive, isolated, seed_all
@@ -30,9 +30,10 @@ from .method import Retraining, Setting, Strategy
 
 
 class TaskStatistics:
-    """The running means and variances with which each learnt task is answered.
+    """The BatchNorm statistics of each ended task.
 
-    The open task has those in the model, which begin anew with it. Without a model there are none.
+    Those of the open task are in the model, which resets them when the task begins. Without a
+    model there are none.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -41,17 +42,17 @@ class TaskStatistics:
         self.learnt: list[dict[str, Tensor]] = []
 
     def begin(self) -> None:
-        """Forget those of the task before, which are kept."""
+        """Reset the statistics in the model."""
         for norm in self._norms.values():
             norm.reset_running_stats()
 
     def end(self) -> None:
-        """Keep those of the open task."""
+        """Store those of the open task."""
         self.learnt.append({name: tensor.clone() for name, tensor in self._shown().items()})
 
     @contextmanager
     def running(self, index: int) -> Iterator[None]:
-        """The model with those of the task of that number."""
+        """Run the model with those of the task at that index."""
         if index == len(self.learnt):
             yield
             return
@@ -76,12 +77,12 @@ class TaskStatistics:
             setattr(self._norms[path], buffer, tensor)
 
     def restore(self, learnt: Any, *, device: Any) -> None:
-        """Remember what was `learnt` before."""
+        """Restore those of ended tasks."""
         self.learnt = [{name: t.to(device) for name, t in each.items()} for each in learnt]
 
     @property
     def num_bytes(self) -> int:
-        """What is stored beside the network, which has those of one task."""
+        """Bytes stored beside the network, which has those of one task."""
         return sum(tensor.nbytes for each in self.learnt[1:] for tensor in each.values())
 
 
@@ -123,15 +124,15 @@ def log_ended(setting: Setting, task: Task, scores: Scores) -> None:
 
 @contextmanager
 def of_this_model() -> Iterator[None]:
-    """Tell of tensors that cannot be loaded into the model."""
+    """Raise a `CheckpointError` if tensors cannot be loaded into the model."""
     try:
         yield
     except RuntimeError as error:
-        raise CheckpointError(f"the run was begun with another model: {error}") from error
+        raise CheckpointError(f"the run was started with another model: {error}") from error
 
 
 def save_state(path: str | PathLike[str], graph: Graph, head: str, attached: Any) -> None:
-    """Write a checkpoint that holds nothing but what is attached."""
+    """Write a checkpoint with attached data and nothing else."""
     empty = Record(
         graph=graph,
         head=head,
@@ -147,15 +148,15 @@ def save_state(path: str | PathLike[str], graph: Graph, head: str, attached: Any
 
 
 def without_penalty(training: Training) -> Training:
-    """The same training without an L1 penalty."""
+    """Return the same training without an L1 penalty."""
     return replace(training, alpha=0.0)
 
 
 class WholeNetwork:
-    """A network with heads, its training, and how far that has come.
+    """A network with heads, and the progress of its training.
 
-    `net` has `heads`, whose `current` is the number of the task that it runs as. What a training
-    that broke off has to go on from is in `resumed`, until it does.
+    `net.heads.current` is the index of the task that the network predicts for. `resumed` is the
+    progress of an interrupted training, until it resumes.
     """
 
     net: Any
@@ -164,17 +165,17 @@ class WholeNetwork:
         self.setting = setting
         self.graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
         self.training = without_penalty(settings.training or setting.config.training)
-        self.resumed: Mapping[str, Any] | None = None
+        self.resumed: FitState | None = None
         self._fit: Fit | None = None
 
     @property
     def device(self) -> torch.device:
-        """What it computes on."""
+        """The device of the network."""
         weight: Tensor = next(self.net.model.parameters())
         return weight.device
 
     def num_epochs(self, task: str) -> int:
-        """How many epochs it will be trained, if it does not stop early."""
+        """Return the epochs of a training, if it does not stop early."""
         return self.training.epochs
 
     def train(
@@ -186,9 +187,9 @@ class WholeNetwork:
         rule: StepRule,
         round: int | None = None,
     ) -> tuple[float, int]:
-        """Train from where it broke off; the validation score and the number of epochs.
+        """Train, or resume training; return the validation score and the number of epochs.
 
-        `round` is the number of a round of fine-tuning, if this is one.
+        `round` is the index of the round of fine-tuning, if this is one.
         """
         fit = self._fit = Fit(self.net, data, training, seed=seed, rule=rule)
         if self.resumed is not None:
@@ -202,29 +203,29 @@ class WholeNetwork:
         self._fit = None
         return best, len(fit.epochs)
 
-    def run(self, inputs: Tensor, number: int) -> Any:
-        """The outputs of the task of that number, from 0."""
+    def run(self, inputs: Tensor, index: int) -> Any:
+        """Return the outputs of the task at that index."""
         net = self.net
         current, training = net.heads.current, net.training
-        net.heads.current = number
+        net.heads.current = index
         net.eval()
         try:
-            # A graph that somebody holds on to would be in the way of capturing later steps.
+            # An autograd graph that is still alive prevents the capture of later steps.
             with torch.no_grad():
                 return net(inputs)
         finally:
             net.heads.current = current
             net.train(training)
 
-    def progress(self) -> dict[str, Any] | None:
-        """What `resumed` has to be for a training to go on; None between two."""
+    def progress(self) -> FitState | None:
+        """Return the progress of the training, to restore as `resumed`; None between two."""
         return None if self._fit is None else self._fit.state()
 
     def verify(self) -> None:
-        """Nothing: a baseline promises nothing."""
+        """Do nothing: a baseline has no guarantee."""
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
-        """Write what is attached, in which there is everything, to a file."""
+        """Write the attached data, which is complete, to a file."""
         save_state(path, self.graph, self.setting.head, attached)
 
 
@@ -240,7 +241,7 @@ def scores(predict: Callable[[Tensor, str], Any], data: TaskData) -> Scores:
 
 
 class DenseMethod(WholeNetwork):
-    """A `DenseNet` and the strategy that protects it, from the start or from a saved state."""
+    """A `DenseNet` with the strategy of a baseline, new or restored from a saved state."""
 
     def __init__(self, settings: Any, setting: Setting, state: Mapping[str, Any] | None) -> None:
         super().__init__(settings, setting)
@@ -251,7 +252,7 @@ class DenseMethod(WholeNetwork):
             graph=self.graph,
             initialise=initialisation(self.training.initialisation),
         )
-        # A strategy that trains once more finds out how in its settings.
+        # A strategy with a second training derives it from these settings.
         made = replace(settings, training=self.training).strategy(self.net)
         check_returned(f"{type(settings).__name__}.strategy(net)", made, Strategy)
         self.strategy: Strategy = made
@@ -266,26 +267,27 @@ class DenseMethod(WholeNetwork):
             self._trained = state.get("trained")
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if the task can be told not to fit."""
+        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
         check_optimizer(self.training, self.device)
         self.strategy.check(task)
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         most = len(layer.weight)
         if self.setting.head == "single" and (task.num_outputs or 0) > most:
             raise ArgumentError(
-                f"task {task.name!r} has {task.num_outputs} outputs, the single head {most}"
+                f"task {task.name!r} has {task.num_outputs} outputs, but the single head has "
+                f"{most}. Give the last layer as many outputs as the largest task."
             )
 
     def answers(self, task: str) -> bool:
-        """Whether the task has been learnt."""
+        """Whether the task has ended."""
         return task in self.net.tasks
 
     def num_candidates(self, task: str) -> int:
-        """How often the task will be trained: once."""
+        """Return the number of candidates: one."""
         return 1
 
     def epochs_before(self, number: int) -> int:
-        """The epochs of all tasks before that number, if none of them stops early."""
+        """Return the epochs of the first `number` tasks, if none of them stops early."""
         return number * self.training.epochs
 
     def learn(self, task: Task) -> TaskRecord:
@@ -298,7 +300,7 @@ class DenseMethod(WholeNetwork):
                 if index == 0:
                     self.net.reset()
                 self.net.begin_task(task.name, data.num_outputs)
-                # What it draws shall not depend on what came before the task.
+                # Its random numbers must not depend on what came before the task.
                 seed_all(derive(self.setting.seed, "begin", task.name))
                 self.statistics.begin()
                 self.strategy.begin(index, data)
@@ -315,19 +317,19 @@ class DenseMethod(WholeNetwork):
         return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
 
     def _train(self, index: int, data: TaskData) -> dict[str, Any]:
-        """Train the open task; what that came to, and a seed for what follows."""
+        """Train the open task; return its best score, its epochs and a seed for what follows."""
         name, rule = data.task.name, self.strategy.rule()
         check_returned(f"{type(self.strategy).__name__}.rule()", rule, StepRule)
         seed = derive(self.setting.seed, "candidate", name)
         best, num_epochs = self.train(data, self.training, seed=seed, rule=rule)
-        # A repeated end draws the same.
+        # If `end` is repeated, it must draw the same random numbers.
         seed_all(derive(self.setting.seed, "end", name))
         self.strategy.end(index, data)
         after = int(torch.randint(2**62, (), device="cpu"))
         return {"best": best, "num_epochs": num_epochs, "seed": after}
 
     def _retrain(self, data: TaskData, *, seed: int) -> None:
-        """Train the open task once more, if the strategy asks for it: a round of fine-tuning."""
+        """Train the open task a second time, if the strategy has a second training."""
         again = self.strategy.retraining()
         if again is None:
             return
@@ -336,7 +338,7 @@ class DenseMethod(WholeNetwork):
         self.setting.on_event(RoundEnded(task=data.task.name, round=0, score=score))
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """The outputs of a task that has been learnt."""
+        """Return the outputs of an ended task."""
         index = self.net.tasks.index(task)
         with self.strategy.running(index), self.statistics.running(index):
             return self.run(inputs, index)
@@ -352,7 +354,7 @@ class DenseMethod(WholeNetwork):
         return NetworkRecord(stored_bytes=stored)
 
     def state(self) -> dict[str, Any]:
-        """All of it; `progress` is None between two tasks, `trained` unless it is retraining."""
+        """Return all state; `progress` is None between two tasks, `trained` before retraining."""
         return {
             "progress": self.progress(),
             "trained": self._trained,
@@ -363,11 +365,10 @@ class DenseMethod(WholeNetwork):
 
 
 def check_returned(call: str, found: object, kind: type) -> None:
-    """Raise an `ArgumentError` unless the call, of a method of a user's own, returns that."""
+    """Raise an `ArgumentError` unless the call, of a custom baseline, returned such an object."""
     if not isinstance(found, kind):
         what = "nothing" if found is None else f"an object of type {type(found).__name__}"
         raise ArgumentError(
-            f"baseline: {call} returns {what}; it must return a {kind.__name__} of "
-            "clnp.methods.method",
+            f"baseline: {call} returns {what}. Return a clnp.methods.{kind.__name__}.",
             argument="baseline",
         )

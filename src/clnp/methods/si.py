@@ -4,14 +4,14 @@
     omega_k  = sum over the steps of a task of -g_k (change of theta_k in the step)
     Omega_k <- max(0, Omega_k + omega_k / ((theta_k(end) - theta_k(start))^2 + xi))
 
-g is the gradient of the task's own loss, without the surrogate term and before it is clipped; the
-change is the one that the optimizer really made. theta~ are the weights after the last task, which
-are those at the start of this one; omega begins each task at 0. It is c, not c/2: the surrogate
+g is the gradient of the loss of the task, without the surrogate term and before clipping; the
+change is the actual one of the optimizer. theta~ are the weights after the last task, which
+are those at the start of this one; omega starts each task at 0. It is c, not c/2: the surrogate
 term adds 2 c Omega (theta - theta~) to the gradient.
 
 The max is not in the paper's formula but in its authors' code, which has it around the whole sum:
-below 0, an importance would push its weight away without end. The optimizer is made anew for each
-task, as theirs is for CIFAR; with `keep_optimizer` its averages go on, as theirs do for permuted
+below 0, an importance would push its weight away without end. Each task has a new
+optimizer, as theirs for CIFAR; with `keep_optimizer` its state is kept, as theirs for permuted
 MNIST.
 
 With `training.patience`, omega covers all steps, also those after the weights that are kept.
@@ -37,27 +37,31 @@ from .method import Strategy
 
 @dataclass(frozen=True)
 class SI:
-    """Synaptic intelligence: weights are held as far as their way has lowered the loss."""
+    """Synaptic intelligence: a penalty on changes of weights whose path lowered the loss.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.SI(strength=0.1))
+    """
 
     strength: float = 0.1
-    """How strongly weights are held: c. The authors use 0.1 for permuted MNIST, 0.01 for CIFAR."""
+    """The strength of the penalty: c. The authors use 0.1 for permuted MNIST, 0.01 for CIFAR."""
     damping: float = 0.1
-    """Keeps the importance of weights that hardly moved low: xi. The authors use 0.1 and 0.001."""
+    """Damping for weights that hardly moved: xi. The authors use 0.1 and 0.001."""
     keep_optimizer: bool = False
-    """Let the optimizer's averages go on from task to task, as the authors do on permuted MNIST."""
+    """Keep the state of the optimizer between tasks, as the authors do on permuted MNIST."""
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """The settings of training. A recipe gives keys that differ from `learner.training`."""
 
     def __post_init__(self) -> None:
         settle(self, {"strength": ABOVE_0, "damping": ABOVE_0}, where="si")
 
     def strategy(self, net: DenseNet) -> "SIStrategy":
-        """What it does with the network."""
+        """Return the strategy for a network."""
         return SIStrategy(self, net)
 
 
 class SIStrategy(Strategy):
-    """For each weight that tasks share: Omega, theta~ and omega, in tensors that stay in place.
+    """Omega, theta~ and omega of each shared weight, in tensors that stay in place.
 
     And what the optimizer knew of it at the end of the last task, if that is kept.
     """
@@ -71,7 +75,7 @@ class SIStrategy(Strategy):
         self._optimizer: Optimizer | None = None
 
     def begin(self, index: int, data: TaskData) -> None:
-        """Set out from the weights as they are: theta~ and theta(start) in one."""
+        """Start from the present weights, which are both theta~ and theta(start)."""
         for name, weight in self.net.trunk().items():
             self.anchor[name] = weight.detach().clone()
             self.path[name] = torch.zeros_like(weight)
@@ -79,7 +83,7 @@ class SIStrategy(Strategy):
                 self.importance[name] = torch.zeros_like(weight)
 
     def rule(self) -> StepRule:
-        """Follow the way of the weights, and from the second task on hold them."""
+        """Follow the path of the weights, and penalise changes from the second task on."""
         trunk = self.net.trunk()
         weights: list[Tensor] = list(trunk.values())
         importance = [self.importance[name] for name in trunk]
@@ -119,7 +123,7 @@ class SIStrategy(Strategy):
         )
 
     def _set_up(self, optimizer: Optimizer) -> None:
-        """Let the optimizer go on from where the last task's was, if that is kept."""
+        """Restore the state of the optimizer after the previous task, if it is kept."""
         if not self.settings.keep_optimizer:
             return
         self._optimizer = optimizer
@@ -133,7 +137,7 @@ class SIStrategy(Strategy):
 
     @torch.no_grad()
     def end(self, index: int, data: TaskData) -> None:
-        """Add up how important the weights were to the task."""
+        """Add the importance of the weights for the task."""
         for name, weight in self.net.trunk().items():
             distance = (weight - self.anchor[name]).square_()
             self.importance[name] += self.path[name] / (distance + self.settings.damping)
@@ -145,7 +149,7 @@ class SIStrategy(Strategy):
             self._optimizer = None
 
     def state(self) -> dict[str, Any]:
-        """Omega, theta~, omega and what the optimizer knew, by weight."""
+        """Return Omega, theta~, omega and the state of the optimizer, by weight."""
         return {
             "importance": self.importance,
             "anchor": self.anchor,
@@ -154,7 +158,7 @@ class SIStrategy(Strategy):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on in the middle of a task, or after one."""
+        """Restore a state within a task or after one."""
 
         def taken(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: t.to(self.net.device, copy=True) for name, t in tensors.items()}
@@ -164,7 +168,7 @@ class SIStrategy(Strategy):
         self.averages = state["averages"]
 
     def stored_bytes(self) -> dict[str, int]:
-        """Omega for each weight that tasks share: each task begins theta~ and omega anew."""
+        """Return the bytes of Omega; theta~ and omega start again with each task."""
         stored = {"importance": sum(tensor.nbytes for tensor in self.importance.values())}
         if self.averages:
             known = [value for each in self.averages.values() for value in each.values()]

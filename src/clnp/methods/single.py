@@ -1,4 +1,4 @@
-"""Each task alone, in a network of its own, from scratch; and fine-tuning, one network for all.
+"""Two simple baselines: a separate network for each task, and fine-tuning of one network.
 
     single:    theta_t = argmin L_t(theta), one network for each task
     finetune:  theta <- theta - eta grad L_t(theta)
@@ -24,13 +24,17 @@ from .method import Strategy
 
 @dataclass(frozen=True)
 class Single:
-    """Each task alone, in a network of its own that starts from scratch."""
+    """Each task in a separate network, trained from scratch.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Single())
+    """
 
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """The settings of training. A recipe gives keys that differ from `learner.training`."""
 
     def strategy(self, net: DenseNet) -> "SingleStrategy":
-        """What it does with the network."""
+        """Return the strategy for a network."""
         return SingleStrategy(net)
 
 
@@ -46,18 +50,18 @@ class SingleStrategy(Strategy):
         self._shown: int | None = None
 
     def begin(self, index: int, data: TaskData) -> None:
-        """Start from scratch."""
+        """Initialise the network."""
         self._shown = None
         self.net.reset()
         self.net.heads.reset(index)
 
     def end(self, index: int, data: TaskData) -> None:
-        """Keep the network."""
+        """Store the network."""
         self.networks.append({name: t.detach().clone() for name, t in self._tensors().items()})
         self._shown = index
 
     def _tensors(self) -> dict[str, Tensor]:
-        """What tasks would share in the net, by name: all but their own heads."""
+        """Return all tensors but the heads of tasks, by name."""
         heads = self.net.heads
         own = set() if heads.shared else set(map(id, heads.parameters()))
         # The parameters themselves, to know those of heads.
@@ -66,7 +70,7 @@ class SingleStrategy(Strategy):
 
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:
-        """The network of the task."""
+        """Run the network of the task."""
         if self._shown != index:
             with torch.no_grad():
                 for name, tensor in self._tensors().items():
@@ -75,11 +79,11 @@ class SingleStrategy(Strategy):
         yield
 
     def state(self) -> dict[str, Any]:
-        """All networks."""
+        """Return everything to store."""
         return {"networks": self.networks}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember all networks."""
+        """Restore the networks."""
         device = self.net.device
         self.networks = [
             {name: tensor.to(device) for name, tensor in network.items()}
@@ -87,18 +91,22 @@ class SingleStrategy(Strategy):
         ]
 
     def stored_bytes(self) -> dict[str, int]:
-        """A network for each task; one of them counts as the network."""
+        """Return the bytes of all networks but one, which counts as the network."""
         sizes = [sum(t.nbytes for t in network.values()) for network in self.networks]
         return {"further networks": sum(sizes[1:])}
 
 
 @dataclass(frozen=True)
 class Finetune:
-    """Every task is learnt with all weights, and nothing is done about forgetting."""
+    """Fine-tuning: every task trains all weights, and nothing prevents forgetting.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Finetune())
+    """
 
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """The settings of training. A recipe gives keys that differ from `learner.training`."""
 
     def strategy(self, net: DenseNet) -> Strategy:
-        """What it does with the network: nothing."""
+        """Return the strategy for a network."""
         return Strategy()

@@ -1,18 +1,18 @@
 """Superposition of many models into one (Cheung et al., NeurIPS 2019), with binary contexts.
 
     y = W (c_k . x) + b             Linear, c_k one sign for each input
-    y = (w . c_k) * x + b           convolution, c_k one sign for each place of its kernel
+    y = (w . c_k) * x + b           convolution, c_k one sign for each position of its kernel
 
-c_k are random signs, +1 or -1, drawn for each layer and task k, and used whenever that task is
-trained or asked for. To the other tasks, what one has written into W looks like noise, which has
-mean 0. Nothing else is done about forgetting.
+c_k are random signs, +1 or -1, drawn for each layer and task k. They are used in training and
+inference of the task. To other tasks, its part of W looks like noise of mean 0. Nothing else
+prevents forgetting.
 
 Every layer has a context, the shared classifier too, as in the authors' network for permuted MNIST;
-their ResNet leaves the first convolution without. The head that a task has to itself has none: it
-would only change the signs of its own weights. All tasks share biases, depthwise convolutions and
+their ResNet leaves the first convolution without. A separate head has none: it would only
+change the signs of its weights. All tasks share biases, depthwise convolutions and
 BatchNorm but for its statistics, which are kept for each task; the authors' networks add no biases,
 and normalise by the batch alone. Their code trains the contexts of Linear layers along with the
-weights: here they stay the signs that they were drawn as, which is what makes them one bit each.
+weights: here they stay signs, which take one bit each.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clnp.core.structure.kinds import is_mixing
+from clnp.core.structure.kinds import is_mixing, known_kind
 from clnp.training.config import Training
 from clnp.training.rng import derive
 from clnp.training.task import TaskData
@@ -34,18 +34,22 @@ from .method import Strategy
 
 @dataclass(frozen=True)
 class Superposition:
-    """Superposition of many models into one: each task sees the weights with signs of its own."""
+    """Superposition of many models into one: each task has random signs for the weights.
+
+    Example:
+        >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Superposition())
+    """
 
     training: Training | None = None
-    """How it is trained: `learner.training`, with those keys changed that a recipe gives here."""
+    """The settings of training. A recipe gives keys that differ from `learner.training`."""
 
     def strategy(self, net: DenseNet) -> "SuperpositionStrategy":
-        """What it does with the network."""
+        """Return the strategy for a network."""
         return SuperpositionStrategy(net)
 
 
 class SuperpositionStrategy(Strategy):
-    """A seed for the contexts of each task, and for each layer the context that it runs with.
+    """A seed for the contexts of each task, and the present context of each layer.
 
     That one is a tensor which stays where it is: another task's is copied into it.
     """
@@ -59,13 +63,13 @@ class SuperpositionStrategy(Strategy):
         self._shown = 0
 
     def begin(self, index: int, data: TaskData) -> None:
-        """Draw the contexts of the task, from the seed that the run has set for it."""
+        """Draw a seed for the contexts of the task."""
         self.seeds.append(derive(torch.initial_seed(), "context", index))
         self._show(index)
 
     @contextmanager
     def running(self, index: int) -> Iterator[None]:
-        """The network with the contexts of the task."""
+        """Run the network with the contexts of the task."""
         shown = self._shown
         self._show(index)
         try:
@@ -74,7 +78,7 @@ class SuperpositionStrategy(Strategy):
             self._show(shown)
 
     def _show(self, index: int) -> None:
-        """Let all layers run with the contexts of that task."""
+        """Set the contexts of the task in all layers."""
         if not self.current:
             self._enter()
         elif index == self._shown:
@@ -84,7 +88,7 @@ class SuperpositionStrategy(Strategy):
         self._shown = index
 
     def _enter(self) -> None:
-        """Make the layers multiply by their contexts; the shared head exists by now."""
+        """Multiply the inputs of layers by their contexts; a shared head exists by now."""
         heads = self.net.heads
         own = set() if heads.shared else set(map(id, heads.layers))
         for name, layer in self.net.model.named_modules():
@@ -92,33 +96,35 @@ class SuperpositionStrategy(Strategy):
                 self.current[name] = multiplied(layer)
 
     def state(self) -> dict[str, Any]:
-        """The seeds, from which contexts are drawn."""
+        """Return the seeds of the contexts."""
         return {"seeds": self.seeds}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Remember the contexts, and run with those of the last task."""
+        """Restore the seeds, and set the contexts of the last task."""
         self.seeds = list(state["seeds"])
         if self.seeds:
             self._show(len(self.seeds) - 1)
 
     def stored_bytes(self) -> dict[str, int]:
-        """The contexts at one bit a sign, although the seeds would do."""
+        """Return the bytes of the contexts at one bit a sign, although seeds suffice."""
         num_signs = len(self.seeds) * sum(context.numel() for context in self.current.values())
         return {"contexts": (num_signs + 7) // 8}
 
 
 def draw_context(seed: int, layer: str, shape: torch.Size) -> Tensor:
-    """Signs, +1 or -1, always the same for that seed and layer."""
+    """Return signs, +1 or -1, that depend on the seed and the layer only."""
     generator = torch.Generator().manual_seed(derive(seed, layer))
     return 2.0 * torch.randint(0, 2, shape, generator=generator, device="cpu") - 1.0
 
 
 def multiplied(layer: nn.Module) -> Tensor:
-    """The context that the layer multiplies by from now on, whatever is written into it: ones."""
+    """Add a context of ones to the layer, and return it to be written to."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     context = torch.ones_like(weight[0], requires_grad=False)
     made: Any = layer
-    if isinstance(layer, nn.Linear):
+    if (
+        known_kind(layer).neuron_dim < 0
+    ):  # Signs on the inputs of a matrix are signs on its columns.
 
         def times_context(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (inputs[0] * context.to(inputs[0].dtype), *inputs[1:])

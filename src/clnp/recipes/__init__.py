@@ -1,1 +1,5 @@
-"""An experiment as a TOML file; those that come with the package are in `library`."""
+"""An experiment as a TOML file, and those in `library`, which are installed with the package.
+
+`toml` reads a text with the line of each key, `schema` makes dataclasses of it, `recipe` finds and
+loads recipes, `build` makes an experiment of one, and `reference` documents the keys.
+"""

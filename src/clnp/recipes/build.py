@@ -1,4 +1,7 @@
-"""A recipe with its data: an experiment."""
+"""An experiment from a recipe and its data sets."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -9,7 +12,7 @@ from clnp.data.catalog import OnProgress
 from clnp.data.labelled import LabelledData
 from clnp.data.streams import Find, tasks_of
 from clnp.devices import on_the_host
-from clnp.errors import ArgumentError, RecipeError, unknown_name
+from clnp.errors import ArgumentError, first_line, unknown_name
 from clnp.methods.registry import baseline_of
 from clnp.runs.experiment import Experiment
 from clnp.training.config import Alpha
@@ -26,65 +29,62 @@ def experiment_of(
     on_download: OnProgress | None = None,
     find: Find | None = None,
 ) -> Experiment:
-    """The tasks and the network of a recipe, on the device; `data` is where data sets are.
+    """Return the experiment of a recipe, with its network on the device.
 
-    `find` gives a data set by its name where `datasets.find` shall not. What can be told to be
-    wrong without training is refused here, with the place of the key.
+    `data` is the directory of data sets. `find` replaces `datasets.find`. Everything that can be
+    checked without training is checked here, and an error has the place of its key.
     """
-    recipe = loaded.recipe
+    recipe, learner = loaded.recipe, loaded.recipe.learner
     found: dict[str, LabelledData] = {}
 
-    def found_once(name: str) -> LabelledData:
+    def find_once(name: str) -> LabelledData:
         if name not in found:
             own = datasets.find(name, data, on_progress=on_download) if find is None else find(name)
             found[name] = own
         return found[name]
 
-    try:
-        tasks = tasks_of(recipe.stream, found_once, seed=recipe.seed)
-    except ArgumentError as error:
-        raise loaded.mistake(error, "stream") from error
+    with _at(loaded, "stream"):
+        tasks = tasks_of(recipe.stream, find_once, seed=recipe.seed)
     names = [task.name for task in tasks]
-    for unused in recipe.learner.unused(names):
-        unknown = RecipeError(unknown_name("task", unused, names))
-        raise loaded.mistake(unknown, "learner", "tasks", unused)
+    for unused in learner.unused(names):
+        with _at(loaded, "learner", "tasks", unused):
+            raise ArgumentError(unknown_name("task", unused, names))
     shapes = {each.name: each.shape for each in found.values()}
-    shape = next(iter(shapes.values()))
-    if len(set(shapes.values())) > 1:
+    shape, *others = dict.fromkeys(shapes.values())
+    if others:
         listed = ", ".join(f"{name} {each}" for name, each in shapes.items())
-        different = RecipeError(f"samples of different shapes do not fit one network: {listed}")
-        raise loaded.mistake(different, "stream")
-    try:
-        with on_the_host():
-            model = recipe.network.build(shape, max(task.num_outputs or 1 for task in tasks))
-        model = model.to(device)
-    except ArgumentError as error:
-        raise loaded.mistake(error, "network") from error
-    except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
-        reason = RecipeError(f"cannot be built: {str(error).splitlines()[0][:200]}")
-        raise loaded.mistake(reason, "network") from error
+        with _at(loaded, "stream"):
+            raise ArgumentError(f"samples of different shapes do not fit one network: {listed}")
+    with _at(loaded, "network"):
+        try:
+            with on_the_host():
+                model = recipe.network.build(shape, max(task.num_outputs or 1 for task in tasks))
+            model = model.to(device)
+        except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
+            raise ArgumentError(f"cannot be built: {first_line(error)}") from error
     example = torch.zeros(2, *shape, device=device)
     _check_alphas(loaded, model, example)
-    _check_optimizers(loaded, device)
-    network, learner = recipe.network, recipe.learner
+    with _at(loaded, "learner", "training"):
+        for training in learner.candidates():
+            check_optimizer(training, device)
     return Experiment(
         model,
         example,
         tasks,
         learner,
-        head=network.head,
+        head=recipe.network.head,
         seed=recipe.seed,
         baseline=baseline_of(recipe.methods, recipe.method),
     )
 
 
-def _check_optimizers(loaded: LoadedRecipe, device: torch.device) -> None:
-    """Refuse an optimizer that cannot be made, or cannot take a step."""
-    for training in loaded.recipe.learner.candidates():
-        try:
-            check_optimizer(training, device)
-        except ArgumentError as error:
-            raise loaded.mistake(error, "learner", "training") from error
+@contextmanager
+def _at(loaded: LoadedRecipe, *path: str) -> Iterator[None]:
+    """Give an error the place of the key that it is about."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise loaded.error(error, *path) from error
 
 
 def _check_alphas(loaded: LoadedRecipe, model: torch.nn.Module, example: torch.Tensor) -> None:
@@ -100,8 +100,6 @@ def _check_alphas(loaded: LoadedRecipe, model: torch.nn.Module, example: torch.T
     if learner.fine_tuning is not None:
         alphas["learner", "fine_tuning", "alpha"] = (learner.fine_tuning.alpha,)
     for path, given in alphas.items():
-        for alpha in given:
-            try:
+        with _at(loaded, *path):
+            for alpha in given:
                 alpha_by_layer(graph, alpha)
-            except ArgumentError as error:
-                raise loaded.mistake(error, *path) from error

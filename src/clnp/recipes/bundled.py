@@ -1,4 +1,4 @@
-"""The recipes that come with the package, as text."""
+"""The recipes that are installed with the package, as text."""
 
 import tomllib
 from importlib import resources
@@ -9,20 +9,20 @@ FOLDER = resources.files(__package__) / "library"
 
 
 def names() -> list[str]:
-    """Their names, sorted."""
+    """Return the names of the recipes, sorted."""
     return sorted(
         file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml")
     )
 
 
 def text(name: str) -> str:
-    """The TOML text of one of them."""
+    """Return a recipe as TOML."""
     if name not in names():
         raise RecipeError(unknown_name("recipe", name, names()))
     return (FOLDER / f"{name}.toml").read_text("utf-8")
 
 
 def description(name: str) -> str:
-    """What one of them is, in one line."""
+    """Return the description of a recipe, one line."""
     line: str = tomllib.loads(text(name))["description"]
     return line

@@ -1,4 +1,4 @@
-"""A recipe: tasks, network and how they are learnt, from a TOML file."""
+"""A recipe: the tasks, the network and the settings of an experiment, from a TOML file."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,86 +22,75 @@ from . import bundled
 from .schema import build, to_data
 from .toml import Document, dotted, parse, read, shown
 
-MODELS = ("mlp", "narrow-cnn", "wide-cnn")
+Model = Literal["mlp", "narrow-cnn", "wide-cnn"]
+WIDTHS: Mapping[Model, tuple[int, ...]] = {
+    "mlp": (2000, 2000),
+    "narrow-cnn": (32, 32, 64, 64, 512),
+    "wide-cnn": (128, 256, 512, 1024, 2048),
+}
+"""The models, with the paper's number of neurons in each hidden layer."""
 SMALLEST_IMAGE = 23
-"""What a wide CNN needs: smaller images are gone before its last convolution."""
+"""Side of the smallest image of a wide CNN. The last convolution has no output for smaller ones."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """One of the paper's networks, fitted to the data."""
+    """One of the paper's networks, in the size that fits the data."""
 
-    model: Literal["mlp", "narrow-cnn", "wide-cnn"] = "mlp"
-    """In this order: linear layers; four convolutions and a dense layer; five with BatchNorm."""
+    model: Model = "mlp"
+    """Linear layers; four convolutions and a linear layer; or five convolutions with BatchNorm."""
     widths: tuple[int, ...] = ()
-    """Neurons of each hidden layer; the paper's where there are none."""
+    """Neurons of each hidden layer. By default, those of the paper."""
     head: Literal["multi", "single"] = "multi"
-    """Outputs for every task, or one output layer that they share."""
+    """An output layer for each task, or a single one that all tasks share."""
 
     def __post_init__(self) -> None:
-        for name, known in (("model", MODELS), ("head", ("multi", "single"))):
-            if getattr(self, name) not in known:
-                raise ArgumentError(unknown_name(name, getattr(self, name), known), argument=name)
         num_layers = None if self.model == "mlp" else 5
         if self.widths and num_layers not in (None, len(self.widths)):
-            raise ArgumentError(
-                f"widths has {len(self.widths)} entries; a {self.model} has {num_layers} hidden "
-                "layers",
-                argument="widths",
-            )
+            message = f"widths has {len(self.widths)} entries; a {self.model} has {num_layers}"
+            raise ArgumentError(f"{message} hidden layers", argument="widths")
         if any(width < 1 for width in self.widths):
-            raise ArgumentError(
-                f"widths is {list(self.widths)}; each must be 1 or more", argument="widths"
-            )
+            message = f"widths is {list(self.widths)}; each must be 1 or more"
+            raise ArgumentError(message, argument="widths")
 
     def build(self, shape: tuple[int, ...], num_outputs: int) -> nn.Module:
-        """The network for samples of this shape."""
+        """Return the model for samples of this shape."""
+        widths = self.widths or WIDTHS[self.model]
         if self.model == "mlp":
-            return MLP(prod(shape), self.widths or (2000, 2000), num_outputs)
+            return MLP(prod(shape), widths, num_outputs)
         if len(shape) != 3:
-            raise ArgumentError(
-                f"a {self.model} takes images, channels x height x width; the samples have shape "
-                f"{shape}",
-                argument="model",
-            )
+            raise self._refuses("images, channels x height x width", shape)
         if self.model == "wide-cnn":
             if min(shape[1:]) < SMALLEST_IMAGE:
-                raise ArgumentError(
-                    f"a wide-cnn takes images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE}; the "
-                    f"samples have shape {shape}",
-                    argument="model",
+                raise self._refuses(
+                    f"images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE}", shape
                 )
-            widths = self.widths or (128, 256, 512, 1024, 2048)
             return WideCNN(num_outputs, widths=widths, in_channels=shape[0])
         if shape[1] != shape[2]:
-            raise ArgumentError(
-                f"a narrow-cnn takes square images; the samples have shape {shape}",
-                argument="model",
-            )
-        return NarrowCNN(
-            num_outputs,
-            widths=self.widths or (32, 32, 64, 64, 512),
-            in_channels=shape[0],
-            image_size=shape[1],
-        )
+            raise self._refuses("square images", shape)
+        return NarrowCNN(num_outputs, widths=widths, in_channels=shape[0], image_size=shape[1])
+
+    def _refuses(self, needed: str, shape: tuple[int, ...]) -> ArgumentError:
+        message = f"a {self.model} takes {needed}; the samples have shape {shape}"
+        return ArgumentError(message, argument="model")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment: which tasks, which network, and how it learns them."""
+    """An experiment: the tasks, the network, and the settings of learning."""
 
     stream: Permuted | Split | Chain
-    """Where the tasks come from."""
+    """The source of the tasks."""
     description: str = ""
-    """What it is, in one line."""
+    """Description, in one line."""
     seed: int = 0
-    """What all random numbers are derived from."""
+    """Seed of all random numbers."""
     network: Network = field(default_factory=Network)
-    """What learns."""
+    """The network."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
-    """How it learns."""
+    """The settings of learning."""
     method: str = OURS
-    """What learns the tasks: "clnp", or a baseline, whose settings are in `methods`."""
+    """The method that learns the tasks: "clnp", or a baseline, whose settings are in `methods`."""
     methods: Methods = field(default_factory=Methods)
     """The settings of baselines."""
 
@@ -112,14 +101,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A recipe, what it is called, and where each of its keys was written."""
+    """A recipe with its name, and with the document that has the place of each key."""
 
     name: str
     recipe: Recipe
     document: Document
 
-    def mistake(self, error: Exception, *path: str) -> RecipeError:
-        """The error with the place of the key that it is about."""
+    def error(self, error: Exception, *path: str) -> RecipeError:
+        """Return the error with the place of the key that it is about."""
         argument = getattr(error, "argument", None)
         if argument is not None:
             path = (*path, argument)
@@ -127,7 +116,7 @@ class LoadedRecipe:
 
 
 def find(name: str) -> tuple[str, Document]:
-    """The short name and the text of a recipe: one that comes with the package, or a file."""
+    """Return the short name and the document of a bundled recipe, or of a file."""
     if name in bundled.names():
         return name, parse(bundled.text(name), name=f"{name}.toml")
     path = expanded(name)
@@ -135,19 +124,19 @@ def find(name: str) -> tuple[str, Document]:
         known = bundled.names()
         raise RecipeError(f"{unknown_name('recipe', name, known)}, or a path such as my.toml")
     if os.path.isfile(path / CONFIG):
-        again = command("resume", name)
-        raise RecipeError(f"{name} is a run, not a recipe; go on with it: {again}")
+        resume = command("resume", name)
+        raise RecipeError(f"{name} is a run, not a recipe. Resume it with: {resume}")
     return path.stem, read(path)
 
 
 def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
-    """The recipe of that name, with the assignments, `key.sub=value`, made."""
+    """Return the recipe of that name after the assignments, `key.sub=value`."""
     short, document = find(name)
     for assignment in assignments:
         document = document.set(assignment)
-    build(Recipe, document)  # Each mistake is told once, before a method inherits it.
+    build(Recipe, document)  # So that an error is reported once, before a method inherits it.
     for method in (name for name in NAMES if name != OURS):
-        # What a method does not say of its training is as in the learner's.
+        # Settings that the training of a method does not have are those of the learner's.
         document = document.inherited(("methods", method, "training"), ("learner", "training"))
     recipe = build(Recipe, document)
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):
@@ -158,20 +147,19 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
 
 
 def recipe_of(place: Path) -> LoadedRecipe:
-    """The recipe that a run was made from."""
+    """Return the recipe that a run was made from."""
     if not (place / RECIPE).is_file():
-        remedy = "use the Python program that began it"
+        remedy = "Use the Python program that started it"
         if is_ours(read_config(place)):
             remedy += f', or clnp.load("{place / CHECKPOINT}", model)'
-        raise RunError(f"{place} was not made from a recipe: {remedy}")
+        raise RunError(f"{place} was not made from a recipe. {remedy}")
     return load(str(place / RECIPE))
 
 
 def difference(now: Recipe, before: Recipe) -> tuple[str, str] | None:
-    """The first key in which recipes of one method differ, and how: `"5, not 9"`.
+    """Return the first key in which recipes of one method differ, and how: `"5, not 9"`.
 
-    None if they are alike. How they are described, and what they tell other methods, does not
-    matter.
+    None if there is none. The description and the settings of other methods do not matter.
     """
     here, there = dict(_settings(now)), dict(_settings(before))
     for key in dict.fromkeys([*there, *here]):
@@ -182,11 +170,10 @@ def difference(now: Recipe, before: Recipe) -> tuple[str, str] | None:
 
 
 def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """What counts of a recipe, by dotted keys."""
     data = to_data(recipe)
-    own = {name: each for name, each in data["methods"].items() if name == recipe.method}
-    found = {**data, "methods": own}
-    return _flat({k: v for k, v in found.items() if k not in ("description", "method")}, ())
+    data["methods"] = {k: v for k, v in data["methods"].items() if k == recipe.method}
+    del data["description"], data["method"]
+    return _flat(data, ())
 
 
 def _flat(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

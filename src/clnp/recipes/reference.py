@@ -1,33 +1,33 @@
-"""The keys of a recipe, explained: made from the dataclasses, so that it cannot go stale."""
+"""The documentation of the keys of a recipe, made from the dataclasses."""
 
 import re
-from typing import Any
 
 import torch
-from torch import nn
 
-from .recipe import MODELS, Network, Recipe
+from clnp.core.structure.kinds import is_mixing
+
+from .recipe import WIDTHS, Network, Recipe
 from .schema import Key, keys
 
 OWN_TRAINING = re.compile(r"methods\.\w+\.training\.")
-"""The keys of `learner.training` once more, for each baseline."""
+"""The keys of `learner.training` again, for each baseline."""
 INTRODUCTION = """\
 # Recipe keys
 
-A recipe is a TOML file. `clnp recipes` lists those that come with the package,
-`clnp recipes permuted-digits` prints one, and `clnp run my.toml` runs your own. The same list as
-here is in `clnp recipes --keys`. Every key can also be set on the command line:
+A recipe is a TOML file. `clnp recipes` lists the bundled ones, `clnp recipes permuted-digits`
+prints one, and `clnp run my.toml` runs your own. `clnp recipes --keys` prints the list on this
+page. Every key can also be set on the command line:
 
 ```sh
 clnp run permuted-digits --set learner.margin=1 --set 'learner.alphas=[{fc1 = 1e-4, fc2 = 1e-3}]'
 ```
 
-Only what is marked as required must be written. `"none"` stands for no value. A table that is
-left out has the defaults of all its keys; `[learner.fine_tuning]` must be written, if only as an
-empty table, for survivors to be fine-tuned. A wrong key or value is reported with its line.
+Keys that are not marked as required can be left out. `"none"` stands for no value. If a table is
+left out, all its keys have their defaults. The exception is `[learner.fine_tuning]`: neurons that
+survive pruning are fine-tuned only if the recipe has this table, which may be empty. Wrong keys and
+values are reported all at once, each with its line.
 
-How the parts play together is in the [quickstart](quickstart.md). This page is made by
-`make docs`.
+The [quickstart](quickstart.md) shows recipes in use. `make docs` makes this page.
 """
 CHAIN = """\
 ```toml
@@ -51,13 +51,13 @@ DATA_SETS = """\
 `NAME.npz`: see [data of your own](quickstart.md#data-of-your-own).
 """
 LAYERS = """\
-What `alpha` may name, with the neurons that each layer has where `widths` says nothing. A layer
-that `alpha` leaves out has no penalty. The last layer makes the outputs.
+The layers that `alpha` can name, and their default numbers of neurons, which `widths` replaces. A
+layer that `alpha` does not name has no penalty. The last layer computes the outputs.
 """
 
 
 def sections() -> dict[str, list[Key]]:
-    """The keys of a recipe by the table that they are in; of a union, by its kind too."""
+    """Return the keys of a recipe by their table, and by its kind."""
     found: dict[str, list[Key]] = {}
     for key in sorted(keys(Recipe), key=lambda key: "." in key.path):
         if OWN_TRAINING.match(key.path):
@@ -70,20 +70,19 @@ def sections() -> dict[str, list[Key]]:
     return found
 
 
-def layers(model: Any) -> dict[str, int | None]:
-    """The neurons of each layer of one of the `MODELS`, by path; None for the one of the outputs.
+def layers() -> dict[str, list[str]]:
+    """Return the layers of each model with their neurons: ["fc1 2000", "fc2 2000", "fc3"]."""
+    found: dict[str, list[str]] = {}
+    for model, widths in WIDTHS.items():
+        with torch.device("meta"):
+            modules = Network(model).build((3, 32, 32), 10).named_modules()
+        *hidden, last = (path for path, m in modules if is_mixing(m))
+        found[model] = [*(f"{p} {num}" for p, num in zip(hidden, widths, strict=True)), last]
+    return found
 
-    layers("mlp") == {"fc1": 2000, "fc2": 2000, "fc3": None}
-    """
-    with torch.device("meta"):
-        built = Network(model).build((3, 32, 32), 10)
-    mixing = [(p, m) for p, m in built.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    *hidden, (last, _) = ((path, len(module.weight)) for path, module in mixing)
-    return {**dict(hidden), last: None}
 
-
-def rows() -> list[dict[str, Any]]:
-    """Every key with its type, default and meaning, in plain data."""
+def rows() -> list[dict[str, str]]:
+    """Return every key with its type, default and meaning, as plain data."""
     return [
         {"key": k.path, "kind": k.kind, "type": k.type, "default": k.default, "meaning": k.doc}
         for group in sections().values()
@@ -92,7 +91,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def reference() -> str:
-    """Every key in text for a terminal."""
+    """Return the documentation of every key as text for a terminal."""
     blocks = []
     for title, group in sections().items():
         lines = [title]
@@ -102,12 +101,12 @@ def reference() -> str:
             lines.append(f"      {key.doc}")
         blocks.append("\n".join(lines))
     lines = ["Layers, for alpha, with their neurons unless [network] has widths"]
-    lines += [f"  {model}: {', '.join(_layers(model))}" for model in MODELS]
+    lines += [f"  {model}: {', '.join(each)}" for model, each in layers().items()]
     return "\n\n".join([*blocks, "\n".join(lines)])
 
 
 def markdown() -> str:
-    """Every key as a page of the documentation."""
+    """Return the documentation of every key as a Markdown page."""
     blocks = [INTRODUCTION]
     for title, group in sections().items():
         blocks.append(f"## {_code(title)}\n")
@@ -121,12 +120,8 @@ def markdown() -> str:
     blocks.append(f"## Data sets\n\n{DATA_SETS}")
     blocks.append(f"## Layers\n\n{LAYERS}")
     blocks.append("| model | layers |\n|---|---|")
-    blocks += [f"| `{model}` | {', '.join(_layers(model))} |" for model in MODELS]
+    blocks += [f"| `{model}` | {', '.join(each)} |" for model, each in layers().items()]
     return "\n".join([*blocks, ""])
-
-
-def _layers(model: str) -> list[str]:
-    return [p if size is None else f"{p} {size}" for p, size in layers(model).items()]
 
 
 def _name(key: Key) -> str:
@@ -134,10 +129,10 @@ def _name(key: Key) -> str:
 
 
 def _type(key: Key) -> str:
-    """What the key takes, text in the quotes of TOML."""
+    """Return the type of the key, with texts in the quotes of TOML."""
     return key.type.replace("'", '"')
 
 
 def _code(text: str) -> str:
-    """The text with all that one would type set as code."""
+    """Return the text with tables, kinds and quoted texts set as code."""
     return re.sub(r'\[[\w.]+\]|(kind = )?"[^"]*"', lambda found: f"`{found[0]}`", text)

@@ -1,4 +1,4 @@
-"""Dataclasses from plain data, every wrong key and value named with its place, and back to TOML."""
+"""Dataclasses from a TOML document, with all errors and their places at once, and back to TOML."""
 
 import ast
 import dataclasses
@@ -8,9 +8,10 @@ import functools
 import inspect
 import itertools
 import math
+import textwrap
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, TypeVar
 
@@ -18,74 +19,124 @@ from clnp.errors import ArgumentError, RecipeError, unknown_name
 
 from .toml import Document, Inline, KeyPath, document_text, dotted, shown, value_text
 
-SCALARS = {
-    int: (["a whole number"], ["whole numbers"]),
-    float: (["a number"], ["numbers"]),
-    bool: (["true", "false"], ["true", "false"]),
-    str: (["text"], ["texts"]),
-}
-"""What to call a value of the type, and many of them: each a list of alternatives."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of a value: a scalar, one of several texts, a list, a mapping or a dataclass.
+
+    `words` and `plural` are alternatives that describe it, `fits` looks at a value, but not into
+    it. `inner` is the hint of the items of a list or mapping.
+    """
+
+    words: tuple[str, ...]
+    plural: tuple[str, ...]
+    fits: Callable[[Any], bool]
+    texts: tuple[str, ...] = ()
+    inner: "Hint | None" = None
+    table: Any = None
 
 
 @dataclass(frozen=True)
 class Hint:
-    """What a recipe may write for a value: any of the `members`.
+    """The forms that a value may have. If it is `optional`, the text "none" stands for None."""
 
-    A member is int, float, bool, str, Any, a Literal, a `tuple[X, ...]`, a `Mapping[str, X]` or a
-    dataclass. `optional` says whether the value may be None, and `reads_none` whether the text
-    "none" then stands for it.
-    """
-
-    members: tuple[Any, ...]
-    optional: bool
-    reads_none: bool
+    forms: tuple[Form, ...]
+    optional: bool = False
 
     @property
     def words(self) -> str:
-        """The hint as a message says it: `a number or a table of numbers`."""
-        words = [word for member in self.members for word in _words(member)]
-        return _join([*words, '"none"'] if self.reads_none else words)
+        """The hint in words: `a number or a table of numbers`."""
+        return self._joined(word for form in self.forms for word in form.words)
 
     @property
     def plural(self) -> str:
-        """The hint as a message says it of many: `numbers or tables of numbers`."""
-        words = [word for member in self.members for word in _plural(member)]
-        return _join([*words, '"none"'] if self.reads_none else words)
+        """The hint in words, of many values: `numbers or tables of numbers`."""
+        return self._joined(word for form in self.forms for word in form.plural)
 
-    @property
-    def literals(self) -> list[Any]:
-        """The values that are allowed by name."""
-        return [value for m in self.members if _is_literal(m) for value in typing.get_args(m)]
+    def _joined(self, words: Iterator[str]) -> str:
+        *first, last = dict.fromkeys([*words, *(['"none"'] if self.optional else [])])
+        return f"{', '.join(first)} or {last}" if first else last
 
     @property
     def tables(self) -> list[Any]:
-        """The dataclasses among the members."""
-        return [member for member in self.members if dataclasses.is_dataclass(member)]
+        """The dataclasses among the forms."""
+        return [form.table for form in self.forms if form.table is not None]
 
     @property
     def kinds(self) -> dict[str, Any]:
-        """The dataclasses by their kind; none if there is but one, or if one has no kind."""
-        found = {kind_of(table): table for table in self.tables}
-        if len(self.tables) < 2 or None in found:
-            return {}
-        return {str(kind): table for kind, table in found.items()}
+        """The dataclasses by the value of their field `kind`, if there are several."""
+        tables = self.tables if len(self.tables) > 1 else []
+        return {recipe_fields(t)["kind"].hint.forms[0].texts[0]: t for t in tables}
 
-    @property
-    def inner(self) -> list["Hint"]:
-        """The hints of what is in the members that are lists or mappings."""
-        return [inner_hint(m) for m in self.members if _is_list(m) or _is_mapping(m)]
+    def of_items(self, value: list[Any] | dict[str, Any]) -> "Hint":
+        """Return the hint of what is in the list or mapping."""
+        return next((f.inner for f in self.forms if f.inner and f.fits(value)), ANYTHING)
 
-    def fitting(self, value: Any) -> list[Any]:
-        """The members that the value may be one of, as far as can be seen without looking in it."""
-        fitting = [member for member in self.members if _fits(member, value)]
-        return [int] if int in fitting else fitting
+
+def _is_number(value: Any) -> bool:
+    try:
+        return type(value) in (int, float) and not math.isnan(value)
+    except OverflowError:  # An integer beyond the largest float.
+        return False
+
+
+ANY = Form(("any value",), (), lambda value: True)
+ANYTHING = Hint((ANY,))
+NUMBER = Form(("a number",), ("numbers",), _is_number)
+FORMS = {
+    Any: ANY,
+    int: Form(("a whole number",), ("whole numbers",), lambda value: type(value) is int),
+    float: NUMBER,
+    bool: Form(("true", "false"), ("true", "false"), lambda value: type(value) is bool),
+    str: Form(("text",), ("texts",), lambda value: type(value) is str),
+}
+
+
+def hint_of(annotation: Any) -> Hint:
+    """Return the hint of a type; without forms if TOML cannot hold it, such as a function."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    parts = typing.get_args(annotation) if is_union else (annotation,)
+    forms = [form for part in parts if (form := _form(part)) is not None]
+    return Hint(tuple(forms), types.NoneType in parts)
+
+
+def _form(part: Any) -> Form | None:
+    origin, args = typing.get_origin(part), typing.get_args(part)
+    if part in FORMS:
+        return FORMS[part]
+    if dataclasses.is_dataclass(part):
+        return Form(("a table",), ("tables",), _is(dict), table=part)
+    if origin is Literal:
+        return _choice(args)
+    if origin is tuple and args[1:] == (...,):
+        name, fits, item = "list", _is(list), args[0]
+    elif isinstance(origin, type) and issubclass(origin, Mapping) and args[:1] == (str,):
+        name, fits, item = "table", _is(dict), args[1]
+    else:
+        return None
+    inner = hint_of(item)
+    if not inner.forms:
+        return None
+    of = "" if inner == ANYTHING else f" of {inner.plural}"
+    return Form((f"a {name}{of}",), (f"{name}s{of}",), fits, inner=inner)
+
+
+def _choice(texts: tuple[str, ...]) -> Form:
+    listed = ", ".join(map(repr, texts))
+    words = (listed if len(texts) == 1 else f"one of {listed}",)
+    return Form(words, words, lambda v: isinstance(v, str) and v in texts, texts=texts)
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
 
 
 @dataclass(frozen=True)
 class RecipeField:
     """A field of a dataclass that can be written in a recipe."""
 
-    name: str
     hint: Hint
     field: "dataclasses.Field[Any]"
 
@@ -95,138 +146,28 @@ class RecipeField:
         return self.field.default is MISSING and self.field.default_factory is MISSING
 
     @property
-    def default(self) -> Any:
-        """The value that the field has if nothing is written; ask only if it has one."""
-        if self.field.default_factory is not MISSING:
-            return self.field.default_factory()
-        return self.field.default
+    def default_text(self) -> str:
+        """The default as TOML; empty if the field is required."""
+        if self.required:
+            return ""
+        factory = self.field.default_factory
+        default = self.field.default if factory is MISSING else factory()
+        return value_text(_plain(self.hint, default, (self.field.name,)))
 
 
 @functools.cache
 def recipe_fields(cls: Any) -> Mapping[str, RecipeField]:
-    """The fields of the dataclass that a recipe can write, by name.
-
-    A field that can only hold a function, or anything else that TOML has no word for, is none.
-    """
+    """Return the fields of the dataclass that a recipe can contain, by name."""
     hints = typing.get_type_hints(cls)
-    found = {}
-    for field in dataclasses.fields(cls):
-        members, optional = _members(hints[field.name])
-        if field.init and members:
-            # A text that is None unless it is written has no need of a word for None.
-            reads_none = optional and (field.default is not None or not _holds_text(members))
-            hint = Hint(members, optional, reads_none)
-            found[field.name] = RecipeField(field.name, hint, field)
-    return types.MappingProxyType(found)
-
-
-def inner_hint(member: Any) -> Hint:
-    """The hint of the values in a `tuple[X, ...]` or a `Mapping[str, X]`."""
-    args = typing.get_args(member)
-    members, optional = _members(args[0] if _is_list(member) else args[1])
-    return Hint(members, optional, optional and not _holds_text(members))
-
-
-def kind_of(cls: Any) -> str | None:
-    """The one value of the field `kind`, which tells the dataclass from others."""
-    field = recipe_fields(cls).get("kind")
-    if field is None or len(field.hint.literals) != 1 or len(field.hint.members) != 1:
-        return None
-    return str(field.hint.literals[0])
-
-
-def _members(annotation: Any) -> tuple[tuple[Any, ...], bool]:
-    """What a recipe can write of the annotation's union, and whether None belongs to it."""
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    parts = typing.get_args(annotation) if is_union else (annotation,)
-    return tuple(part for part in parts if _is_written(part)), types.NoneType in parts
-
-
-def _is_written(part: Any) -> bool:
-    if part is Any or part in SCALARS or _is_literal(part) or dataclasses.is_dataclass(part):
-        return True
-    return (_is_list(part) or _is_mapping(part)) and bool(inner_hint(part).members)
-
-
-def _is_literal(part: Any) -> bool:
-    return typing.get_origin(part) is Literal
-
-
-def _is_list(part: Any) -> bool:
-    return typing.get_origin(part) is tuple and typing.get_args(part)[1:] == (...,)
-
-
-def _is_mapping(part: Any) -> bool:
-    origin, args = typing.get_origin(part), typing.get_args(part)
-    is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
-    return is_mapping and len(args) == 2 and args[0] is str
-
-
-def _holds_text(members: Iterable[Any]) -> bool:
-    """Whether the text "none" is a value as good as any other."""
-    return any(_fits(member, "none") for member in members)
-
-
-def _fits(member: Any, value: Any) -> bool:
-    if member is Any:
-        return True
-    if member is float:
-        return type(value) in (int, float) and _is_number(value)
-    if member in SCALARS:
-        return type(value) is member
-    if _is_literal(member):
-        return any(type(v) is type(value) and v == value for v in typing.get_args(member))
-    return isinstance(value, list if _is_list(member) else dict)
-
-
-def _is_number(value: int | float) -> bool:
-    try:
-        return not math.isnan(value)
-    except OverflowError:  # A whole number beyond what a float can hold.
-        return False
-
-
-def _words(member: Any) -> list[str]:
-    if member is Any:
-        return ["any value"]
-    if member in SCALARS:
-        return SCALARS[member][0]
-    if _is_literal(member):
-        values = [repr(value) for value in typing.get_args(member)]
-        return values if len(values) == 1 else [f"one of {', '.join(values)}"]
-    if _is_list(member):
-        return [f"a list{_of(member)}"]
-    return ["a table" if dataclasses.is_dataclass(member) else f"a table{_of(member)}"]
-
-
-def _plural(member: Any) -> list[str]:
-    if member in SCALARS:
-        return SCALARS[member][1]
-    if _is_list(member):
-        return [f"lists{_of(member)}"]
-    if _is_mapping(member):
-        return [f"tables{_of(member)}"]
-    return ["tables"] if dataclasses.is_dataclass(member) else _words(member)
-
-
-def _of(member: Any) -> str:
-    hint = inner_hint(member)
-    return "" if hint.members == (Any,) else f" of {hint.plural}"
-
-
-def _join(words: list[str]) -> str:
-    *first, last = dict.fromkeys(words)
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-T = TypeVar("T")
-ANYTHING = Hint((Any,), optional=False, reads_none=False)
+    found = {f.name: RecipeField(hint_of(hints[f.name]), f) for f in dataclasses.fields(cls)}
+    return {name: each for name, each in found.items() if each.field.init and each.hint.forms}
 
 
 def build(cls: type[T], document: Document) -> T:
-    """The dataclass that the document describes; an error names everything wrong with it.
+    """Return the dataclass that the document describes.
 
-    A table that is written starts from the defaults of its own class.
+    Raises:
+        RecipeError: Names everything that is wrong in the document, with its place.
     """
     reader = _Reader(document)
     built: T = reader.table(cls, document.data, ())
@@ -239,10 +180,7 @@ def build(cls: type[T], document: Document) -> T:
 
 
 class _Reader:
-    """Makes values of what a document holds; what is wrong with it goes to `problems`.
-
-    A value is of use only if there are no problems.
-    """
+    """Makes values from a document and collects the `problems`, without which they are valid."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -258,7 +196,7 @@ class _Reader:
             if key in known:
                 values[key] = self.value(known[key].hint, value, here)
             else:
-                # The nearest name is sought in this table, and the message has the whole path.
+                # The nearest key is one of this table, and the message has the whole path.
                 sentence = unknown_name("key", key, known).removeprefix(f"unknown key {key!r}")
                 self.wrong(here, f"unknown key {dotted(here)!r}{sentence}")
         for name, field in known.items():
@@ -270,71 +208,46 @@ class _Reader:
         try:
             return cls(**values)
         except ArgumentError as error:
-            argument = getattr(error, "argument", None)
-            self.wrong(path if argument is None else (*path, argument), str(error))
+            self.wrong(path if error.argument is None else (*path, error.argument), str(error))
             return None
 
     def value(self, hint: Hint, value: Any, path: KeyPath) -> Any:
-        if hint.reads_none and value == "none":
+        if hint.optional and value == "none":
             return None
-        if hint.kinds and isinstance(value, dict):
-            return self.table_of_kind(hint.kinds, value, path)
-        fitting = hint.fitting(value)
-        if not fitting:
-            must = f"{dotted(path)} is {shown(value)}; it must be {hint.words}"
-            self.wrong(path, f"{must}{_did_you_mean(value, hint.literals)}")
+        form = next((form for form in hint.forms if form.fits(value)), None)
+        if form is None:
+            texts = [text for form in hint.forms for text in form.texts]
+            near = difflib.get_close_matches(str(value), texts, n=1, cutoff=0.5)
+            ask = f"; did you mean {near[0]!r}?" if near else ""
+            self.wrong(path, f"{dotted(path)} is {shown(value)}; it must be {hint.words}{ask}")
             return None
-        for member in fitting[:-1]:
-            attempt = _Reader(self.document)
-            made = attempt.member(member, value, path)
-            if not attempt.problems:
-                return made
-        return self.member(fitting[-1], value, path)
+        if form.table is not None:
+            table = self.table_of_kind(hint.kinds, value, path) if hint.kinds else form.table
+            return None if table is None else self.table(table, value, path)
+        if form.inner is not None and isinstance(value, list):
+            return tuple(self.value(form.inner, v, (*path, i)) for i, v in enumerate(value))
+        if form.inner is not None:
+            return {key: self.value(form.inner, v, (*path, key)) for key, v in value.items()}
+        return float(value) if form is NUMBER else value
 
-    def table_of_kind(self, kinds: dict[str, Any], data: dict[str, Any], path: KeyPath) -> Any:
-        key = dotted((*path, "kind"))
-        choices = f"it must be one of {', '.join(map(repr, kinds))}"
+    def table_of_kind(self, kinds: dict[str, Any], data: Mapping[str, Any], path: KeyPath) -> Any:
+        kind, here, choice = data.get("kind"), (*path, "kind"), _choice(tuple(kinds))
         if "kind" not in data:
-            self.wrong(path, f"{key} is missing; {choices}")
-            return None
-        kind = data["kind"]
-        if not isinstance(kind, str):
-            self.wrong((*path, "kind"), f"{key} is {shown(kind)}; {choices}")
-        elif kind not in kinds:
-            self.wrong((*path, "kind"), f"{key}: {unknown_name('kind', kind, kinds)}")
-        else:
-            return self.table(kinds[kind], data, path)
-        return None
-
-    def member(self, member: Any, value: Any, path: KeyPath) -> Any:
-        if dataclasses.is_dataclass(member):
-            return self.table(member, value, path)
-        if member is float:
-            return float(value)
-        if member is Any or not isinstance(value, list | dict):
-            return value
-        hint = inner_hint(member)
-        if isinstance(value, list):
-            return tuple(self.value(hint, item, (*path, i)) for i, item in enumerate(value))
-        return {key: self.value(hint, item, (*path, key)) for key, item in value.items()}
-
-
-def _did_you_mean(value: Any, choices: list[Any]) -> str:
-    names = [choice for choice in choices if isinstance(choice, str)]
-    near = difflib.get_close_matches(value, names, 1, 0.5) if isinstance(value, str) else []
-    return f"; did you mean {near[0]!r}?" if near else ""
+            self.wrong(path, f"{dotted(here)} is missing; it must be {choice.words[0]}")
+        elif not choice.fits(kind):
+            self.value(Hint((choice,)), kind, here)
+        return kinds.get(kind) if isinstance(kind, str) else None
 
 
 def to_toml(value: Any, *, header: str = "") -> str:
-    """The dataclass as a TOML text with the header as a comment, from which `build` makes it."""
+    """Return the dataclass as TOML, with the header as a comment. `build` reads it back."""
     return document_text(to_data(value), header=header)
 
 
 def to_data(value: Any) -> dict[str, Any]:
-    """The dataclass as plain data: every field, also those that equal their default.
+    """Return the dataclass as plain data with every field, also those that have their default.
 
-    None is the text "none". It is left out only where that is the default and there is nothing to
-    be filled in: a table, or a text that is not read as none.
+    None is the text "none". A table that is None by default is left out.
     """
     return _table_data(value, ())
 
@@ -344,62 +257,48 @@ def _table_data(table: Any, path: KeyPath) -> dict[str, Any]:
     known, data = recipe_fields(cls), {}
     for field in dataclasses.fields(table):
         value, here = getattr(table, field.name), (*path, field.name)
-        if not field.init or (value is None and _may_be_left_out(field, known.get(field.name))):
-            continue
-        if field.name in known:
+        if field.name not in known:
+            if field.init and value is not field.default:
+                raise _cannot_be_written(value, here)
+        elif value is not None or field.default is not None or not known[field.name].hint.tables:
             data[field.name] = _plain(known[field.name].hint, value, here)
-        elif value is not None and value is not field.default:
-            raise _cannot_be_written(value, here)
     return data
 
 
-def _may_be_left_out(field: "dataclasses.Field[Any]", known: RecipeField | None) -> bool:
-    """Whether a document without the key, or one that inherits it, still says none."""
-    if field.default is not None:
-        return False
-    return known is None or bool(known.hint.tables) or not known.hint.reads_none
-
-
 def _plain(hint: Hint, value: Any, path: KeyPath) -> Any:
-    if value is None and hint.reads_none:
+    if value is None and hint.optional:
         return "none"
-    if isinstance(value, str) and value == "none" and hint.reads_none:
+    if value == "none" and hint.optional:
         raise RecipeError(f'{dotted(path)} is the text "none", which a recipe reads as no value')
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _table_data(value, path)
     if isinstance(value, list | tuple):
-        inner = _inner(hint, list(value))
+        inner = hint.of_items(list(value))
         return [_plain(inner, item, (*path, i)) for i, item in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        inner = _inner(hint, dict(value))
+        inner = hint.of_items(dict(value))
         data = {key: _plain(inner, item, (*path, key)) for key, item in value.items()}
         tables = [v for v in data.values() if isinstance(v, dict) and not isinstance(v, Inline)]
         return data if data and len(tables) == len(data) else Inline(data)
-    if type(value) is int and float in hint.members and int not in hint.members:
+    if NUMBER in hint.forms and type(value) is int:
         return float(value)
     if isinstance(value, str | int | float | datetime.date | datetime.time):
         return value
     raise _cannot_be_written(value, path)
 
 
-def _inner(hint: Hint, value: list[Any] | dict[str, Any]) -> Hint:
-    """The hint of what is in the value."""
-    inner = dataclasses.replace(hint, members=tuple(hint.fitting(value))).inner
-    return inner[0] if inner else ANYTHING
-
-
 def _cannot_be_written(value: Any, path: KeyPath) -> RecipeError:
-    what = "a function" if callable(value) else f"{value!r}"
-    return RecipeError(f"{dotted(path)} is {what}, which cannot be written into a recipe")
+    found = "a function" if callable(value) else repr(value)
+    return RecipeError(f"{dotted(path)} is {found}, which cannot be written into a recipe")
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key that a recipe may hold: where, what it takes, and what it is if it is not written.
+    """A key of a recipe: its place, type, default and meaning.
 
-    In `path`, `*` stands for any place in a list or any key of a table. `type` is in words, and
-    `default` is TOML text, or empty where the key is required. `kind` says in which kind of table
-    the key is found, if tables of several kinds may stand there.
+    In `path`, `*` stands for any index of a list or any key of a table. `type` is in words, and
+    `default` is TOML, empty if the key is required. `kind` is the kind of the table that has the
+    key, where there are tables of several kinds.
     """
 
     path: str
@@ -410,10 +309,10 @@ class Key:
 
 
 def keys(cls: Any) -> list[Key]:
-    """Every key of a recipe for the dataclass, depth first.
+    """Return every key of a recipe for the dataclass, depth first.
 
-    A table has a key of its own only if it may be absent, or something else than a table. One
-    inside a table of the same class is not gone into.
+    A table is a key only if it may be absent, or something other than a table. The keys of a table
+    inside a table of the same class are left out.
     """
     return list(_keys(cls, "", "", above=frozenset([cls])))
 
@@ -421,57 +320,31 @@ def keys(cls: Any) -> list[Key]:
 def _keys(cls: Any, prefix: str, kind: str, *, above: frozenset[Any]) -> Iterator[Key]:
     for name, field in recipe_fields(cls).items():
         hint, path = field.hint, f"{prefix}{name}"
-        if hint.optional or len(hint.tables) < len(hint.members) or above & set(hint.tables):
-            yield Key(path, hint.words, _default_text(field), _docs(cls).get(name, ""), kind)
+        if hint.optional or len(hint.tables) < len(hint.forms) or above & set(hint.tables):
+            yield Key(path, hint.words, field.default_text, _docs(cls).get(name, ""), kind)
         yield from _keys_below(hint, f"{path}.", kind, above=above)
-        for inner in hint.inner:
+        for inner in (form.inner for form in hint.forms if form.inner):
             yield from _keys_below(inner, f"{path}.*.", kind, above=above)
 
 
 def _keys_below(hint: Hint, prefix: str, kind: str, *, above: frozenset[Any]) -> Iterator[Key]:
-    """The keys of the dataclasses of the hint."""
     tables = [table for table in hint.tables if table not in above]
-    above = above.union(tables)
     kinds = {table: own for own, table in hint.kinds.items()}
     for table in tables:
-        for key in _keys(table, prefix, kinds.get(table, kind), above=above):
-            # What tells the tables apart has to be written, whatever its default.
-            is_kind = kinds and key.path == f"{prefix}kind"
-            yield dataclasses.replace(key, default="") if is_kind else key
-
-
-def _default_text(field: RecipeField) -> str:
-    if field.required:
-        return ""
-    if field.default is None:
-        return '"none"' if field.hint.reads_none else "none"
-    return value_text(_plain(field.hint, field.default, (field.name,)))
+        yield from _keys(table, prefix, kinds.get(table, kind), above=above.union(tables))
 
 
 @functools.cache
 def _docs(cls: Any) -> Mapping[str, str]:
-    """The text that follows each field in the source of the class, on one line."""
-    docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        body = _body(base) if dataclasses.is_dataclass(base) else []
-        for field, after in itertools.pairwise(body):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                docs[field.target.id] = " ".join(str(after.value.value).split())
-    return docs
-
-
-def _body(cls: Any) -> list[ast.stmt]:
-    """The statements of the class, if its source is at hand."""
+    """Return the string below each field in the source of the class, on one line."""
     try:
-        source = inspect.getsource(cls)
+        source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):
-        return []
-    # The source of a class inside another is indented; under an `if` it may be.
-    module = ast.parse(f"if True:\n{source}" if source[0].isspace() else source)
-    classes = [node for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
-    return classes[0].body
+        return {}
+    [definition] = ast.parse(source).body
+    docs = {}
+    for field, below in itertools.pairwise(getattr(definition, "body", [])):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                docs[name] = " ".join(str(text).split())
+    return docs

@@ -1,4 +1,4 @@
-"""A TOML text: the line of each of its keys, what overrides it, and plain data written as TOML."""
+"""TOML with the place of every key, values that override it, and plain data written as TOML."""
 
 import datetime
 import json
@@ -12,82 +12,67 @@ from typing import Any
 from clnp.errors import RecipeError
 
 KeyPath = tuple[str | int, ...]
-"""The keys from the top of a document to a value; a number is a place in an array."""
+"""The keys from the top of a document to a value. An integer is an index into an array."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The `data` of a TOML text, and the `places` where its keys were written.
+    """The `data` of a TOML text, and the `places` where its keys are written.
 
-    A place is `recipe.toml, line 12` or `--set learner.margin=3`; that of the empty path is the
-    name of the file.
+    A place is `recipe.toml, line 12` or `--set learner.margin=3`. The place of the empty path is
+    the name of the file.
     """
 
     data: dict[str, Any]
     places: Mapping[KeyPath, str]
 
     def place(self, path: KeyPath) -> str:
-        """Where the key was written, or the nearest table around it that was."""
+        """Return the place of the key, or of the nearest table around it that is written."""
         while path not in self.places:
             path = path[:-1]
         return self.places[path]
 
     def set(self, assignment: str) -> "Document":
-        """The document with one value changed or added, as in `learner.margin=3`.
+        """Return the document with one value changed or added, as in `learner.margin=3`.
 
-        The key is a TOML key; a whole number in it is a place in an array. The value is a TOML
+        The key is a TOML key, in which an integer is an index into an array. The value is a TOML
         value, or else plain text.
         """
         place = f"--set {assignment}"
-        if not assignment.isascii():
-            try:
-                assignment.encode()
-            except UnicodeEncodeError:
-                raise RecipeError(f"--set {assignment!r}: this is not UTF-8") from None
-        keys, text = _split(assignment, place)
-        data, path = _put(self.data, keys, _value(text), above=(), place=place)
+        keys, value = _parsed(assignment)
+        data, path = _put(self.data, keys, value, above=(), place=place)
         places = {p: where for p, where in self.places.items() if p[: len(path)] != path}
         for num in range(1, len(path) + 1):
             places.setdefault(path[:num], place)
         return Document(data, places)
 
-    def inherited(self, path: KeyPath, source: KeyPath) -> "Document":
-        """The document with all keys of the table `source` in the one at `path`, if it is there.
+    def inherited(self, path: tuple[str, ...], source: tuple[str, ...]) -> "Document":
+        """Return the document in which the table at `path` has all keys of the table `source`.
 
-        Keys that it has count. A table that is missing stays so.
+        Its own keys have priority. A table that is missing stays missing.
         """
-        given, taken = (_at(self.data, each) for each in (path, source))
+        given, taken = _at(self.data, path), _at(self.data, source)
         if not isinstance(given, dict) or not isinstance(taken, dict):
             return self
-        data = self.data
-        places = dict(self.places)
-        for key in (key for key in taken if key not in given):
-            data, _ = _put(data, [*map(str, path), key], taken[key], above=(), place="")
-            for known in self.places:
-                if known[: len(source) + 1] == (*source, key):
-                    places[(*path, *known[len(source) :])] = self.places[known]
-        return Document(data, places)
-
-
-def _at(data: Any, path: KeyPath) -> Any:
-    """The value there; None if there is none."""
-    for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data
+        added = {key: value for key, value in taken.items() if key not in given}
+        data, _ = _put(self.data, list(path), {**given, **added}, above=(), place="")
+        num = len(source)
+        places = {
+            (*path, *known[num:]): where
+            for known, where in self.places.items()
+            if known[:num] == source and added.keys() & known[num : num + 1]
+        }
+        return Document(data, {**self.places, **places})
 
 
 def read(path: str | os.PathLike[str]) -> Document:
-    """The document in the file; messages call it by the path that was given."""
+    """Return the document in the file. Messages use the path as it was given."""
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
             raw = file.read()
-    except FileNotFoundError as error:
-        raise RecipeError(f"{name}: there is no such file; check the path") from error
-    except IsADirectoryError as error:
-        raise RecipeError(f"{name}: this is a folder; give the path of a file") from error
     except OSError as error:
-        raise RecipeError(f"{name}: the file cannot be read: {error.strerror}") from error
+        raise RecipeError(f"{name}: {error.strerror}; give the path of a recipe") from error
     try:
         text = raw.decode("utf-8-sig")  # Some editors put a mark before the first character.
     except UnicodeDecodeError as error:
@@ -98,7 +83,7 @@ def read(path: str | os.PathLike[str]) -> Document:
 
 
 def parse(text: str, *, name: str) -> Document:
-    """The document in the text; `name` is what messages call it."""
+    """Return the document in the text. Messages use the `name`."""
     lines = text.replace("\r\n", "\n").split("\n")
     try:
         data = tomllib.loads(text)
@@ -110,23 +95,23 @@ def parse(text: str, *, name: str) -> Document:
 
 
 def _reason(error: Exception, lines: list[str]) -> tuple[int | None, str]:
-    """The line that is wrong, if it is known, and why it is."""
+    """Return the line of the error, if it is known, and its reason."""
     if isinstance(error, RecursionError):
         return None, "its values are nested too deeply"
     pattern = r"(.*) \(at (?:line (\d+), column \d+|end of document)\)"
     match = re.fullmatch(pattern, str(error), re.DOTALL)
-    if match is None:  # A number of thousands of digits, for which there is no place.
+    if match is None:  # An integer of thousands of digits, for which there is no line.
         return None, str(error)
     reason = match[1][:1].lower() + match[1][1:]
     if match[2] is not None:
         return int(match[2]), reason
-    # Something was never closed: it is of use to know where it begins.
+    # Something is not closed. The line where it begins helps more than the last one.
     unclosed = [line for line, statement in _statements(lines) if not statement]
     return (unclosed[0] if unclosed else len(lines)), reason
 
 
 def _places(lines: list[str], name: str) -> dict[KeyPath, str]:
-    """The place of every key, and of every table where it is first mentioned."""
+    """Return the place of every key, and of every table where it is first mentioned."""
     places: dict[KeyPath, str] = {(): name}
     num_tables: dict[KeyPath, int] = {}  # by array of tables, so far
     table: KeyPath = ()
@@ -153,10 +138,10 @@ def _places(lines: list[str], name: str) -> dict[KeyPath, str]:
 
 
 def _statements(lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The line where each statement begins, and what it says; nothing for one without an end.
+    """Yield the first line and the data of each statement; no data for one without an end.
 
-    A statement is the shortest run of lines that is TOML by itself. So tomllib decides what is a
-    key, and what only looks like one inside a text of many lines.
+    A statement is the shortest run of lines that is valid TOML. So tomllib decides what is a key,
+    and what only looks like a key inside a text of several lines.
     """
     start = 0
     while start < len(lines):
@@ -164,7 +149,7 @@ def _statements(lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
             start += 1
             continue
         for end in range(start + 1, len(lines) + 1):
-            # Trying every line would take a time quadratic in the length of a long array.
+            # Trying every line would take quadratic time for a long array.
             if end > start + 1 and not _may_end(lines[end - 1]):
                 continue
             try:
@@ -186,7 +171,7 @@ def _may_end(line: str) -> bool:
 
 
 def _chain(statement: Any) -> list[str]:
-    """The keys of a statement that has one key at every level."""
+    """Return the keys of a statement with one key at every level."""
     keys = []
     while isinstance(statement, dict) and statement:
         [(key, statement)] = statement.items()
@@ -202,40 +187,43 @@ def _leaves(statement: dict[str, Any]) -> Iterator[KeyPath]:
             yield (key,)
 
 
-def _split(assignment: str, place: str) -> tuple[list[str], str]:
-    """The keys and the text of the value."""
-    if "=" not in assignment:
-        raise RecipeError(f"{place}: there is no '='; write --set {assignment}=VALUE")
-    for match in re.finditer("=", assignment):
-        key, text = assignment[: match.start()], assignment[match.end() :]
-        if not key.strip():
-            raise RecipeError(f"{place}: there is no key before the '='; write --set KEY=VALUE")
-        if "\n" in key:
-            break
-        try:
-            keys = _chain(tomllib.loads(f"{key} = 0"))
-        except tomllib.TOMLDecodeError:
-            continue  # A key in quotes may hold a '=' itself.
-        if keys:
-            return keys, text
-    key = assignment.partition("=")[0]
-    raise RecipeError(f"{place}: {key!r} is not a key; write it as in TOML, such as learner.margin")
+def _at(data: Any, path: KeyPath) -> Any:
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
 
 
-def _value(text: str) -> Any:
-    """The TOML value, or the text itself if it is none."""
+_PART = r"""[ \t]*(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*"""
+_ASSIGNMENT = re.compile(rf"({_PART}(?:\.{_PART})*)=(.*)", re.DOTALL)
+
+
+def _parsed(assignment: str) -> tuple[list[str], Any]:
+    """Return the keys and the value of `key.sub=value`."""
+    match = _ASSIGNMENT.fullmatch(assignment)
     try:
-        statements = tomllib.loads(f"value = {text}")
+        assignment.encode()
+        keys = _chain(tomllib.loads(f"{match[1]} = 0")) if match else []
+    except UnicodeEncodeError:
+        raise RecipeError(f"--set {assignment!r}: this is not UTF-8") from None
+    except tomllib.TOMLDecodeError:
+        keys = []
+    if match is None or not keys:
+        raise RecipeError(
+            f"--set {assignment}: this is not KEY=VALUE with a key as in TOML; write for example "
+            "--set learner.margin=1"
+        )
+    try:
+        statements = tomllib.loads(f"value = {match[2]}")
     except (ValueError, RecursionError):
-        return text.strip()
-    # More than one: a line break in the text, with a statement after it.
-    return statements["value"] if len(statements) == 1 else text.strip()
+        return keys, match[2].strip()
+    # There is more than one statement if the value has a line break and another key after it.
+    return keys, statements["value"] if len(statements) == 1 else match[2].strip()
 
 
 def _put(
     node: Any, keys: list[str], value: Any, *, above: KeyPath, place: str
 ) -> tuple[Any, KeyPath]:
-    """A copy of the node with the value in it, and the value's path from the top."""
+    """Return a copy of the node with the value in it, and the path of the value from the top."""
     if not keys:
         return value, above
     key, rest = keys[0], keys[1:]
@@ -247,7 +235,7 @@ def _put(
         raise RecipeError(f"{place}: {dotted(above)} is {shown(node)}, not a table")
     if not (key.isascii() and key.isdigit() and int(key) < len(node)):
         found = f"{dotted(above)} is a list of {len(node)}, which has no {key!r}"
-        ask = f"; its places are 0 to {len(node) - 1}" if node else ""
+        ask = f"; its indices are 0 to {len(node) - 1}" if node else ""
         raise RecipeError(f"{place}: {found}{ask}")
     index = int(key)
     put, path = _put(node[index], rest, value, above=(*above, index), place=place)
@@ -258,28 +246,25 @@ LONGEST_SHOWN = 60
 
 
 class Inline(dict[str, Any]):
-    """A table that a document holds in braces, on the line of its key."""
+    """A table that is written in braces, on the line of its key."""
 
 
 def key_text(key: str) -> str:
-    """The key, in quotes where TOML asks for them."""
+    """Return the key, in quotes where TOML needs them."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else value_text(key)
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """The keys with dots between them.
-
-    dotted(["alpha", "layer1.0", 2]) == 'alpha."layer1.0".2'
-    """
+    """Join the keys with dots: dotted(["alpha", "layer1.0", 2]) == 'alpha."layer1.0".2'."""
     return ".".join(key_text(str(part)) for part in path)
 
 
 def value_text(value: Any) -> str:
-    """The value on one line, such that it reads back equal."""
+    """Return the value as TOML on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON escapes what TOML wants escaped, but for the character "delete".
+        # JSON escapes the same characters as TOML, except for "delete".
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int):
         return int.__repr__(value)
@@ -296,22 +281,22 @@ def value_text(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """The value as a message shows it: as TOML text, cut where it is long."""
+    """Return the value as TOML for a message, shortened where it is long."""
     text = value_text(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
 def document_text(data: Mapping[str, Any], *, header: str = "") -> str:
-    """The data as a document: the header as a comment, plain keys, tables, arrays of tables."""
+    """Return the data as a document: a comment, plain keys, tables, arrays of tables."""
     comment = [f"# {line}".rstrip() for line in header.splitlines()]
     parts = ["\n".join(comment)] if comment else []
     return "\n\n".join([*parts, *_sections(data, (), "")]) + "\n"
 
 
 def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Iterator[str]:
-    """The table's own lines, and then those of the tables in it."""
+    """Yield the lines of the table, and then those of the tables in it."""
     own = [f"{key_text(k)} = {value_text(v)}" for k, v in data.items() if not _has_section(v)]
-    # The title of a table that holds only other tables says nothing that theirs do not.
+    # A table that only contains other tables needs no title.
     if title and (own or not data or title.startswith("[[")):
         own = [title, *own]
     if own:

@@ -1,27 +1,35 @@
-"""The runs that a report is about: one, several seeds, several methods, or what was named."""
+"""The runs of a report, read from the paths of runs, series and comparisons."""
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from clnp.errors import RunError
-from clnp.methods.method import OURS
-from clnp.runs.directory import CONFIG, EVENTS, again, command, expanded
-from clnp.runs.records import RunHistory, TaskHistory, flat, mappings, name_of, read_run, sequence
-from clnp.studies.comparison import read_comparison
-from clnp.studies.series import SERIES, read_series, run_of
+from clnp.plain import UnreadableError, to_plain
+from clnp.records import OURS, RunConfig, SeriesConfig
+from clnp.runs.directory import (
+    CONFIG,
+    EVENTS,
+    command,
+    expanded,
+    name_of,
+    read_record,
+    resume_command,
+)
+from clnp.runs.history import RunHistory, TaskHistory, flat, read_run
 from clnp.text import clean
+
+SERIES, COMPARISON = "series.json", "compare.json"
 
 
 @dataclass(frozen=True)
 class Member:
-    """One line of an overlay: a run, or the runs of one method and setting with several seeds.
+    """A run, or all seeds of one method and setting.
 
-    `comparison` is the directory of the comparison that it comes from, if it comes from one.
+    `comparison` is the directory of the comparison that it belongs to, if any.
     """
 
     label: str
@@ -30,32 +38,31 @@ class Member:
 
     @property
     def has_neurons(self) -> bool:
-        """Whether a task of it claims neurons; baselines have none."""
+        """Whether its tasks claim neurons. Those of baselines do not."""
         return any(run.sizes and run.learnt for run in self.runs)
 
     @property
     def num_tasks(self) -> int:
-        """The most tasks that a run of it has learnt."""
+        """The largest number of tasks that a run has learned."""
         return max(len(run.learnt) for run in self.runs)
 
     @property
-    def longest(self) -> RunHistory:
-        """The run that has learnt the most tasks; the first of them."""
-        return max(self.runs, key=lambda run: len(run.learnt))
+    def sizes(self) -> dict[str, int]:
+        """The number of neurons of each layer, in the order of the network."""
+        return dict(max(self.runs, key=lambda run: len(run.learnt)).sizes)
 
-    @property
-    def groups(self) -> list[str]:
-        """The groups of neurons, in the order of the network."""
-        return list(self.longest.sizes)
+    def task(self, index: int) -> list[TaskHistory]:
+        """The task at this index, in every run that has started it."""
+        return [run.tasks[index] for run in self.runs if index < len(run.tasks)]
 
-    def task(self, place: int) -> list[TaskHistory]:
-        """The task at this place, in every run that has begun it."""
-        return [run.tasks[place] for run in self.runs if place < len(run.tasks)]
+    def learned(self, index: int) -> list[TaskHistory]:
+        """The task at this index, in every run that has learned it."""
+        return [task for task in self.task(index) if task.learnt]
 
 
 @dataclass(frozen=True)
 class Collection:
-    """All that a report is about, and what its reader has to know about it beforehand."""
+    """The runs of a report, and notes that belong at its top."""
 
     title: str
     members: tuple[Member, ...]
@@ -68,12 +75,12 @@ class Collection:
 
     @property
     def single(self) -> RunHistory | None:
-        """The run, if there is one only."""
+        """The run, if there is only one."""
         return self.runs[0] if len(self.runs) == 1 else None
 
     @property
     def num_tasks(self) -> int:
-        """The most tasks that a run has learnt."""
+        """The largest number of tasks that a run has learned."""
         return max(member.num_tasks for member in self.members)
 
     @property
@@ -82,13 +89,8 @@ class Collection:
         return tuple(member for member in self.members if member.has_neurons)
 
     @property
-    def groups(self) -> list[str]:
-        """The groups of neurons, in the order of the network."""
-        return list(dict.fromkeys(group for run in self.runs for group in run.sizes))
-
-    @property
     def names(self) -> list[str]:
-        """The names of the tasks that have begun; numbers where runs have other tasks."""
+        """The names of all tasks that have started; numbers if runs have different tasks."""
         rows = [[task.name for task in run.tasks] for run in self.runs]
         longest = max(rows, key=len)
         if all(row == longest[: len(row)] for row in rows):
@@ -96,101 +98,167 @@ class Collection:
         return [f"task {number}" for number in range(1, len(longest) + 1)]
 
     @property
+    def is_accuracy(self) -> bool:
+        """Whether scores are accuracies in percent: all tasks are classification."""
+        return all(task.classification for run in self.runs for task in run.tasks)
+
+    @property
     def score_name(self) -> str:
-        """What scores are: accuracies in percent if all tasks are classified."""
-        tasks = [task for run in self.runs for task in run.tasks]
-        return "accuracy, %" if all(task.classification for task in tasks) else "score"
+        """The label of an axis with scores."""
+        return "accuracy, %" if self.is_accuracy else "score"
 
 
 def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
-    """The runs at these paths, each a run, a series or a comparison; a `RunError` if one is none.
+    """Read the runs at these paths. Runs that differ only in their seed are one member.
 
-    Runs that differ in nothing but their seed are one member. A run of a series or a comparison
-    that cannot be read is left out, and a note says so.
+    A run of a series or comparison that cannot be read is left out, and a note says so.
+
+    Raises:
+        RunError: If a path is not a run, a series or a comparison, or there is nothing to show.
     """
-    named: dict[str, Path] = {}
-    for place in map(expanded, paths):
-        named.setdefault(os.path.realpath(place), place)
-    places = list(named.values())
+    unique: dict[str, Path] = {}
+    for path in map(expanded, paths):
+        unique.setdefault(os.path.realpath(path), path)
+    places = list(unique.values())
     if not places:
-        raise RunError("name a run to report on")
+        raise RunError(
+            "There is no run to report on. Give the directory of a run, a series or a comparison."
+        )
     notes: list[str] = []
-    found = [member for place in places for member in _members(place, notes, alone=len(places) < 2)]
+    found = [m for path in places for m in _read_members(path, notes, alone=len(places) == 1)]
     if not found:
         raise RunError(
-            f"there is nothing to report on in {places[0]}: no run has begun, or none can be "
-            f"read; {again(places[0])} goes on with it"
+            f"There is nothing to report on in {places[0]}: no run has started, or none can be "
+            f"read. Resume it with {resume_command(places[0])}."
         )
-    title = _title(found := _grouped(found))
+    found = _merge_seeds(found)
+    title = _title(found)
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
-    notes += [note for run in _all_runs(members) for note in _notes(run, _called(run, members))]
+    for member in members:
+        for run in member.runs:
+            notes += _notes(run, _name_in_notes(run, member, members))
     return Collection(title, members, tuple(dict.fromkeys(notes)))
 
 
-def _all_runs(members: Sequence[Member]) -> list[RunHistory]:
-    return [run for member in members for run in member.runs]
-
-
-def _members(place: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
-    if comparison := read_comparison(place):
-        for method in sequence(comparison.get("methods")):
-            runs = _series_runs(place / str(method), notes, str(method))
-            if runs:
-                yield Member(str(method), runs, place)
-    elif read_series(place):
-        runs = _series_runs(place, notes, name_of(place))
-        if runs:
-            yield Member(name_of(place), runs)
-    elif seeds := _seeds_in(place):
-        for run in _read_seeds(place, seeds, notes, name_of(place)):
-            yield Member(name_of(run.path), (run,))
-    elif inside := _runs_in(place):
-        raise RunError(
-            f"{place} is not a run, but there are runs in it: name those that belong into the "
-            f"report, {inside[0]} for example"
-        )
-    elif alone:
-        yield Member(name_of(place), (read_run(place),))
-    else:
+def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
+    name = name_of(path)
+    if os.path.isfile(path / COMPARISON):
+        for method in _read_series(path / COMPARISON).methods or ():
+            if runs := _read_series_runs(path / method, notes, method):
+                yield Member(method, runs, path)
+    elif os.path.isfile(path / SERIES):
+        if runs := _read_series_runs(path, notes, name):
+            yield Member(name, runs)
+    elif os.path.isfile(path / CONFIG) or not path.is_dir():
         try:
-            yield Member(name_of(place), (_whole_run(place),))
+            yield Member(name, (read_run(path) if alone else _read_undamaged(path),))
         except RunError as error:
-            if not os.path.isfile(place / CONFIG):
-                raise  # It is no run: a slip of the pen, which a report without it would hide.
-            notes.append(f"{place} is left out: {error}.")
+            # A path that is not a run is a typing error, which a note would hide.
+            if alone or not os.path.isfile(path / CONFIG):
+                raise
+            notes.append(f"{path} is left out. {error}")
+    elif seeds := _find_seeds(path):
+        for run in _read_seeds(path, seeds, notes, name):
+            yield Member(name_of(run.path), (run,))
+    elif inside := _find_runs(path):
+        raise RunError(
+            f"{path} is not a run, but it contains runs. Give those that belong in the report, "
+            f"{inside[0]} for example."
+        )
+    else:
+        yield Member(name, (read_run(path),))
 
 
-def _seeds_in(place: Path) -> list[int]:
-    """The seeds of the runs in a directory that is none: seed0, seed1 and so on."""
-    if os.path.isfile(place / CONFIG):
-        return []
-    found = (re.fullmatch(r"seed(\d+)", path.parent.name) for path in place.glob(f"*/{CONFIG}"))
+def _read_series(file: Path) -> SeriesConfig:
+    """Return the file of a series or comparison; a `RunError` if it is damaged."""
+    try:
+        config = read_record(file, SeriesConfig)
+    except UnreadableError as error:
+        raise RunError(f"{file} is damaged: {error}. Restore a copy of it.") from error
+    listed = config is not None and (config.seeds if file.name == SERIES else config.methods)
+    if config is None or not listed:
+        lacking = "seeds" if file.name == SERIES else "methods"
+        raise RunError(f"{file} is damaged: it has no {lacking}. Restore a copy of it.")
+    return config
+
+
+def _read_series_runs(path: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
+    if not os.path.isfile(path / SERIES):
+        notes.append(f"{name} has not started.")
+        return ()
+    try:
+        seeds = _read_series(path / SERIES).seeds
+    except RunError as error:
+        notes.append(f"{name} is left out. {error}")
+        return ()
+    return _read_seeds(path, seeds, notes, name)
+
+
+def _read_seeds(
+    path: Path, seeds: Sequence[int], notes: list[str], name: str
+) -> tuple[RunHistory, ...]:
+    runs = []
+    for seed in seeds:
+        place = path / f"seed{seed}"
+        if not os.path.isfile(place / CONFIG):
+            notes.append(f"{name}: the run with seed {seed} has not started.")
+            continue
+        try:
+            runs.append(_read_undamaged(place))
+        except RunError as error:
+            notes.append(f"{name}: the run with seed {seed} is left out. {error}")
+    return tuple(runs)
+
+
+def _read_undamaged(path: Path) -> RunHistory:
+    """Return the run; a `RunError` also for a damaged result, which has nothing for a mean."""
+    run = read_run(path)
+    if run.damaged is not None:
+        raise RunError(run.damaged)
+    return run
+
+
+def _find_seeds(path: Path) -> list[int]:
+    """Return the seeds of runs in a directory without `series.json`: seed0, seed1, ..."""
+    found = (re.fullmatch(r"seed(\d+)", file.parent.name) for file in path.glob(f"*/{CONFIG}"))
     return sorted({int(name[1]) for name in found if name is not None})
 
 
-def _runs_in(place: Path) -> list[Path]:
-    """The directories in one that is no run which are runs, or have seed0, seed1 in them."""
-    if os.path.isfile(place / CONFIG):
-        return []
-    runs = [path.parent for path in place.glob(f"*/{CONFIG}")]
-    seeds = [path.parent.parent for path in place.glob(f"*/seed*/{CONFIG}")]
-    return sorted({*runs, *seeds})
+def _find_runs(path: Path) -> list[Path]:
+    """Return the directories in this one that are runs, or contain seed0, seed1, ..."""
+    runs = {file.parent for file in path.glob(f"*/{CONFIG}")}
+    return sorted(runs | {file.parent.parent for file in path.glob(f"*/seed*/{CONFIG}")})
 
 
-def _grouped(members: Sequence[Member]) -> list[Member]:
-    """The members; runs that differ in nothing but their seed are one of them."""
+def settings_of(run: RunHistory) -> dict[str, object]:
+    """Return the config of a run with dotted keys, without all that depends on seed or machine.
+
+    A seed that draws a permutation of the inputs changes `prepare` of a task.
+    """
+    tasks = tuple(replace(task, prepare=None) for task in run.config.tasks)
+    return config_of(replace(run.config, tasks=tasks), without=("seed", "data"))
+
+
+def config_of(config: RunConfig, *, without: Sequence[str]) -> dict[str, object]:
+    """Return a config with dotted keys, without some of them."""
+    plain: dict[str, object] = to_plain(config)
+    return {key: value for key, value in flat(plain).items() if key not in without}
+
+
+def _merge_seeds(members: Sequence[Member]) -> list[Member]:
+    """Return the members; single runs with the same settings become one."""
     alike: dict[str, list[Member]] = {}
-    for place, member in enumerate(members):
-        key = str(place)
+    for index, member in enumerate(members):
+        key = str(index)
         if len(member.runs) == 1 and member.comparison is None:
             key = json.dumps(settings_of(member.runs[0]), sort_keys=True)
         alike.setdefault(key, []).append(member)
     found: list[Member] = []
     for own in alike.values():
         runs = sorted((run for member in own for run in member.runs), key=lambda run: run.seed or 0)
-        # Two runs with the same seed are there to be compared: of another version, for example.
+        # Two runs with the same seed are there to be compared: two versions, for example.
         if len(own) == 1 or len({run.seed for run in runs} - {None}) < len(runs):
             found += own
         else:
@@ -199,58 +267,22 @@ def _grouped(members: Sequence[Member]) -> list[Member]:
 
 
 def _common_name(runs: Sequence[RunHistory]) -> str:
-    """What the names of the directories have before the seed: own-0 and own-1 are own."""
+    """Return the names of the directories without the seed: own-0 and own-1 become own."""
     names = [name_of(run.path) for run in runs]
     starts = {re.sub(r"((^|[\W_]+)seed)?[\W_]*\d+$", "", name) for name in names}
-    places = {name_of(run.path.parent) for run in runs}
-    if starts == {""} and len(places) == 1:
-        return places.pop()
+    parents = {name_of(run.path.parent) for run in runs}
+    if starts == {""} and len(parents) == 1:
+        return parents.pop()
     if len(starts) == 1 and starts != {""}:
         return starts.pop()
     return f"{names[0]} and {len(names) - 1} more"
 
 
-def _whole_run(path: Path) -> RunHistory:
-    """The run; a `RunError` also if its result is damaged, without which it adds to no mean."""
-    run = read_run(path)
-    if run.damaged is not None:
-        raise RunError(run.damaged)
-    return run
-
-
-def _series_runs(place: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
-    try:
-        seeds = [int(seed) for seed in sequence(read_series(place).get("seeds"))]
-    except (RunError, TypeError, ValueError) as error:
-        notes.append(f"{name} is left out: {error}.")
-        return ()
-    if not seeds:
-        notes.append(f"{name} has not begun, or its {SERIES} does not say which seeds it has.")
-    return _read_seeds(place, seeds, notes, name)
-
-
-def _read_seeds(
-    place: Path, seeds: Sequence[int], notes: list[str], name: str
-) -> tuple[RunHistory, ...]:
-    """The runs with these seeds; those that cannot be read are left out, and a note says so."""
-    runs = []
-    for seed in seeds:
-        path = run_of(place, seed)
-        if not os.path.isfile(path / CONFIG):
-            notes.append(f"{name}: the run with seed {seed} has not begun.")
-            continue
-        try:
-            runs.append(_whole_run(path))
-        except RunError as error:
-            notes.append(f"{name}: the run with seed {seed} is left out: {error}.")
-    return tuple(runs)
-
-
 def _labels(members: Sequence[Member]) -> list[str]:
-    """The shortest kind of name that tells all members apart."""
+    """Return the shortest kind of name that distinguishes all members."""
     if len(members) == 1:
         run = members[0].runs[0]
-        return [run.method if len(members[0].runs) > 1 else name_of(run.path)]
+        return [clean(run.method if len(members[0].runs) > 1 else name_of(run.path))]
     kinds: list[Callable[[Member], str]] = [
         lambda m: m.runs[0].method,
         _recipe,
@@ -266,29 +298,17 @@ def _labels(members: Sequence[Member]) -> list[str]:
 
 
 def _recipe(member: Member) -> str:
-    """The recipe, or what a run that has none is called after."""
-    return str(member.runs[0].config.get("recipe") or member.label)
-
-
-def settings_of(run: RunHistory) -> dict[str, Any]:
-    """The config of a run by dotted keys, but for what another seed or machine changes by itself.
-
-    Where the seed draws an order of the inputs, `prepare` of a task is another.
-    """
-    tasks = [
-        {key: value for key, value in task.items() if key != "prepare"}
-        for task in mappings(run.config.get("tasks"))
-    ]
-    config = {**run.config, "tasks": tasks} if tasks else run.config
-    return {k: v for k, v in flat(config).items() if k not in ("seed", "data")}
+    return member.runs[0].config.recipe or member.label
 
 
 def _title(members: Sequence[Member]) -> str:
-    runs = _all_runs(members)
+    runs = [run for member in members for run in member.runs]
     recipes = list(dict.fromkeys(clean(_recipe(member)) for member in members))
     if len(members) > 1:
-        compared = f"{len(members)} {_kind(members)} compared"
-        if not all(run.config.get("recipe") for run in runs):
+        methods = {member.runs[0].method for member in members}
+        kind = "methods" if len(methods) == len(members) else "runs"
+        compared = f"{len(members)} {kind} compared"
+        if not all(run.config.recipe for run in runs):
             return compared
         return f"{recipes[0] if len(recipes) == 1 else f'{len(recipes)} recipes'}: {compared}"
     if len(runs) > 1:
@@ -297,46 +317,37 @@ def _title(members: Sequence[Member]) -> str:
     return f"{recipes[0]}{method}, seed {'?' if runs[0].seed is None else runs[0].seed}"
 
 
-def _kind(members: Sequence[Member]) -> str:
-    methods = {member.runs[0].method for member in members}
-    return "methods" if len(methods) == len(members) else "runs"
-
-
-def _called(run: RunHistory, members: Sequence[Member]) -> str:
-    """How a note names the run; nothing, where there is one only."""
-    if sum(len(member.runs) for member in members) == 1:
-        return ""
-    member = next(member for member in members if run in member.runs)
+def _name_in_notes(run: RunHistory, member: Member, members: Sequence[Member]) -> str:
+    """Return the name of a run in a note; empty if there is no other run."""
     if len(member.runs) == 1:
-        return member.label
-    label = f"{member.label}, " if len(members) > 1 else ""
-    return f"{label}seed {run.seed}"
+        return member.label if len(members) > 1 else ""
+    return f"{member.label}, seed {run.seed}" if len(members) > 1 else f"seed {run.seed}"
 
 
-def _notes(run: RunHistory, name: str) -> Iterator[str]:
-    """What a reader has to know about a run before he reads its numbers."""
-    where, the, there = (f"{name}: ", "the", "there") if name else ("", "The", "There")
-    num = len(run.learnt)
+def _notes(run: RunHistory, name: str) -> Iterable[str]:
+    """Return what a reader has to know about a run before its numbers."""
+    where = f"{clean(name)}: the" if name else "The"
+    num = f"{len(run.learnt)} of {run.num_tasks} tasks"
     if run.failed is not None:
-        yield f"{where}{the} run failed after {num} of {run.num_tasks} tasks: {run.failed}."
+        yield f"{where} run failed after {num}: {run.failed.rstrip('.')}."
     elif not run.finished:
-        begun = next((task.name for task in run.tasks if not task.learnt), None)
-        last = f"; {clean(begun)} is being trained" if begun else ""
+        open_task = next((task.name for task in run.tasks if not task.learnt), None)
+        current = f"; {clean(open_task)} is in training" if open_task else ""
         yield (
-            f"{where}{the} run is not finished: {num} of {run.num_tasks} tasks are learnt{last}; "
-            f"{again(run.path)} goes on with it."
+            f"{where} run is not finished: {num} are learned{current}. Resume it with "
+            f"{resume_command(run.path)}."
         )
     if run.full is not None:
-        reason = run.full.partition(". ")[0]
-        yield f"{where}{the} network was full after {num} of {run.num_tasks} tasks: {reason}."
+        yield f"{where} network was full after {num}: {run.full.partition('. ')[0].rstrip('.')}."
     if run.damaged is not None:
-        yield f"{where}{run.damaged}. What it says is left out."
+        yield f"{where} result is left out. {run.damaged}"
     if run.num_damaged:
-        lines = "1 line" if run.num_damaged == 1 else f"{run.num_damaged} lines"
-        verb = "is" if run.num_damaged == 1 else "are"
-        yield f"{where}{lines} of {EVENTS} {verb} damaged and left out; curves may have gaps."
+        lines = "1 damaged line" if run.num_damaged == 1 else f"{run.num_damaged} damaged lines"
+        yield f"{where} log {EVENTS} has {lines}, which are left out; curves may have gaps."
     if not run.num_events:
-        yield f"{where}{there} is no {EVENTS}: training and pruning curves are missing."
+        yield f"{where} log {EVENTS} is missing, and with it training and pruning curves."
     if any(task.unchanged is False for task in run.learnt) and run.method == OURS:
-        check = command("verify", run.path)
-        yield f"{where}OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen: {check}."
+        yield (
+            f"{where} OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
+            f"`{command('verify', run.path)}`."
+        )

@@ -1,116 +1,106 @@
-"""What the runs of a member come to: means and standard deviations over its seeds."""
+"""Numbers of a report: means and standard deviations over the seeds of a member."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from clnp.core.layers.ledger import free_fraction
-from clnp.runs.metrics import average
-from clnp.runs.records import RunHistory, TaskHistory, sequence
-from clnp.studies.comparison import ALONE, COLUMNS, LEARNT, figures
-from clnp.studies.series import plus_minus, spread
+from clnp.runs.history import RunHistory, TaskHistory
+from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
 
 from .collection import Collection, Member
+
+ALONE = "single"
+"""The method that learns each task with a network of its own: forward transfer refers to it."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over `num` runs and its standard deviation, which is 0 for one."""
+    """A mean over `num` runs and its standard deviation, with `digits` after the point as text."""
 
     mean: float
-    deviation: float
-    num: int
-
-    def text(self, digits: int = 2) -> str:
-        """`98.46 ± 0.03`, or without a deviation where there is one run."""
-        value = {"mean": self.mean, "deviation": self.deviation}
-        return plus_minus(value, digits, sign=None if self.num == 1 else "±")
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """A spread in a table: text with so many digits in the page, all digits in a file."""
-
-    spread: Spread
+    deviation: float = 0.0
+    num: int = 1
     digits: int = 2
 
     def __str__(self) -> str:
-        return self.spread.text(self.digits)
+        # Rounding would leave a minus before zero: -0.00.
+        mean = self.mean if round(self.mean, self.digits) else 0.0
+        deviation = "" if self.num == 1 else f" ± {self.deviation:.{self.digits}f}"
+        return f"{mean:.{self.digits}f}{deviation}"
 
     @property
     def number(self) -> float | int:
-        """The mean; what one run has counted is a whole number."""
-        counted = self.digits == 0 and self.spread.num == 1 and self.spread.mean.is_integer()
-        return int(self.spread.mean) if counted else self.spread.mean
+        """The mean with all digits; the count of a single run is an integer."""
+        counted = self.digits == 0 and self.num == 1 and self.mean.is_integer()
+        return int(self.mean) if counted else self.mean
 
 
-def rounded(spread: Spread | None, digits: int = 2) -> Rounded | None:
-    """The spread as it stands in a table; None where there is none."""
-    return None if spread is None else Rounded(spread, digits)
-
-
-def spread_of(values: Iterable[float | None]) -> Spread | None:
-    """Mean and deviation of the values that are finite; None if there is none."""
+def spread_of(values: Iterable[float | None], digits: int = 2) -> Spread | None:
+    """Return mean and deviation of the finite values; None if there are none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None
-    found = spread(known)
-    return Spread(found["mean"], found["deviation"], len(known))
+    deviation = stdev(known) if len(known) > 1 else 0.0
+    return Spread(fmean(known), deviation, len(known), digits)
+
+
+def counted(values: Iterable[float | None]) -> Spread | None:
+    """Return the mean of counts, with a digit after the point if there are several."""
+    found = list(values)
+    return spread_of(found, 0 if len(found) == 1 else 1)
+
+
+def over_runs(rows: Sequence[Sequence[float | None]], digits: int = 2) -> list[Spread | None]:
+    """Return the mean at each index over rows of different lengths."""
+    longest = max(map(len, rows), default=0)
+    return [spread_of((row[i] for row in rows if i < len(row)), digits) for i in range(longest)]
 
 
 def by_task(member: Member, value: Callable[[TaskHistory], float | None]) -> list[Spread | None]:
-    """The value of every task that has been learnt, over the runs."""
-    return [
-        spread_of(value(task) for task in member.task(place) if task.learnt)
-        for place in range(member.num_tasks)
-    ]
+    """Return a value of every learned task, over the runs."""
+    return [spread_of(map(value, member.learned(index))) for index in range(member.num_tasks)]
 
 
 def average_after(run: RunHistory) -> list[float | None]:
-    """The mean score of all tasks learnt so far, after each task."""
-    return [average(run.scores[: place + 1]) for place in range(len(run.scores))]
+    """Return the mean score of all tasks so far, after each task."""
+    return [average(run.scores[: index + 1]) for index in range(len(run.scores))]
 
 
-def over_runs(rows: Sequence[Sequence[float | None]]) -> list[Spread | None]:
-    """The mean of each place over rows that may be of different lengths."""
-    longest = max(map(len, rows), default=0)
-    return [spread_of(row[place] for row in rows if place < len(row)) for place in range(longest)]
-
-
-def used_share(run: RunHistory, group: str) -> list[float | None]:
-    """The percentage of the group's neurons that are claimed, at the start and after each task."""
+def used_share(run: RunHistory, group: str) -> list[float]:
+    """Return the percentage of claimed neurons in a layer, at the start and after each task."""
     size = run.sizes.get(group)
     return [100 * used / size for used in run.used(group)] if size else []
 
 
 def claimed_shares(member: Member, group: str) -> list[float]:
-    """The percentage of the group that each task claimed, over the runs.
+    """Return the percentage of the layer that each task claimed, over the runs.
 
-    A run that has not learnt the task, because it was full perhaps, has claimed nothing for it.
+    A run that has not learned the task, for example because it was full, counts as zero.
     """
-    rows = [[float(u or 0.0) for u in used_share(run, group)] for run in member.runs]
+    rows = [row for run in member.runs if (row := used_share(run, group))]
     longest = max(map(len, rows), default=0)
-    whole = [row + row[-1:] * (longest - len(row)) for row in rows if row]
-    return [fmean(b) - fmean(a) for a, b in pairwise(zip(*whole, strict=True))]
+    whole = [row + row[-1:] * (longest - len(row)) for row in rows]
+    return [fmean(after) - fmean(before) for before, after in pairwise(zip(*whole, strict=True))]
 
 
 def free_share(run: RunHistory) -> float | None:
-    """The percentage of free neurons, averaged over the groups."""
+    """Return the percentage of free neurons, averaged over the layers."""
     free = {group: size - run.used(group)[-1] for group, size in run.sizes.items()}
     return 100 * free_fraction(free, run.sizes) if free else None
 
 
-def tightest(member: Member) -> tuple[str, float] | None:
-    """The group with the smallest percentage of free neurons, and that."""
-    shares = {group: 100 - sum(claimed_shares(member, group)) for group in member.groups}
+def fullest_layer(member: Member) -> tuple[str, float] | None:
+    """Return the layer with the smallest percentage of free neurons, and that percentage."""
+    shares = {group: 100 - sum(claimed_shares(member, group)) for group in member.sizes}
     return min(shares.items(), key=lambda item: item[1]) if shares else None
 
 
 def reused_share(task: TaskHistory, group: str) -> float | None:
-    """The percentage of the task's active neurons that were there before it."""
+    """Return the percentage of reused neurons among all active neurons of the task."""
     new, reused = task.new.get(group), task.reused.get(group)
     if new is None or reused is None or new + reused == 0:
         return None
@@ -119,87 +109,83 @@ def reused_share(task: TaskHistory, group: str) -> float | None:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table of members: its title, its digits, and what a run has in it.
-
-    What `counts` something is a whole number in each run.
-    """
+    """A column of the table of members, and its value for a run."""
 
     title: str
     digits: int
     value: Callable[[RunHistory], float | None]
-    counts: bool = False
 
-    def text(self, member: Member) -> str | None:
-        """The mean over the runs; None where one of them has learnt a task and has no value."""
+    def of(self, member: Member) -> Spread | None:
+        """Return the mean over the runs; None if one of them has learned a task and no value."""
         values = [(self.value(run), run.learnt) for run in member.runs]
-        if any(value is None and learnt for value, learnt in values):
+        if any(value is None and learned for value, learned in values):
             return None
-        found = spread_of(value for value, _ in values)
-        if found is None:
-            return None
-        if self.counts and found.deviation == 0:
-            return f"{found.mean:.0f}"
-        return found.text(self.digits)
+        return spread_of((value for value, _ in values), self.digits)
 
 
 def columns(collection: Collection) -> list[Column]:
-    """The columns of the table of members; one that nobody has anything in is left out.
+    """Return the columns of the table of members, without those that are empty.
 
-    How many tasks were learnt is there if not all runs have learnt as many. Forward transfer is
-    known where each task has also been learnt alone, with the same seed.
+    The number of learned tasks is a column if runs have learned different numbers. Forward transfer
+    needs runs that learned each task alone, with the same seed.
     """
     runs = collection.runs
-    alone = _alone(collection)
+    alone = _scores_alone(collection)
 
-    def compared(key: str) -> Callable[[RunHistory], float | None]:
-        return lambda run: figures(
-            run.scores,
-            alone.get(run.path),
-            num_tasks=len(run.learnt),
-            stored_bytes=run.stored_bytes,
-            seconds=run.seconds,
-            peak_bytes=run.peak_bytes,
-        )[key]
+    def forward(run: RunHistory) -> float | None:
+        scores = alone.get(run.path, [])
+        enough = run.scores and len(scores) >= len(run.scores)
+        return forward_transfer(run.scores, scores) if enough else None
 
-    alike = len({len(run.learnt) for run in runs}) == 1
     found = [
-        Column(each.title, each.digits, compared(each.key), counts=each is LEARNT)
-        for each in COLUMNS
-        if each is not LEARNT or not alike
+        Column("average", 2, lambda run: average(run.scores) if run.scores else None),
+        Column("forgetting", 2, lambda run: forgetting(run.scores) if run.scores else None),
+        Column(
+            "backward transfer",
+            2,
+            lambda run: backward_transfer(run.scores) if run.scores else None,
+        ),
+        Column("forward transfer", 2, forward),
+        Column("free neurons, %", 1, free_share),
+        Column("stored, MB", 2, lambda run: _millions(run.stored_bytes)),
+        Column("seconds", 0, lambda run: run.seconds),
+        Column("peak memory, MB", 0, lambda run: _millions(run.peak_bytes)),
     ]
-    place = [column.title for column in found].index("stored, MB")
-    found.insert(place, Column("free neurons, %", 1, free_share))
-    return [c for c in found if any(c.value(run) is not None for run in runs)]
+    if len({len(run.learnt) for run in runs}) > 1:
+        alike = all(len({len(r.learnt) for r in m.runs}) == 1 for m in collection.members)
+        found.insert(0, Column("tasks learned", 0 if alike else 1, lambda run: len(run.learnt)))
+    return [column for column in found if any(column.value(run) is not None for run in runs)]
 
 
-def _alone(collection: Collection) -> dict[Path, list[float | None]]:
-    """The scores of each run's tasks learnt alone, by its path; a run that has none is left out.
+def _millions(num_bytes: float | None) -> float | None:
+    return None if num_bytes is None else num_bytes / 1e6
 
-    They are of the same comparison. Where that has none, they are of the only run of the same tasks
-    that there is.
+
+def _scores_alone(collection: Collection) -> dict[Path, list[float | None]]:
+    """Return the scores of each run's tasks when learned alone, by the path of the run.
+
+    They are those of the same comparison; otherwise those of the only run of the same tasks.
     """
     found = {}
+    everywhere = _runs_alone(collection.members)
     for member in collection.members:
         near = [m for m in collection.members if m.comparison == member.comparison]
-        beside = near if member.comparison is not None else [member]
+        beside = _runs_alone(near if member.comparison is not None else [member])
         for run in member.runs:
-            own = [each for each in _singles(beside) if each.seed == run.seed]
-            others = [each for each in _singles(collection.members) if _same_tasks(run, each)]
-            known = own or others
+            own = [each for each in beside if each.seed == run.seed]
+            known = own or [each for each in everywhere if _has_same_tasks(run, each)]
             if len(known) == 1:
                 found[run.path] = [row[-1] for row in known[0].scores]
     return found
 
 
-def _singles(members: Sequence[Member]) -> list[RunHistory]:
-    """The runs that learnt each task alone, each of them once."""
+def _runs_alone(members: Sequence[Member]) -> list[RunHistory]:
     runs = [run for member in members for run in member.runs if run.method == ALONE]
     return list({run.path: run for run in runs}.values())
 
 
-def _same_tasks(run: RunHistory, other: RunHistory) -> bool:
+def _has_same_tasks(run: RunHistory, other: RunHistory) -> bool:
     """Whether the other run has at least the tasks of this one, the same head and seed."""
-    tasks, others = (sequence(each.config.get("tasks")) for each in (run, other))
-    num = len(run.scores)
-    same = len(others) >= num and list(tasks[:num]) == list(others[:num])
+    tasks, others, num = run.config.tasks, other.config.tasks, len(run.scores)
+    same = len(others) >= num and tasks[:num] == others[:num]
     return same and (run.head, run.seed) == (other.head, other.seed)

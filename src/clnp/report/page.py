@@ -1,187 +1,397 @@
-"""The page: sections in order, each with its figures, or a sentence where there are none."""
+"""The page of a report: everything that `report.html.j2` shows."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from statistics import fmean
+from typing import Any
 
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from clnp.core.forecast import RECENT
+from clnp.plain import to_plain
+from clnp.records import OURS
+from clnp.runs.history import RunHistory
+from clnp.runs.metrics import forgetting
+from clnp.text import clean, duration, shortened
 from clnp.version import __version__
 
-from . import markup
-from .accuracy import draw_average, draw_scores
-from .capacity import draw_usage
-from .collection import Collection
-from .curves import draw_loss, draw_validation
-from .grid import draw_grid
-from .growth import draw_growth
-from .headline import alarm, headline, lead
-from .matrix import draw_matrix
-from .particulars import particulars
-from .picture import Picture
-from .rendering import settle
-from .reuse import draw_reuse
-from .stylesheet import STYLE
-from .thresholds import draw_pruning, draw_thresholds
+from .capacity import draw_capacity, draw_reuse
+from .collection import Collection, Member, config_of, settings_of
+from .draw import Cell, Picture, Table, count, in_words, named
+from .measures import Column, columns, free_share, fullest_layer, spread_of
+from .pruning import draw_pruning
+from .render import inline, settle
+from .scores import draw_accuracy, draw_matrix
+from .training import draw_grid, draw_training
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Nothing is loaded from anywhere, by the order of the page itself."""
+"""The page itself forbids to load anything."""
+MOST_ROWS = 1000
+"""Rows of a table in the page."""
+MOST_GUESSES = 5
+MOST_CONFIGS = 12
+MOST_ENVIRONMENTS = 8
+
+NO_SCORES = "No task has a test score yet."
+NO_NEURONS = "No task has claimed neurons yet; tasks of baselines claim none."
+NO_PRUNING = (
+    "There are no pruning curves: no task has been pruned yet, the log is missing, or the method "
+    "does not prune neurons."
+)
+NO_EPOCHS = "There are no epochs: training has not started, or the log is missing."
+DEFINITIONS = {
+    "forgetting": "Forgetting: mean loss of a task since its best score.",
+    "backward transfer": "Backward transfer: mean change since a task was learned.",
+    "forward transfer": "Forward transfer: mean gain compared with learning each task alone.",
+}
 
 Draw = Callable[[Collection], Picture | None]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: its heading, its figures, and what it says where it has none."""
+    """A part of the page with figures, and the sentences before and after them."""
 
     name: str
     title: str
-    draws: tuple[Draw, ...]
-    nothing: str
+    pictures: tuple[Picture, ...]
+    before: str = ""
+    after: str = ""
 
 
-NO_NEURONS = "No task has claimed neurons yet; baselines claim none."
-NO_CURVES = (
-    "No pruning curve is known: nothing has been pruned yet, its events are missing, or the method "
-    "does not prune neurons."
-)
-SECTIONS = (
-    Section(
-        "scores",
-        "Accuracy of each task",
-        (draw_scores, draw_average),
-        "No task has a test score yet.",
-    ),
-    Section("capacity", "Capacity of each layer", (draw_usage, draw_growth), NO_NEURONS),
-    Section("transfer", "New and reused neurons", (draw_reuse,), NO_NEURONS),
-    Section(
-        "pruning",
-        "Pruning within the margin",
-        (draw_pruning, draw_thresholds),
-        NO_CURVES,
-    ),
-    Section("matrix", "The accuracy matrix", (draw_matrix,), "No task has a test score yet."),
-    Section(
-        "training",
-        "Training and the grid",
-        (draw_loss, draw_validation, draw_grid),
-        "No epoch is known: training has not begun, or its events are missing.",
-    ),
-)
+@dataclass(frozen=True)
+class Fact:
+    """A number in large type; `kind` is a class of the style sheet."""
+
+    name: str
+    value: str
+    more: str = ""
+    kind: str = ""
 
 
-def draw_all(collection: Collection) -> dict[str, list[Picture]]:
-    """The figures of every section, by its name."""
-    found: dict[str, list[Picture]] = {}
-    for section in SECTIONS:
-        pictures = (draw(collection) for draw in section.draws)
-        found[section.name] = [picture for picture in pictures if picture is not None]
-    return found
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a member, and the lines of its recipe."""
+
+    whose: str
+    table: Table
+    recipe: tuple[str, ...]
 
 
 def make_page(collection: Collection) -> tuple[str, list[Picture]]:
-    """The page and all its figures, each with a place for all its parts."""
-    pictures = draw_all(collection)
-    drawn = [picture for own in pictures.values() for picture in own]
-    for picture in drawn:
-        settle(picture.figure)
-    return write_page(collection, pictures), drawn
-
-
-def write_page(collection: Collection, pictures: dict[str, list[Picture]]) -> str:
-    """The whole page; it needs nothing but itself."""
-    names = [("summary", "Summary"), *((s.name, s.title) for s in SECTIONS)]
-    names.append(("particulars", "Settings, environment, certificates"))
-    body = [
-        '<section aria-labelledby="summary">',
-        markup.heading(2, "Summary", "summary"),
-        alarm(collection),
-        _notes(collection.notes),
-        headline(collection),
-        "</section>",
-    ]
-    for section in SECTIONS:
-        body += _section(section, collection, pictures[section.name])
-    body += [
-        '<section aria-labelledby="particulars">',
-        markup.heading(2, "Settings, environment, certificates", "particulars"),
-        particulars(collection),
-        "</section>",
-    ]
-    return _document(collection, names, "\n".join(body))
-
-
-def _section(section: Section, collection: Collection, pictures: Sequence[Picture]) -> list[str]:
-    parts = [
-        f'<section aria-labelledby="{section.name}">',
-        markup.heading(2, section.title, section.name),
-    ]
-    owners = [member.label for member in collection.with_neurons]
-    if section.nothing in (NO_NEURONS, NO_CURVES) and 0 < len(owners) < len(collection.members):
-        parts.append(
-            markup.paragraph(f"Of what is compared, neurons are claimed by {_all(owners)}.")
-        )
+    """Return the page, and its figures with their layout."""
+    sections = _sections(collection)
+    pictures = [picture for section in sections for picture in section.pictures]
     for picture in pictures:
-        if len(pictures) > 1:
-            parts.append(markup.heading(3, picture.title))
-        parts.append(markup.figure(picture))
-    if not pictures:
-        parts.append(markup.paragraph(section.nothing))
-    if section.name == "training" and pictures and draw_grid not in section.draws[: len(pictures)]:
-        parts.append(markup.paragraph(_why_no_grid(collection)))
-    parts.append("</section>")
-    return parts
+        settle(picture.figure)
+    found = columns(collection)
+    several = len(collection.members) > 1
+    page = _template().render(
+        collection=collection,
+        policy=POLICY,
+        style=Markup(files(__package__).joinpath("report.css").read_text(encoding="utf-8")),
+        version=__version__,
+        inline=inline,
+        most_rows=MOST_ROWS,
+        sections=sections,
+        lead=lead(collection),
+        guesses=guesses(collection),
+        members=members_table(collection, found) if several else None,
+        definitions=_definitions(collection, found),
+        facts=[] if several else facts(collection),
+        runs=None if collection.single else runs_table(collection),
+        differences=differences(collection),
+        settings=[
+            _settings(member, collection.members) for member in collection.members[:MOST_CONFIGS]
+        ],
+        environments=environments(collection),
+        certificates=certificates(collection),
+    )
+    return page, pictures
 
 
-def _all(labels: Sequence[str]) -> str:
-    """The labels, as one says them."""
-    *first, last = labels
-    return f"{', '.join(first)} and {last}" if first else f"{last} alone"
+@cache
+def _template() -> Template:
+    text = files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, finalize=_shown, undefined=StrictUndefined)
+    return environment.from_string(text)
 
 
-def _why_no_grid(collection: Collection) -> str:
+def _shown(value: Any) -> Any:
+    """Return a value as text on one line, without control characters; None is a dash."""
+    if value is None:
+        return "\u2013"  # An en dash.
+    return value if isinstance(value, Markup) or value == "" else clean(value)
+
+
+def _sections(collection: Collection) -> list[Section]:
+    """Return the sections with their figures, or a sentence why there are none."""
+    owners = [member.label for member in collection.with_neurons]
+    some = ""
+    if 0 < len(owners) < len(collection.members):
+        *first, last = owners
+        some = f"Only {', '.join(first)} and {last} claim" if first else f"Only {last} claims"
+        some += " neurons."
+    no_grid = ""
     if len(collection.members) > 1:
-        return "The grids of several methods or settings are in the reports of each of them."
-    return "There was no grid: each task was trained with one alpha and learning rate."
+        no_grid = "Each run's own report has its candidates of the grid."
+    elif draw_grid(collection) is None:
+        no_grid = "There was no grid: each task was trained with one alpha and learning rate."
+
+    def section(
+        name: str,
+        title: str,
+        draws: Sequence[Draw],
+        nothing: str,
+        before: str = "",
+        after: str = "",
+    ) -> Section:
+        pictures = tuple(p for p in (draw(collection) for draw in draws) if p is not None)
+        return Section(name, title, pictures, before, after if pictures else nothing)
+
+    return [
+        section("scores", "Scores", (draw_accuracy, draw_matrix), NO_SCORES),
+        section("capacity", "Capacity", (draw_capacity, draw_reuse), NO_NEURONS, some),
+        section("pruning", "Pruning", (draw_pruning,), NO_PRUNING, some),
+        section("training", "Training", (draw_training, draw_grid), NO_EPOCHS, after=no_grid),
+    ]
 
 
-def _notes(notes: Sequence[str]) -> str:
-    if not notes:
-        return ""
-    return (
-        '<aside class="notes" aria-labelledby="notes">'
-        f"{markup.heading(3, 'Please note', 'notes')}{markup.listing(notes)}</aside>"
-    )
+def lead(collection: Collection) -> str:
+    """Return the tasks, the methods, the network and the hardware in two sentences."""
+    names, num = collection.names, collection.num_tasks
+    methods = list(dict.fromkeys(run.method for run in collection.runs))
+    how = "neural pruning" if methods == [OURS] else in_words(methods, 12)
+    heads = {run.head for run in collection.runs} & {"single", "multi"}
+    network = f" in a {heads.pop()}-head network" if len(heads) == 1 else ""
+    ends = [shortened(clean(name), 60) for name in names[:num]][:: max(num - 1, 1)]
+    which = f", {' to '.join(ends)}," if ends else ""
+    words = f"{count(num, 'task')}{which} learned by {how}{network}."
+    devices = {str(s.gpu or s.cpu) for run in collection.runs for s in run.sessions[-1:]}
+    seconds = collection.runs[0].seconds
+    took = f"Took {duration(seconds)}" if collection.single is not None and seconds else "Run"
+    if devices - {"None"}:
+        words += f" {took} on {in_words(sorted(devices - {'None'}))}."
+    return words
 
 
-def _document(collection: Collection, names: Sequence[tuple[str, str]], body: str) -> str:
-    title = markup.text(collection.title)
-    contents = "".join(
-        f'<li><a href="#{name}">{markup.text(words)}</a></li>' for name, words in names
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="clnp {__version__}">
-<title>{title}</title>
-<style>
-{STYLE}</style>
-</head>
-<body>
-<a class="skip" href="#main">Skip to the report</a>
-<div class="page">
-<header>
-<h1>{title}</h1>
-{markup.paragraph(lead(collection), "lead")}
-</header>
-<nav aria-labelledby="contents"><h2 id="contents">Contents</h2><ul>{contents}</ul></nav>
-<main id="main" tabindex="-1">
-{body}
-</main>
-<footer>Made by clnp {__version__}. Each figure is beside this page in
-<code>figures/</code> as SVG, PDF and PNG for a paper, its numbers as CSV.</footer>
-</div>
-</body>
-</html>
-"""
+def guesses(collection: Collection) -> list[str]:
+    """Return the tasks in which nothing was learned, a line for each member."""
+    found = []
+    for member in collection.members:
+        names = []
+        for index in range(member.num_tasks):
+            tasks = member.learned(index)
+            num = sum(task.is_a_guess for task in tasks)
+            if num:
+                seeds = f" ({num} of {len(tasks)} seeds)" if num < len(tasks) else ""
+                names.append(f"{shortened(clean(tasks[0].name), 60)}{seeds}")
+        if names:
+            more = f" and {len(names) - MOST_GUESSES} more" if len(names) > MOST_GUESSES else ""
+            shown = ", ".join(names[:MOST_GUESSES])
+            found.append(f"{named(member, collection.members)}{shown}{more}.")
+    return found
+
+
+def members_table(collection: Collection, found: Sequence[Column]) -> Table:
+    """Return a row for each member: mean and deviation in every column."""
+    rows: list[tuple[Cell, ...]] = [
+        (member.label, *(column.of(member) for column in found), len(member.runs))
+        for member in collection.members
+    ]
+    return Table(("", *(column.title for column in found), "seeds"), tuple(rows))
+
+
+def _definitions(collection: Collection, found: Sequence[Column]) -> str:
+    words = [DEFINITIONS[column.title] for column in found if column.title in DEFINITIONS]
+    if len(collection.runs) > len(collection.members):
+        words.append("Values are means ± standard deviations over seeds.")
+    return " ".join(words)
+
+
+def facts(collection: Collection) -> list[Fact]:
+    """Return the most important numbers of a run or series."""
+    member = collection.members[0]
+    if not collection.num_tasks:
+        return []
+    found: list[Fact | None] = [_average(collection, member), _forgetting(member)]
+    if member.has_neurons:
+        found += [_capacity_left(member), _room(member)]
+    else:
+        found.append(_stored(member))
+    return [fact for fact in found if fact is not None]
+
+
+def _mean_over(runs: Sequence[RunHistory]) -> str:
+    return f"mean over {len(runs)} seeds, " if len(runs) > 1 else ""
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _average(collection: Collection, member: Member) -> Fact:
+    rows = [run.scores[-1] for run in member.runs if run.scores]
+    known = [[score for score in row if score is not None] for row in rows]
+    found = spread_of(fmean(row) if row else None for row in known)
+    name = "Average test accuracy" if collection.is_accuracy else "Average test score"
+    if found is None:
+        return Fact(name, "unknown", "There is no test data.", "words")
+    some = "" if known == list(map(list, rows)) else f"{max(map(len, known))} of "
+    more = f"{_mean_over(member.runs)}of {some}{count(member.num_tasks, 'task')}, after the last"
+    value = f"{found} %" if collection.is_accuracy else str(found)
+    return Fact(name, value, f"{_capital(more)}.", "" if found.num == 1 else "words")
+
+
+def _forgetting(member: Member) -> Fact:
+    """Return exactly zero if all outputs are unchanged; otherwise a mean loss."""
+    tasks = [task for run in member.runs for task in run.learnt]
+    num_certified = sum(1 for task in tasks if task.certificate)
+    certified = count(num_certified, "certificate")
+    known = [task for task in tasks if task.unchanged is not None]
+    if not known:
+        more = f"There is no test data; {certified}." if num_certified else ""
+        return Fact("Forgetting", "not measured", more, "words")
+    if all(task.test_score is None for task in known):
+        more = "All tasks were learned at the same time."
+        return Fact("Forgetting", "nothing to forget", more, "words")
+    if all(task.unchanged for task in known):
+        which = "all tasks" if len(known) == len(tasks) else f"{len(known)} of {len(tasks)} tasks"
+        more = f"The test outputs of {which} are bit for bit what they were when learned"
+        if num_certified:
+            verified = all(run.verified for run in member.runs)
+            more += f"; {certified}{', verified at the end' if verified else ''}"
+        num_guessed = sum(task.is_a_guess for task in tasks)
+        if num_guessed:
+            more += f". In {num_guessed} of {len(tasks)}, nothing was learned"
+        return Fact("Forgetting", "0, exactly", f"{more}.", "" if num_guessed else "good")
+    amount = spread_of(forgetting(run.scores) if run.scores else None for run in member.runs)
+    num_changed = sum(1 for task in known if not task.unchanged)
+    more = f"The test outputs of {num_changed} of {len(known)} tasks have changed."
+    if amount is None:
+        return Fact("Forgetting", "outputs differ", more, "bad words")
+    return Fact("Forgetting", str(amount), more, "bad" if amount.num == 1 else "bad words")
+
+
+def _capacity_left(member: Member) -> Fact:
+    found = spread_of((free_share(run) for run in member.runs), 0)
+    fullest = fullest_layer(member)
+    more = f"{_mean_over(member.runs)}free neurons, averaged over the layers"
+    if fullest is not None and len(member.sizes) > 1:
+        more += f"; least in {shortened(clean(fullest[0]), 40)}, {fullest[1]:.0f} %"
+    value = "unknown" if found is None else f"{found} %"
+    kind = "words" if found is None or found.num > 1 else ""
+    return Fact("Capacity left", value, f"{_capital(more)}.", kind)
+
+
+def _room(member: Member) -> Fact | None:
+    """Return the forecast of how many more tasks fit."""
+    sentences = list(dict.fromkeys(run.outlook for run in member.runs if run.outlook))
+    if not sentences:
+        return None
+    if any(task.is_a_guess for run in member.runs for task in run.learnt[-RECENT:]):
+        more = "The forecast depends on the last tasks, in which nothing was learned."
+        return Fact("Room", "unknown", more, "words")
+    numbers = [run.num_more for run in member.runs]
+    known = sorted({number for number in numbers if number is not None})
+    if len(sentences) > 1 and len(known) > 1 and None not in numbers:
+        value = f"About {known[0]} to {known[-1]} more tasks"
+        return Fact("Room", value, f"If they are like the last; {len(numbers)} seeds.", "words")
+    first, _, rest = sentences[0].partition("; ")
+    more = f"{_capital(rest)}." if rest else ""
+    if len(sentences) > 1:
+        more += f" This is seed {member.runs[0].seed}; other seeds differ."
+    return Fact("Room", _capital(first), more.strip(), "words")
+
+
+def _stored(member: Member) -> Fact | None:
+    stored = (run.stored_bytes for run in member.runs)
+    found = spread_of(None if each is None else each / 1e6 for each in stored)
+    if found is None:
+        return None
+    more = f"{_capital(_mean_over(member.runs) + 'needed for inference on all tasks')}."
+    return Fact("Stored", f"{found} MB", more, "" if found.num == 1 else "words")
+
+
+def runs_table(collection: Collection) -> Table:
+    """Return a row for each run."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(run.path),
+            run.method,
+            run.seed,
+            f"{len(run.learnt)} of {run.num_tasks}",
+            "failed" if run.failed is not None else "finished" if run.finished else "not finished",
+            None if run.seconds is None else duration(run.seconds),
+        )
+        for run in collection.runs
+    ]
+    return Table(("run", "method", "seed", "tasks", "state", "time"), tuple(rows))
+
+
+def differences(collection: Collection) -> Table:
+    """Return the settings in which members differ, except for the seed."""
+    configs = [settings_of(member.runs[0]) for member in collection.members]
+    rows: list[tuple[Cell, ...]] = []
+    for key in dict.fromkeys(key for config in configs for key in config):
+        # None means the same as a key that is missing.
+        values = [None if (v := config.get(key)) is None else _plain(v)[:200] for config in configs]
+        if len(set(values)) > 1:
+            rows.append((key, *values))
+    return Table(("key", *(member.label for member in collection.members)), tuple(rows))
+
+
+def _plain(value: object) -> str:
+    """Return the value as in a file; text without quotation marks."""
+    if value is None:
+        return "none"
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _settings(member: Member, members: Sequence[Member]) -> Settings:
+    run = member.runs[0]
+    config = config_of(run.config, without=("tasks",))
+    rows = tuple((key, _plain(value)) for key, value in config.items())
+    whose = f" of {member.label}" if len(members) > 1 else ""
+    return Settings(whose, Table(("key", "value"), rows), tuple(run.text.splitlines()[:2000]))
+
+
+def environments(collection: Collection) -> Table:
+    """Return each environment in a column, and how often a run was started in it."""
+    starts: dict[str, int] = {}
+    for run in collection.runs:
+        for session in run.sessions:
+            plain = {
+                key: _plain(value)
+                for key, value in to_plain(session).items()
+                if key not in ("began", "command") and value not in (None, "")
+            }
+            key = json.dumps(plain)
+            starts[key] = starts.get(key, 0) + 1
+    shown = [(json.loads(key), num) for key, num in list(starts.items())[:MOST_ENVIRONMENTS]]
+    if not shown:
+        return Table(("",), ())
+    rows: list[tuple[Cell, ...]] = [
+        (key, *(plain.get(key) for plain, _ in shown))
+        for key in dict.fromkeys(key for plain, _ in shown for key in plain)
+    ]
+    began = [session.began for run in collection.runs for session in run.sessions if session.began]
+    if began:
+        rows.insert(0, ("began", min(began), *[None] * (len(shown) - 1)))
+    rows.append(("starts", *(num for _, num in shown)))
+    numbers = [f"environment {number}" for number in range(1, len(shown) + 1)]
+    return Table(("", *(numbers if len(shown) > 1 else ["value"])), tuple(rows))
+
+
+def certificates(collection: Collection) -> list[tuple[str, Table]]:
+    """Return the SHA-256 of each ended task, run by run."""
+    found = []
+    for run in collection.runs:
+        rows = tuple((task.name, task.certificate) for task in run.learnt if task.certificate)
+        if rows:
+            found.append((clean(run.path), Table(("task", "SHA-256"), rows)))
+    return found

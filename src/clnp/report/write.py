@@ -1,4 +1,4 @@
-"""A report on disk: one page, and every figure in the formats that papers take."""
+"""A report on disk: one page, and each figure in the formats of papers."""
 
 import csv
 import importlib.util
@@ -13,12 +13,16 @@ from clnp.runs.directory import expanded
 from clnp.storage.atomic import replace_file
 
 if TYPE_CHECKING:
-    from .picture import Picture, Table
+    from .draw import Cell, Picture, Table
 
 PAGE = "report.html"
 FIGURES = "figures"
 DEFAULT = "report"
-"""The directory in a run that its report is written to."""
+"""The directory of a report within the directory of its run."""
+NAMES = ("accuracy", "capacity", "grid", "matrix", "pruning", "reuse", "training")
+"""The figures of a report."""
+EARLIER = ("average", "growth", "loss", "threshold", "validation")
+"""Figures of reports by earlier versions."""
 
 
 def write_report(
@@ -26,114 +30,106 @@ def write_report(
     *,
     out: str | os.PathLike[str] | None = None,
 ) -> list[Path]:
-    """Write a report about runs, series or comparisons; its files, the page first.
+    """Write a report about runs, series or comparisons.
 
-        clnp.write_report("runs/permuted-digits-seed0")
-        clnp.write_report(["runs/margin-1", "runs/margin-2"], out="margins")
+    Args:
+        paths: The directory of a run, a series or a comparison, or a list of them, which are
+            overlaid in the same figures.
+        out: The directory for the report. By default it is `report` in the directory of the run;
+            several runs need one.
 
-    Several are overlaid. `out` is the directory for the report; for one run it need not be named,
-    and is `report` in that run's directory.
+    Returns:
+        The paths of all files, the page first.
+
+    Raises:
+        RunError: If matplotlib is not installed, there is no run, or a file cannot be written.
+
+    Example:
+        >>> clnp.write_report("runs/permuted-digits-seed0")
+        >>> clnp.write_report(["runs/margin-1", "runs/margin-2"], out="margins")
     """
-    several = _listed(paths)
-    place = _place(several, out)
+    several = _as_list(paths)
+    directory = _directory(several, out)
     if importlib.util.find_spec("matplotlib") is None:
         raise RunError(
-            "the figures of a report are drawn by matplotlib, which is not installed: "
-            "pip install 'clnp[report]'"
+            "The figures of a report need matplotlib, which is not installed. Install it with "
+            "pip install 'clnp[report]'."
         )
     from .collection import read_collection
+    from .draw import drawing
     from .page import make_page
-    from .style import drawing
 
     collection = read_collection(several)
     with drawing():
-        return list(_write(place, *make_page(collection)))
+        return list(_write(directory, *make_page(collection)))
 
 
-def _listed(paths: Any) -> list[str | os.PathLike[str]]:
-    """The paths in a list, also a single one."""
+def _as_list(paths: Any) -> list[str | os.PathLike[str]]:
+    """Return the paths in a list, also a single one."""
     several = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     for path in several:
         if not isinstance(path, str | os.PathLike):
-            message = f"{path!r} is no directory of a run; name one, or give a list of them"
-            raise ArgumentError(message, argument="paths")
+            raise ArgumentError(
+                f"{path!r} is not a path. Give the directory of a run, or a list of them.",
+                argument="paths",
+            )
     return several
 
 
-def _place(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
+def _directory(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
     if out is not None:
         return expanded(out)
     if len(paths) > 1:
         raise RunError(
-            f"a report about {len(paths)} runs belongs to none of them: name its directory, "
-            "--out DIR"
+            f"A report about {len(paths)} runs needs a directory. Choose one with --out DIR, or "
+            "out= in Python."
         )
     if not paths:
-        raise RunError("name a run to report on")
+        raise RunError(
+            "There is no run to report on. Give the directory of a run, a series or a comparison."
+        )
     return expanded(paths[0]) / DEFAULT
 
 
-def _write(place: Path, page: str, pictures: Sequence["Picture"]) -> Iterator[Path]:
-    from .rendering import FORMATS, render
+def _write(directory: Path, page: str, pictures: Sequence["Picture"]) -> Iterator[Path]:
+    from .render import FORMATS, render
 
     try:
-        figures = place / FIGURES
+        figures = directory / FIGURES
         figures.mkdir(parents=True, exist_ok=True)
-        for old in _of_earlier(figures, {picture.name for picture in pictures}):
-            old.unlink()
-        replace_file(place / PAGE, page.encode())
-        yield place / PAGE
+        names = {picture.name for picture in pictures}
+        # An earlier report may have had figures that this one does not have.
+        for name in (*NAMES, *EARLIER):
+            for kind in (*FORMATS, "csv") if name not in names else ():
+                (figures / f"{name}.{kind}").unlink(missing_ok=True)
+        replace_file(directory / PAGE, page.encode())
+        yield directory / PAGE
         for picture in pictures:
             for kind in FORMATS:
                 file = figures / f"{picture.name}.{kind}"
                 replace_file(file, render(picture.figure, kind))
                 yield file
             file = figures / f"{picture.name}.csv"
-            replace_file(file, _csv(picture.data or picture.table).encode())
+            replace_file(file, to_csv(picture.data or picture.table).encode())
             yield file
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(
-            f"cannot write the report to {place}: {reason}; name another directory, --out DIR"
+            f"The report cannot be written to {directory}: {reason}. Choose another directory with "
+            "--out DIR."
         ) from error
 
 
-NAMES = (
-    "accuracy",
-    "average",
-    "capacity",
-    "grid",
-    "growth",
-    "loss",
-    "matrix",
-    "pruning",
-    "reuse",
-    "threshold",
-    "validation",
-)
-"""What figures are called."""
+def to_csv(table: "Table") -> str:
+    """Return the table with all digits, means and standard deviations in columns of their own."""
+    from .measures import Spread
 
-
-def _of_earlier(figures: Path, names: set[str]) -> list[Path]:
-    """The files of figures that an earlier report had and this one has not."""
-    kinds = ("svg", "pdf", "png", "csv")
-    gone = (figures / f"{name}.{kind}" for name in NAMES if name not in names for kind in kinds)
-    return [file for file in gone if file.exists()]
-
-
-def _csv(table: "Table") -> str:
-    """The table with all digits; means and deviations in columns of their own."""
-    from .measures import Rounded
-
-    columns: list[list[Any]] = []
+    columns: list[list[Cell]] = []
     by_column = list(zip(*table.rows, strict=True)) or [() for _ in table.header]
     for title, cells in zip(table.header, by_column, strict=True):
-        spreads = [cell.spread if isinstance(cell, Rounded) else None for cell in cells]
-        if not any(spreads):
-            columns.append([title, *cells])
-            continue
-        means = [cell.number if isinstance(cell, Rounded) else cell for cell in cells]
-        if all(s is None or s.num == 1 for s in spreads):
+        spreads = [cell if isinstance(cell, Spread) else None for cell in cells]
+        means = [cell.number if isinstance(cell, Spread) else cell for cell in cells]
+        if all(spread is None or spread.num == 1 for spread in spreads):
             columns.append([title, *means])
             continue
         deviations = [s.deviation if s is not None and s.num > 1 else None for s in spreads]

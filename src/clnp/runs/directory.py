@@ -43,10 +43,13 @@ from clnp.storage.atomic import TEMPORARY, left_over, replace_file
 CHECKPOINT = "checkpoint.safetensors"
 EVENTS = "events.jsonl"
 RESULT = "result.json"
+STATUS = "status.json"
 CONFIG = "config.json"
 RECIPE = "recipe.toml"
 ENVIRONMENT = "environment.json"
 LOCK = ".lock"
+SERIES = "series.json"
+COMPARISON = "compare.json"
 NAME_ONE = "Give the directory of a run, a series or a comparison."
 
 T = TypeVar("T")
@@ -88,6 +91,7 @@ class Run:
                 raise RunError(f"{directory} is not empty. Choose another directory.")
             if EVENTS in names:
                 (directory / EVENTS).write_bytes(b"")
+                (directory / STATUS).unlink(missing_ok=True)
             # The config comes last: a directory with a config has all that resuming needs.
             for name, text in sorted(files.items(), key=lambda item: item[0] == CONFIG):
                 replace_file(directory / name, text.encode())

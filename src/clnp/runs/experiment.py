@@ -29,7 +29,6 @@ from clnp.records import (
     RunStarted,
     RunState,
     RunStopped,
-    TaskDescription,
     TaskRecord,
     TaskResumed,
     TaskStarted,
@@ -49,6 +48,7 @@ from .directory import (
     expanded,
     has_progress,
     read_config,
+    read_events,
     read_result,
     reading,
     resume_command,
@@ -57,6 +57,7 @@ from .directory import (
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
 from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
+from .status import StatusWriter
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
 
@@ -181,7 +182,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint:
             raise RunError(f"{path} has lost its {CHECKPOINT}. Start a new run.")
         if has_progress(path):
             at_least = 0 if takes_more else None
-            check_alike(config.to_plain(), read_config(path).to_plain(), path, at_least=at_least)
+            check_alike(config, read_config(path), path, at_least=at_least)
         return Checkpoint()
     saved: dict[str, Any] = attached(path / CHECKPOINT)
     state = read(RunState, saved)
@@ -189,8 +190,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint:
     settled: int | None = num_ended
     if baseline is not None:
         settled = num_ended + is_open if takes_more else None
-    before = state.experiment.to_plain()
-    num_alike = check_alike(config.to_plain(), before, path, at_least=settled)
+    num_alike = check_alike(config, state.experiment, path, at_least=settled)
     exchanged = num_alike == num_ended and (is_open or state.full is not None)
     if exchanged:
         saved["progress"] = None
@@ -253,7 +253,7 @@ class Experiment:
         """
         return RunConfig(
             format=FORMAT,
-            tasks=tuple(read(TaskDescription, each) for each in fingerprints(self.tasks)),
+            tasks=fingerprints(self.tasks),
             model=tuple(describe_model(self.model)),
             head=self.head,
             classifier=self.classifier,
@@ -306,7 +306,7 @@ class Experiment:
         if result is not None and result.finished:
             known = read_config(path)
             at_least = len(result.tasks)
-            num_alike = check_alike(config.to_plain(), known.to_plain(), path, at_least=at_least)
+            num_alike = check_alike(config, known, path, at_least=at_least)
             if num_alike == len(self.tasks) == len(known.tasks):
                 if given:
                     track_finished_run(path, given)
@@ -339,6 +339,7 @@ class RunLoop:
         self.checkpoint_seconds = checkpoint_seconds
         self._config = experiment.describe()
         self.method: Method
+        self._status: StatusWriter
         self.tally = Tally(len(experiment.tasks))
         self._arithmetic = ""
         self._saved = time.monotonic()
@@ -433,6 +434,7 @@ class RunLoop:
             # Before the clock of the run starts: connecting may take longer than a task.
             self._trackers.resume(run.path, environment, num_bytes=num_bytes, seconds=seconds)
         run.resume_log(num_bytes, seconds)
+        self._status = StatusWriter(run.path, read_config(run.path), read_events(run.path))
         if state is None or checkpoint.method is None:
             self._log(RunStarted(config=self._config))
             for task in experiment.tasks:
@@ -504,6 +506,7 @@ class RunLoop:
 
     def _log(self, event: Event) -> None:
         timed = self.run.log(event)
+        self._status.update(timed)
         self.on_event(timed)
         self._trackers.event(timed)
 

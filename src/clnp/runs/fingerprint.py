@@ -1,4 +1,9 @@
-"""Whether an experiment is the one that a run was started with."""
+"""Descriptions of experiments, by which a run recognises its own when it is resumed.
+
+Settings are described by their values, data by checksums, classes by their qualified names, and
+functions of the user by a hash of their code as well. The state of an object that can be called may
+change by being used: if it is the only difference, there is a warning and the run resumes.
+"""
 
 import functools
 import hashlib
@@ -8,6 +13,7 @@ import warnings
 import zlib
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -15,7 +21,6 @@ from itertools import zip_longest
 from pathlib import Path, PurePath
 from types import (
     BuiltinMethodType,
-    CellType,
     CodeType,
     FunctionType,
     MethodType,
@@ -35,377 +40,318 @@ from clnp.core.record import kind_of
 from clnp.devices import on_the_host
 from clnp.errors import RunError
 from clnp.plain import to_json
+from clnp.records import RunConfig, TaskDescription
 from clnp.training.batches import is_pair, num_samples
 from clnp.training.objective import OBJECTIVES, objective_named
 from clnp.training.task import Task, check_parts
 
 LIBRARIES = ("clnp.", "torch.", "torchvision.")
-"""Whose functions go by their names alone."""
-VALUES = (bytes, complex, generic, torch.dtype, torch.device, Enum, PurePath)
-"""What goes by how Python writes it."""
-HOLDING = re.compile(r", holding [0-9a-f]{8}")
-"""What follows the name of an object that holds something."""
+"""Functions of these packages are described by their names alone."""
+LITERALS = (bytes, complex, generic, torch.dtype, torch.device, Enum, PurePath)
+"""Values of these types are described by their `repr`."""
+CHUNK_BYTES = 16 << 20
+"""The checksum of a tensor is computed from parts of this size."""
+STATE = re.compile(r", holding [0-9a-f]{8}")
+"""The end of the description of something with a state."""
+
+Plain = Callable[[Any], Any]
+Difference = tuple[str, Any, Any]
+"""A dotted key, and the two values that it has."""
 
 
 def plain(value: Any) -> Any:
-    """Data as it comes back from JSON.
-
-    Functions and callable objects go by their names, and by what they do and hold.
-    """
+    """Return a setting as plain data for JSON, in which code and state are hashes."""
     return _plain(value, {})
 
 
-def _plain(value: Any, known: dict[int, str]) -> Any:
-    """The value as plain data; `known` has what objects are, by their ids, and three dots for one
-    that is being looked at: a function may refer to itself.
-    """
+def _plain(value: Any, known: dict[int, tuple[object, str]]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if id(value) in known:
-        return known[id(value)]
-    known[id(value)] = "..."
-    found = _looked_at(value, lambda part: _plain(part, known))
-    if isinstance(found, str):
-        known[id(value)] = found
-    else:
-        del known[id(value)]
-    return found
+    if id(value) not in known:
+        known[id(value)] = (value, "...")  # Functions and objects may refer to themselves.
+        found = _describe(value, lambda part: _plain(part, known))
+        if not isinstance(found, str):
+            del known[id(value)]
+            return found
+        known[id(value)] = (value, found)
+    return known[id(value)][1]
 
 
-def _looked_at(value: Any, plain: Callable[[Any], Any]) -> Any:
-    """The value as plain data, its parts as `plain` gives them."""
+def _describe(value: Any, plain: Plain) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, set | frozenset):
         return sorted(json.dumps(plain(item)) for item in value)
-    if isinstance(value, Namespace | SimpleNamespace):
-        return plain(vars(value))
-    if isinstance(value, VALUES):
+    if isinstance(value, LITERALS):
         return repr(value)
     if isinstance(value, functools.partial):
-        parts = {"partial": value.func, "args": value.args, "keywords": value.keywords}
-        return {name: plain(part) for name, part in parts.items()}
+        return plain({"partial": value.func, "args": value.args, "keywords": value.keywords})
     if isinstance(value, Tensor):
         return f"{tuple(value.shape)} {digest_of(value)[:16]}"
     if isinstance(value, ndarray) and not value.dtype.hasobject:
-        return f"{value.shape} {_short(f'{value.dtype} {value.tobytes().hex()}')}"
-    if is_dataclass(value) and not isinstance(value, type) and not callable(value):
-        return plain(_attributes(value))
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    named = f"{getattr(value, '__module__', type(value).__module__)}.{name}"
+        return f"{value.shape} {_hash(f'{value.dtype} {value.tobytes().hex()}')}"
     if isinstance(value, type) or not callable(value):
-        return named
+        has_fields = is_dataclass(value) or isinstance(value, Namespace | SimpleNamespace)
+        return plain(_state(value)) if has_fields and not isinstance(value, type) else _name(value)
+    return _describe_callable(value, plain)
+
+
+def _describe_callable(value: Any, plain: Plain) -> str:
+    name = _name(value)
     if isinstance(value, FunctionType):
-        return _function(value, named, plain)
-    return _callable(value, named, plain)
-
-
-def _callable(value: Any, named: str, plain: Callable[[Any], Any]) -> Any:
-    """What a method or an object does when it is called, and what it holds."""
+        return name if name.startswith(LIBRARIES) else _describe_function(value, plain)
     if isinstance(value, MethodType | BuiltinMethodType | MethodWrapperType):
         owner = value.__self__
+        method: str = plain(value.__func__) if isinstance(value, MethodType) else name
         if owner is None or isinstance(owner, type | ModuleType):
-            return named if not isinstance(value, MethodType) else plain(value.__func__)
-        own = plain(value.__func__) if isinstance(value, MethodType) else named
-        return _holding(own, [plain(owner), plain(_attributes(owner))])
+            return method
+        return _with_state(method, [plain(owner), plain(_state(owner))])
     if type(value).__module__ == "builtins":
-        return named
-    does = [plain(getattr(type(value), each, None)) for each in ("__call__", "forward")]
-    held = plain(_attributes(value))
-    if is_dataclass(value):  # Made to be compared by what they hold.
-        return f"{named} {_short(json.dumps([does, held]))}"
-    return _holding(f"{named} {_short(json.dumps(does))}", held)
+        return name
+    code = [plain(getattr(type(value), each, None)) for each in ("__call__", "forward")]
+    state = plain(_state(value))
+    if is_dataclass(value):  # Its fields are settings, and equal ones are the same.
+        return f"{name} {_hash(json.dumps([code, state]))}"
+    return _with_state(f"{name} {_hash(json.dumps(code))}", state)
 
 
-def _function(value: FunctionType, named: str, plain: Callable[[Any], Any]) -> str:
-    """What a function does, with what it was given and what it refers to."""
-    if named.startswith(LIBRARIES):
-        return named
-    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-    inside = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
-    given = [value.__defaults__ or (), value.__kwdefaults__ or {}, inside]
-    text = json.dumps(plain(given))
-    code = f"{_code(value.__code__)} {HOLDING.sub('', text)}"
-    what, held = f"{named} {_short(code)}", HOLDING.findall(text)
-    return _holding(what, held) if held else what
+def _describe_function(value: FunctionType, plain: Plain) -> str:
+    """Return the name of a function, with a hash of its code, its defaults and its closure."""
+    closure = {}
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        with suppress(ValueError):  # The variable is not assigned yet.
+            closure[name] = cell.cell_contents
+    given = json.dumps(plain([value.__defaults__ or (), value.__kwdefaults__ or {}, closure]))
+    code = f"{_code(value.__code__)} {STATE.sub('', given)}"
+    found, state = f"{_name(value)} {_hash(code)}", STATE.findall(given)
+    return _with_state(found, state) if state else found
 
 
-def _is_filled(cell: CellType) -> bool:
-    """Whether what a function refers to has been set."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+def _code(part: object) -> str:
+    """Return code, or a constant in it, without lines and comments: the same in every process."""
+    if isinstance(part, CodeType):
+        return f"{part.co_code.hex()} {part.co_names} {_code(part.co_consts)}"
+    if isinstance(part, tuple | frozenset):
+        parts = [_code(each) for each in part]
+        return f"{type(part).__name__} {parts if isinstance(part, tuple) else sorted(parts)}"
+    return repr(part)
 
 
-def _holding(named: str, held: Any) -> str:
-    """What something is called, and what it holds in short."""
-    return f"{HOLDING.sub('', named)}, holding {_short(json.dumps(held))}"
+def _name(value: object) -> str:
+    module = getattr(value, "__module__", type(value).__module__)
+    # Runs that were started before modules of this package moved to folders can be resumed.
+    module = re.sub(r"^clnp\..*\.", "clnp.", str(module))
+    return f"{module}.{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    """What an object holds, but for what does not count when dataclasses are compared."""
+def _state(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object; of a dataclass, those that count when it is compared."""
     if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
-    slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
-    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    held |= getattr(value, "__dict__", {})
+        return {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
+    state = object.__getstate__(value)
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    found = {**(slots or {}), **(attributes or {})}
     if isinstance(value, nn.Module):
-        held.pop("training", None)
-    return held
+        found.pop("training", None)
+    return found
 
 
-def _slots(cls: type) -> list[str]:
-    """The names of the class's slots, as they are found in its objects."""
-    slots = getattr(cls, "__slots__", ())
-    names = [slots] if isinstance(slots, str) else list(slots)
-    private = [name.startswith("__") and not name.endswith("__") for name in names]
-    prefix = f"_{cls.__name__.lstrip('_')}"
-    return [f"{prefix}{n}" if p else n for n, p in zip(names, private, strict=True)]
+def _with_state(text: str, state: Any) -> str:
+    return f"{STATE.sub('', text)}, holding {_hash(json.dumps(state))}"
 
 
-def _short(text: str) -> str:
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _code(code: CodeType) -> str:
-    """What the code of a function does, whatever its lines and comments are."""
-    return f"{code.co_code.hex()} {code.co_names} {_constant(code.co_consts)}"
+def fingerprints(tasks: Sequence[Task]) -> tuple[TaskDescription, ...]:
+    """Return the description of each task; tensors that tasks share are read once.
 
-
-def _constant(value: Any) -> str:
-    """A constant in the code of a function, the same in every process: sets have no order."""
-    if isinstance(value, CodeType):
-        return _code(value)
-    if isinstance(value, tuple | frozenset):
-        parts = [_constant(each) for each in value]
-        return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
-    return repr(value)
-
-
-CHUNK_BYTES = 16 << 20
-"""As much of a tensor is read at a time."""
-Known = dict[int, tuple[Tensor, str]]
-"""Tensors that have been read, by their ids, and their checksums."""
-
-
-def fingerprints(tasks: Sequence[Task]) -> list[dict[str, Any]]:
-    """The fingerprint of each task; tensors that tasks share are read once."""
-    known: Known = {}
-    return [fingerprint(task, known) for task in tasks]
-
-
-def fingerprint(task: Task, known: Known | None = None) -> dict[str, Any]:
-    """What a task is, in a few words: enough to tell another one of the same name.
-
-    Of tensors all numbers count, as they are stored, before `prepare` makes others of them.
+    All numbers of tensors count, as they are stored, before `prepare`.
     """
+    checksum = functools.cache(_checksum)
+    return tuple(_fingerprint(task, checksum) for task in tasks)
+
+
+def _fingerprint(task: Task, checksum: Callable[[Tensor], str]) -> TaskDescription:
     check_parts(task)
     objective = objective_named(task.objective)
-    own = objective not in OBJECTIVES.values()
-    known = {} if known is None else known
-    return {
-        "name": task.name,
-        "num_outputs": task.num_outputs,
-        "objective": objective.name,
-        "loss": plain(objective.loss) if own else None,
-        "score": plain(objective.score) if own else None,
-        "prepare": plain(task.prepare),
-        "train": _fingerprint(task.train, known),
-        "validation": _fingerprint(task.validation, known),
-        "test": _fingerprint(task.test, known),
-    }
+    custom = objective not in OBJECTIVES.values()
+    return TaskDescription(
+        task.name,
+        task.num_outputs,
+        objective.name,
+        plain(objective.loss) if custom else None,
+        plain(objective.score) if custom else None,
+        plain(task.prepare),
+        *(_describe_data(data, checksum) for data in (task.train, task.validation, task.test)),
+    )
 
 
-def _fingerprint(data: Any, known: Known) -> str | None:
-    """How many samples there are and, where they are tensors, a checksum of all of them."""
+def _describe_data(data: Any, checksum: Callable[[Tensor], str]) -> str | None:
+    """Return the number of samples and, if they are in tensors, a checksum of all of them."""
     if data is None:
         return None
-    size = f"{num_samples(data)} samples"
-    tensors = _tensors(data)
+    size, tensors = f"{num_samples(data)} samples", _tensors(data)
     if tensors is None:
         return size
-    for tensor in tensors:
-        if id(tensor) not in known:
-            known[id(tensor)] = (tensor, _checksum(tensor))
-    text = " ".join(known[id(tensor)][1] for tensor in tensors)
+    text = " ".join(checksum(tensor) for tensor in tensors)
     return f"{size}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _tensors(data: Any) -> list[Tensor] | None:
-    """The tensors that the data is made of; None if its samples may be others every time."""
+    """Return the tensors that the data consists of; None if samples may differ at every access."""
     if is_pair(data):
         return list(data)
     if isinstance(data, TensorDataset):
         return list(data.tensors)
     if isinstance(data, Subset):
-        within = _tensors(data.dataset)
-        return None if within is None else [*within, torch.tensor(list(data.indices), device="cpu")]
+        whole = _tensors(data.dataset)
+        return None if whole is None else [*whole, torch.tensor(list(data.indices), device="cpu")]
     if not isinstance(data, list | tuple):
         return None
     try:
         with on_the_host():
             found = list(default_collate(list(data)))
     except (TypeError, ValueError, RuntimeError):
-        return None  # No samples, or of different shapes: training will tell.
+        return None  # Training reports samples of different shapes.
     return found if all(isinstance(each, Tensor) for each in found) else None
 
 
 def _checksum(tensor: Tensor) -> str:
-    """CRC-32 of dtype, shape and bytes, a part of them at a time: other devices have more room."""
+    """Return the CRC-32 of dtype, shape and bytes."""
     found = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode())
-    if not tensor.numel():
-        return f"{found:08x}"
-    num_rows = max(1, CHUNK_BYTES * len(tensor) // tensor.nbytes)
-    for rows in torch.split(tensor.detach(), num_rows):
-        part = rows.cpu().contiguous()
-        # A column of one sample counts as contiguous, whatever its stride is.
-        flat = part.as_strided((part.numel(),), (1,)).view(torch.uint8)
-        raw: Any = flat.numpy()
-        found = zlib.crc32(raw, found)
+    if tensor.numel():
+        # In parts: a device may have more memory than the host.
+        num_rows = max(1, CHUNK_BYTES * len(tensor) // tensor.nbytes)
+        for rows in torch.split(tensor.detach(), num_rows):
+            # A copy, because a dimension of one element may have any stride.
+            part = rows.cpu().flatten().clone(memory_format=torch.contiguous_format)
+            found = zlib.crc32(part.view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 
 def describe_model(model: nn.Module) -> list[str]:
-    """Path, class and settings of each module, and its own tensors where these do not tell them.
+    """Return path, class and settings of each module, and the tensors that these do not imply.
 
-    The values of weights do not count. All else does, rates of dropout and dtypes among it, because
-    a run that goes on has to come to the same; `Description` asks for less.
+    The values of weights do not count. Everything else does, including dropout rates and dtypes,
+    because a resumed run must have the same result; `clnp.core.record.Description` asks for less.
     """
     lines = []
     for path, module in model.named_modules():
-        kind = f"{path} {kind_of(module)}".lstrip()
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         known = type(module).__module__.startswith("torch.nn.")
-        told = [
+        shown = [
             f"{name} {list(tensor.shape)} {tensor.dtype}".removesuffix(" torch.float32")
-            for name, tensor in own
+            for name, tensor in tensors
             if not known or (tensor.is_floating_point() and tensor.dtype != torch.float32)
         ]
-        lines.append(", ".join([kind, *told]))
+        lines.append(", ".join([f"{path} {kind_of(module)}".lstrip(), *shown]))
     return lines
 
 
 def check_alike(
-    now: Mapping[str, Any],
-    before: Mapping[str, Any],
+    now: RunConfig,
+    before: RunConfig,
     path: Path,
     *,
     at_least: int | None = None,
     data: bool = True,
 ) -> int:
-    """How many of an experiment's first tasks are those of a run.
+    """Return how many of the first tasks of an experiment are those of a run.
 
-    A `RunError` names the first difference if that is fewer than `at_least`, or than the run has,
-    or if anything but tasks and their settings is another. A run may say more than an experiment
-    does: what its recipe is called, where its data is. Without `data`, the samples of tasks do not
-    count.
+    Args:
+        now: The config of the experiment. The name of the recipe and the directory of the data
+            do not count.
+        before: The config of the run.
+        path: The directory of the run.
+        at_least: How many tasks must be the same, with their settings; all of the run if None.
+        data: Whether the samples of the tasks count.
+
+    Raises:
+        RunError: If fewer tasks are the same, or anything but tasks differs; it names the first
+            difference.
     """
-    here = json.loads(to_json(now))
-    there = {name: before[name] for name in here if name in before} if before else before
-    if not data:
-        here, there = _without_samples(here), _without_samples(there)
-    given, known = _tasks(here), _tasks(there)
-    least = len(known) if at_least is None else at_least
-    most = min(len(given), len(known))
-    found = _difference_of_first(min(least, most), here, there)
+    names = [task.name for task in before.tasks]
+    least = len(names) if at_least is None else at_least
+    most = min(len(now.tasks), len(names))
+
+    def difference(num: int) -> Difference | None:
+        first = functools.partial(_with_first, names[:num], data=data)
+        return _difference(first(now), first(before))
+
+    found = difference(min(least, most))
     if found is not None:
-        raise RunError(f"{path} holds another experiment: its {_told(*found, known)}")
-    if len(given) < least:
-        raise RunError(f"{path} has a task that is not given: {_name(known[len(given)])!r}")
-    alike = (n for n in range(least, most) if _difference_of_first(n + 1, here, there))
-    return next(alike, most)
+        raise RunError(
+            f"{path} contains another experiment: its {_shown(*found, names)}. Restore what has "
+            "changed, or choose another directory."
+        )
+    if len(now.tasks) < least:
+        raise RunError(
+            f"{path} has a task that the experiment does not have: {names[len(now.tasks)]!r}. Add "
+            "it, or choose another directory."
+        )
+    return next((n for n in range(least, most) if difference(n + 1) is not None), most)
 
 
-def _difference_of_first(num: int, now: Any, before: Any) -> tuple[str, Any, Any] | None:
-    """Where two experiments differ first, if they had that many tasks."""
-    names = [_name(task) for task in _tasks(before)[:num]]
-
-    def part(experiment: Any) -> Any:
-        if not isinstance(experiment, Mapping) or "tasks" not in experiment:
-            return experiment
-        tasks = _tasks(experiment)[:num]
-        learner = _settings_of(experiment.get("learner"), names)
-        return {**experiment, "tasks": tasks, **({"learner": learner} if learner else {})}
-
-    return _difference(part(now), part(before), "")
-
-
-def _without_samples(experiment: Any) -> dict[str, Any]:
-    """The same, its tasks without what says which samples they have."""
-    own = {"train", "validation", "test"}
-    tasks = [{k: v for k, v in task.items() if k not in own} for task in _tasks(experiment)]
-    return {**experiment, "tasks": tasks}
+def _with_first(names: Sequence[str], config: RunConfig, *, data: bool) -> dict[str, Any]:
+    """Return the config as if it had as many tasks as there are names."""
+    found: dict[str, Any] = json.loads(to_json(config))
+    samples = () if data else ("train", "validation", "test")
+    tasks = [
+        {key: value for key, value in task.items() if key not in samples}
+        for task in found["tasks"][: len(names)]
+    ]
+    learner = found["learner"]
+    if isinstance(own := learner.get("tasks"), dict):
+        # Of patterns, the first that fits counts.
+        patterns = ((name, next((p for p in own if fnmatchcase(name, p)), None)) for name in names)
+        settings = {name: own.get(name) or own.get(pattern) for name, pattern in patterns}
+        learner = {**learner, "tasks": settings}
+    return {**found, "tasks": tasks, "learner": learner, "recipe": None, "data": None}
 
 
-def _tasks(experiment: Any) -> list[Any]:
-    tasks = experiment.get("tasks") if isinstance(experiment, Mapping) else None
-    return tasks if isinstance(tasks, list) else []
-
-
-def _settings_of(learner: Any, names: list[Any]) -> Any:
-    """What the learner is told of these tasks: of patterns, the first that fits counts."""
-    if not isinstance(learner, dict) or not isinstance(learner.get("tasks"), dict):
-        return learner
-    own = learner["tasks"]
-
-    def settings(task: Any) -> Any:
-        fitting = (own[name] for name in own if fnmatchcase(str(task), name))
-        return own.get(task) or next(fitting, None)
-
-    return {**learner, "tasks": {name: settings(name) for name in names}}
-
-
-def _name(task: Any) -> Any:
-    return task.get("name") if isinstance(task, Mapping) else task
-
-
-def _told(key: str, now: Any, before: Any, tasks: list[Any]) -> str:
-    """What differs, in words; that of a task with its number and name."""
-    if re.fullmatch(r"model(\.\d+)?", key):
-        return _told_of_model(now, before)
-    found = re.fullmatch(r"tasks\.(\d+)(?:\.(.*))?", key)
-    if found is None:
-        return f"{key} is {before!r}, not {now!r}"
-    number = int(found[1])
-    if found[2] == "name":
-        return f"task {number + 1} is {before!r}, not {now!r}"
-    return f"task {number + 1}, {_name(tasks[number])!r}, has {found[2]} {before!r}, not {now!r}"
-
-
-def _told_of_model(now: Any, before: Any) -> str:
-    """The first modules that differ, of two or of two lists of them."""
-    lists = [each if isinstance(each, list) else [each] for each in (before, now)]
-    pairs = zip_longest(*lists, fillvalue="nothing more")
-    there, here = next(pair for pair in pairs if pair[0] != pair[1])
-    return f"model has {there}, not {here}"
-
-
-def _difference(now: Any, before: Any, key: str) -> tuple[str, Any, Any] | None:
-    """Where two nested values differ first, and both values there; what is missing is None."""
+def _difference(now: Any, before: Any, key: str = "") -> Difference | None:
+    """Return the first difference between two nested values; a value that is missing is None."""
     if isinstance(now, dict) and isinstance(before, dict):
-        names = list(dict.fromkeys([*now, *before]))
-        pairs = [(f"{key}.{name}".lstrip("."), now.get(name), before.get(name)) for name in names]
+        names = dict.fromkeys([*now, *before])
+        parts = [(name, now.get(name), before.get(name)) for name in names]
     elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
-        pairs = [(f"{key}.{i}", a, b) for i, (a, b) in enumerate(zip(now, before, strict=True))]
+        parts = list(zip(range(len(now)), now, before, strict=True))
     else:
         return None if _same(now, before) else (key, now, before)
-    found = (_difference(here, there, name) for name, here, there in pairs)
+    found = (_difference(here, there, f"{key}.{name}".lstrip(".")) for name, here, there in parts)
     return next((each for each in found if each is not None), None)
 
 
 def _same(now: Any, before: Any) -> bool:
-    """Whether both are equal; what objects hold may be another thing, changed by being used."""
-    if not (isinstance(now, str) and isinstance(before, str)):
+    """Whether two values are equal but for the state of an object, about which it warns."""
+    if now == before or not (isinstance(now, str) and isinstance(before, str)):
         return bool(now == before)
-    here, there = HOLDING.sub("", now), HOLDING.sub("", before)
-    if here == there and now != before and HOLDING.search(before):
-        name = here.split()[0]
+    same = STATE.sub("", now) == STATE.sub("", before)
+    if same and STATE.search(before):
         warnings.warn(
-            f"{name} holds something else than when the run was begun; the run goes on with it",
+            f"The state of {now.split()[0]} is not the one that the run was started with. The run "
+            "resumes with the new state.",
             stacklevel=2,
         )
-    return here == there
+    return same
+
+
+def _shown(key: str, now: Any, before: Any, names: Sequence[str]) -> str:
+    """Return a difference in words."""
+    first, _, rest = key.partition(".")
+    number, _, rest = rest.partition(".")
+    if first == "model":
+        lists = (each if isinstance(each, list) else [each] for each in (before, now))
+        pairs = zip_longest(*lists, fillvalue="nothing more")
+        there, here = next(pair for pair in pairs if pair[0] != pair[1])
+        return f"model has {there}, not {here}"
+    if first != "tasks":
+        return f"{key} is {before!r}, not {now!r}"
+    if rest == "name":
+        return f"task {int(number) + 1} is {before!r}, not {now!r}"
+    name = names[int(number)]
+    return f"task {int(number) + 1}, {name!r}, has {rest} {before!r}, not {now!r}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clnp.core.forecast import Forecast
-from clnp.core.pruning.thresholds import PruningPlan
+from clnp.core.pruning.plan import PruningPlan
 from clnp.errors import RunError
 from clnp.records import (
     CandidateChosen,
@@ -72,7 +72,7 @@ def room_left(forecast: Forecast) -> str:
         replace(
             forecast,
             bottleneck=name(forecast.bottleneck),
-            head_groups=[short.get(group, group) for group in forecast.head_groups],
+            head_groups=tuple(short.get(g, g) for g in forecast.head_groups),
             free=renamed(forecast.free),
             need=renamed(forecast.need),
             room=renamed(forecast.room),

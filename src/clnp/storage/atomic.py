@@ -44,11 +44,12 @@ def left_over(folder: Path) -> Iterator[Path]:
     """Yield incomplete files of processes that no longer run."""
     for path in folder.glob(f"{TEMPORARY}*"):
         owner = path.name.removeprefix(TEMPORARY).partition("-")[0]
-        if not (owner.isdecimal() and _is_running(int(owner))):
+        if not (owner.isdecimal() and is_running(int(owner))):
             yield path
 
 
-def _is_running(process: int) -> bool:
+def is_running(process: int) -> bool:
+    """Whether a process of this machine has not ended; False where that cannot be found out."""
     if os.name != "posix":  # Elsewhere, asking would be a signal.
         return False
     try:

@@ -1,1 +1,1 @@
-"""Several runs together: seeds, methods, and processes side by side."""
+"""Runs started from recipes: one run, several seeds, several methods, and their verification."""

@@ -1,142 +1,125 @@
-"""Functions that run side by side, each in a process of its own.
+"""Python programs that run at the same time, each in a process and a session of its own.
 
-On Linux such a process is forked from one that has imported what all of them need, and has done
-nothing else: importing takes seconds, and forking from here would take along the locks of this
-process's threads, and no GPU.
+A terminal signals all processes of a session at once. A job has another session, so only its parent
+gets the signal, and passes it on. The standard input of a job is a pipe that nothing is written to.
+It closes when the parent ends, however that happens, and then the job stops.
 """
 
-import multiprocessing
-import multiprocessing.forkserver
-import multiprocessing.resource_tracker
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerContext, SpawnContext
-from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any
 
 from clnp.errors import STOPPED
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Job:
-    """A function to call in a process of its own: one that can be found by its name."""
+    """A name, and the arguments of Python: `("-m", "clnp", "resume", ...)`."""
 
     name: str
-    function: Callable[..., None]
-    arguments: tuple[Any, ...]
+    arguments: tuple[str, ...]
 
 
-def side_by_side(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
-    """The exit code of every job, by its name; those that a signal kept from starting are missing.
+def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
+    """Run jobs at the same time, and return their exit codes by name.
 
-    Signals to stop are handed on to the processes that are running, and no other one is started.
+    A signal to stop is passed on to the jobs that are running, and starts no other one. The code
+    of a job that it ended is `STOPPED`; a job that it kept from starting has none.
     """
-    get_ready()
-    context = _context()
-    environment = dict(os.environ)
     waiting, codes = list(jobs), dict[str, int]()
-    running: dict[str, BaseProcess] = {}
-    untold: list[int] = []
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    threads, stopped = num_threads(at_most), False
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
         waiting.clear()
-        for process in running.values():
-            if process.pid is None:
-                untold.append(number)  # It is being started, which may take seconds.
-            elif process.is_alive():
-                os.kill(process.pid, number)
+        for process in list(running.values()):
+            process.terminate()
 
-    # What is ignored stays so: nohup ignores SIGHUP.
+    # Signals that are ignored stay ignored: nohup ignores SIGHUP.
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
     before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
     for number in before:
-        signal.signal(number, hand_on)
+        signal.signal(number, stop)
     try:
         while waiting or running:
             while waiting and len(running) < at_most:
                 job = waiting.pop(0)
-                work = (job, environment)
-                started = context.Process(target=_work, args=work, name=job.name)
-                running[job.name] = started
-                started.start()
-                while untold and started.pid is not None:
-                    os.kill(started.pid, untold.pop())
-            wait([process.sentinel for process in running.values()])
+                running[job.name] = process = _start(job, threads)
+                if stopped:  # The signal came while the process was started.
+                    process.terminate()
             for name, process in list(running.items()):
-                if process.exitcode is not None:
-                    codes[name] = process.exitcode
-                    del running[name]
+                if (code := process.poll()) is not None:
+                    codes[name] = STOPPED if stopped and code == -signal.SIGTERM else code
+                    _close(running.pop(name))
+            time.sleep(POLL_SECONDS if running else 0)
     finally:
+        for process in running.values():
+            _close(process)
+        for process in running.values():
+            process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
     return codes
 
 
-def get_ready() -> None:
-    """Begin to import what jobs need, in the background, where they can be forked from that."""
-    if not isinstance(_context(), ForkServerContext):
-        return
-    multiprocessing.resource_tracker.ensure_running()  # It would undo what is blocked now.
-    # A terminal signals all processes at once. What is blocked here stays so in the new one, which
-    # ends when this one does.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
+    # Python looks for modules in the working directory first, unless told otherwise by -P.
+    safe = [] if os.getcwd() in map(os.path.abspath, sys.path) else ["-P"]
+    # As torch.set_num_threads does.
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    limits["MKL_DYNAMIC"] = "FALSE"
+    return subprocess.Popen(
+        [sys.executable, *safe, *job.arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **limits},
+        start_new_session=True,
+    )
 
 
-def _context() -> SpawnContext | ForkServerContext:
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["clnp.studies.preloaded"])
-    return context
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Close the standard input of a job, which stops it if it is running."""
+    assert process.stdin is not None
+    process.stdin.close()
 
 
-def stop_signals() -> list[signal.Signals]:
-    """The signals to stop that there are here."""
-    return [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-
-
-def _work(job: Job, environment: dict[str, str]) -> None:
-    """What the process of a job does."""
+def stop_with_parent() -> None:
+    """Make this process a job: it stops quietly when it gets a signal, or when its parent ends."""
     for number in stop_signals():
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _leave)  # Until there is something to save before.
-    if isinstance(_context(), ForkServerContext):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals())
-        # It has the environment of when the one that it is forked from was started.
-        os.environ.clear()
-        os.environ.update(environment)
-    if hasattr(os, "setpgrp"):
-        os.setpgrp()  # A terminal signals a whole group; here the parent hands signals on.
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
-    job.function(*job.arguments)
+            signal.signal(number, _leave)  # Until there is something to save first.
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(STOPPED)
 
 
-def _stop_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
+def _wait_for_parent() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals to stop that this operating system has."""
+    return [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
 
 
 def num_threads(num_jobs: int) -> int:
-    """How many threads each of so many processes can have; never more than one alone would."""
-    import torch  # Not before the processes that import it side by side are on their way.
+    """Return the number of threads of each of several jobs, at most that of this process."""
+    import torch  # Importing it takes seconds, and a job imports this module first.
 
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, min(torch.get_num_threads(), cores // num_jobs))

@@ -1,210 +1,225 @@
-"""One run from the command line: where its recipe comes from, and how it is carried out."""
+"""One run from the command line: its recipe, its options, and how a signal stops it."""
 
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Protocol
 
 from clnp.devices import find_device, use_threads
 from clnp.errors import RunError, StoppedError
-from clnp.recipes import bundled, recipe
+from clnp.plain import to_json
+from clnp.recipes import recipe
 from clnp.recipes.build import experiment_of
 from clnp.recipes.recipe import LoadedRecipe, recipe_of
 from clnp.recipes.schema import to_toml
+from clnp.records import Event, RunResult
 from clnp.runs.directory import (
     CONFIG,
     RECIPE,
     Run,
+    already_a_run,
     command,
     expanded,
-    has_learnt,
+    has_progress,
     last_environment,
     read_config,
     read_result,
     reading,
-    taken,
-    to_json,
+    resume_command,
 )
-from clnp.runs.experiment import Course, Experiment
-from clnp.runs.trackers import Audience, tell_again
-from clnp.terminal.progress import Silence
-from clnp.terminal.summary import summary
+from clnp.runs.experiment import Experiment, RunLoop
+from clnp.runs.trackers import Trackers, track_finished_run
 from clnp.trackers.named import check_installed, trackers_named
 
 from .jobs import stop_signals
 
-Answer = tuple[Any, str]
 HEADER = "A recipe with every default spelt out: clnp run FILE runs it again."
+
+
+class Console(Protocol):
+    """Shows the progress of runs."""
+
+    def show(self, event: Event) -> None:
+        """Show an event of a run."""
+
+    def download(self, file: str, num_bytes: int, total: int | None) -> None:
+        """Show the progress of a download."""
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the recipe of a run comes from, and what is changed in it."""
+    """The name or file of a recipe, and assignments that change it."""
 
     name: str
     assignments: tuple[str, ...] = ()
 
     def load(self, seed: int | None = None) -> LoadedRecipe:
-        """The recipe, with another seed if one is given."""
+        """Return the recipe, with another seed if one is given."""
         seeded = () if seed is None else (f"seed={seed}",)
         return recipe.load(self.name, (*self.assignments, *seeded))
 
     def with_method(self, name: str) -> "Source":
-        """The same recipe with another method."""
+        """Return the same recipe with another method."""
         return replace(self, assignments=(*self.assignments, f'method="{name}"'))
-
-    def absolute(self) -> "Source":
-        """The same, to be found from any directory."""
-        is_file = self.name not in bundled.names()
-        return replace(self, name=str(expanded(self.name).absolute()) if is_file else self.name)
-
-    def to_json(self) -> list[Any]:
-        """Plain data that `from_json` reads back."""
-        return [self.name, list(self.assignments)]
-
-    @staticmethod
-    def from_json(data: Sequence[Any]) -> "Source":
-        """The source that `to_json` described."""
-        return Source(data[0], tuple(data[1]))
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """On what, from where, how often saved and who is told: what is not of an experiment."""
+class RunOptions:
+    """The options of a run that do not belong to its experiment."""
 
     device: str | None = None
     data: str | None = None
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         check_installed(self.trackers)
 
+    def arguments(self) -> list[str]:
+        """Return the options of the command line."""
+        given = {"device": self.device, "data": self.data}
+        return [
+            f"--checkpoint-every={self.checkpoint_seconds!r}",
+            *(f"--{name}={value}" for name, value in given.items() if value is not None),
+            *(f"--{name}" for name in self.trackers),
+            *(["--quiet"] if self.quiet else []),
+        ]
 
-def begin(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence) -> Answer:
-    """Carry out a recipe in a new directory, or in that of a run which has learnt nothing."""
-    device, data = find_device(place.device), place.data
-    experiment = experiment_of(loaded, device, data, on_download=console.download)
-    config = {**experiment.to_json(), "recipe": loaded.name, "data": data_of(data)}
-    files = {CONFIG: to_json(config, indent=1), RECIPE: to_toml(loaded.recipe, header=HEADER)}
-    if os.path.isfile(path / CONFIG) and not has_learnt(path):
+
+def start_run(
+    loaded: LoadedRecipe, path: Path, options: RunOptions, console: Console
+) -> tuple[RunResult, str]:
+    """Run a recipe in a new directory; return the result, and a note for the user."""
+    device = find_device(options.device)
+    experiment = experiment_of(loaded, device, options.data, on_download=console.download)
+    config = replace(experiment.describe(), recipe=loaded.name, data=data_directory(options.data))
+    files = {
+        CONFIG: to_json(config.to_plain(), indent=1),
+        RECIPE: to_toml(loaded.recipe, header=HEADER),
+    }
+    if os.path.isfile(path / CONFIG) and not has_progress(path):
         with Run.open(path) as left:
             left.withdraw()
     with Run.create(path, files) as run:
-        return carry_out(experiment, run, place, console)
+        return _run(experiment, run, options, console)
 
 
-def add_tasks(loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence) -> Answer:
-    """Go on with a run by a recipe that is its own but for tasks which have not ended.
+def add_tasks(
+    loaded: LoadedRecipe, path: Path, options: RunOptions, console: Console
+) -> tuple[RunResult, str]:
+    """Resume a run with a recipe that differs from its own in tasks that have not ended.
 
-    Any other is refused, and so is the run's own: that is what `clnp resume` is for.
+    Any other recipe is refused, and so is the run's own: `clnp resume` is for that.
     """
-    experiment = _taken_up(loaded, path, place, console)
+    experiment = _experiment(loaded, path, options, console)
     known = read_config(path)
-    if to_json({**known, **experiment.to_json()}) == to_json(known):
-        raise RunError(taken(path))
+    config = replace(experiment.describe(), recipe=known.recipe, data=known.data)
+    if to_json(config) == to_json(known):
+        raise RunError(already_a_run(path))
     with Run.open(path) as run:
-        return carry_out(experiment, run, place, console, loaded=loaded)
+        changed = to_toml(loaded.recipe, header=HEADER)
+        return _run(experiment, run, options, console, recipe=changed)
 
 
-def go_on_with(path: Path, place: Circumstances, console: Silence) -> Answer:
-    """Go on with a run that was stopped, killed or lost its machine."""
+def resume_run(path: Path, options: RunOptions, console: Console) -> tuple[RunResult, str]:
+    """Resume a run that was stopped or killed. A finished one is sent to trackers, if any."""
     read_config(path)
     result = read_result(path)
-    with reading(path):
-        if result.get("finished"):
-            left = "nothing is left to do"
-            if place.trackers:
-                left = track_finished(path, place, console)
-            return result, f"{path} is finished; {left}.\n\n{summary(result)}"
-    experiment = _taken_up(recipe_of(path), path, place, console)
+    if result is not None and result.finished:
+        note = f"{path} was already finished."
+        if options.trackers:
+            note += _send_finished(path, options, console)
+        return result, note
+    experiment = _experiment(recipe_of(path), path, options, console)
     with Run.open(path) as run:
-        return carry_out(experiment, run, place, console)
+        return _run(experiment, run, options, console)
 
 
-def _taken_up(
-    loaded: LoadedRecipe, path: Path, place: Circumstances, console: Silence
+def _experiment(
+    loaded: LoadedRecipe, path: Path, options: RunOptions, console: Console
 ) -> Experiment:
-    """The experiment of a recipe, where the run at `path` has been before and with its data."""
+    """Return the experiment of a recipe, on the device and with the data of the run at `path`."""
     config, before = read_config(path), last_environment(path)
-    with reading(path):
-        device = find_device(place.device or before.get("device"))
-    use_threads(device, before)
-    data = place.data or config.get("data")
-    return experiment_of(loaded, device, data, on_download=console.download)
+    device = find_device(options.device or before.device)
+    use_threads(device, before.num_threads)
+    return experiment_of(loaded, device, options.data or config.data, on_download=console.download)
 
 
-def carry_out(
+def _run(
     experiment: Experiment,
     run: Run,
-    place: Circumstances,
-    console: Silence,
+    options: RunOptions,
+    console: Console,
     *,
-    loaded: LoadedRecipe | None = None,
-) -> Answer:
-    """Follow the course of an experiment; a signal makes it save and stop.
-
-    Where it adds tasks to the run, the recipe that is given becomes the run's.
-    """
-    trackers = trackers_named(place.trackers, quiet=type(console) is Silence)
-    audience = Audience(trackers, lambda text: warn(text, console))
-    recipe = None if loaded is None else to_toml(loaded.recipe, header=HEADER)
-    seconds, show = place.checkpoint_seconds, console.show
-    course = Course(experiment, run, seconds, show, audience=audience, recipe=recipe)
+    recipe: str | None = None,
+) -> tuple[RunResult, str]:
+    """Run an experiment until it ends or a signal stops it; `recipe` replaces that of the run."""
+    trackers = Trackers(
+        trackers_named(options.trackers, quiet=options.quiet),
+        lambda text: _warn(text, options, console),
+    )
+    seconds = options.checkpoint_seconds
+    loop = RunLoop(experiment, run, seconds, console.show, trackers=trackers, recipe=recipe)
     try:
-        with stopping(course, console):
-            result = course.follow()
+        with _stopping(loop, console):
+            result = loop.run_all()
     except KeyboardInterrupt:
-        again = command("resume", run.path)
         raise StoppedError(
-            f"stopped at once; what was saved last is whole, go on with: {again}"
+            f"Stopped within an epoch. The last checkpoint is intact: resume with "
+            f"{resume_command(run.path)}."
         ) from None
     console.close()
-    closing = f"The run is in {run.path}."
+    note = f"The run is in {run.path}."
     if experiment.baseline is None:
-        closing += f" Check it again at any time: {command('verify', run.path)}"
-    return result, f"{summary(result)}\n\n{closing}"
+        note += f" Verify it at any time with `{command('verify', run.path)}`."
+    return result, note
 
 
-def track_finished(path: Path, place: Circumstances, console: Silence) -> str:
-    """Tell the trackers that are asked for of a run that is finished; what came of it."""
+def _send_finished(path: Path, options: RunOptions, console: Console) -> str:
+    """Send a finished run to the trackers, and return a sentence about it."""
     failures: list[str] = []
-    trackers = trackers_named(place.trackers, quiet=type(console) is Silence)
-    tell_again(path, trackers, failures.append)
+    with reading(path):
+        trackers = trackers_named(options.trackers, quiet=options.quiet)
+        track_finished_run(path, trackers, failures.append)
     for text in failures:
-        warn(text, console)
-    names = ", ".join(place.trackers)
-    return f"not all of it could be told to {names}" if failures else f"it was told to {names}"
+        _warn(text, options, console)
+    names = ", ".join(options.trackers)
+    return f" Not all of it was sent to {names}." if failures else f" It was sent to {names}."
 
 
-def warn(text: str, console: Silence) -> None:
+def _warn(text: str, options: RunOptions, console: Console) -> None:
     """Show a line that the user must see even if no progress is shown."""
-    if type(console) is Silence:
+    if options.quiet:
         print(f"clnp: {text}", file=sys.stderr, flush=True)
-    console.say(text)
+    else:
+        console.say(text)
 
 
 @contextmanager
-def stopping(course: Course, console: Silence) -> Iterator[None]:
-    """Let the first signal to stop end the run after the current epoch, the second at once."""
+def _stopping(loop: RunLoop, console: Console) -> Iterator[None]:
+    """Stop the run after the current epoch at the first signal, and at once at the second."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.default_int_handler)
-        course.stop()
-        console.say("stopping after this epoch; once more to stop at once")
+        loop.stop()
+        console.say("Stopping after this epoch. Press Ctrl-C again to stop now.")
 
-    # What is ignored stays so: nohup ignores SIGHUP.
-    before = {
-        each: signal.getsignal(each)
-        for each in stop_signals()
-        if signal.getsignal(each) is not signal.SIG_IGN
-    }
+    # Signals that are ignored stay ignored: nohup ignores SIGHUP.
+    handlers = {each: signal.getsignal(each) for each in stop_signals()}
+    before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
     for each in before:
         signal.signal(each, handle)
     try:
@@ -214,7 +229,7 @@ def stopping(course: Course, console: Silence) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def data_of(given: str | None) -> str | None:
-    """Where data is looked for, such that it is found from any directory."""
+def data_directory(given: str | None) -> str | None:
+    """Return the directory of data sets as an absolute path; None for the default."""
     data = given or os.environ.get("CLNP_DATA")
     return None if data is None else str(expanded(data).absolute())

@@ -1,7 +1,7 @@
-"""Whether a run still is what it says: certificates, figures and test scores, recomputed."""
+"""Verification of a run: its certificates, its figures and its test scores are recomputed."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from clnp.data import datasets
 from clnp.data.labelled import LabelledData
 from clnp.devices import find_device, use_threads
 from clnp.errors import ForgettingError, RunError
-from clnp.methods.method import OURS
 from clnp.methods.neural_pruning import figures
+from clnp.plain import read, to_plain
 from clnp.recipes.build import experiment_of
 from clnp.recipes.recipe import recipe_of
+from clnp.records import OURS, RunConfig, RunResult, TaskRecord
 from clnp.runs.directory import (
     CHECKPOINT,
     RESULT,
@@ -30,117 +31,120 @@ from clnp.runs.directory import (
 from clnp.runs.environment import arithmetic, describe
 from clnp.runs.experiment import Experiment
 from clnp.runs.fingerprint import check_alike
-from clnp.runs.outputs import Record, agree, expected, is_in_points, judge, tolerance
+from clnp.runs.outputs import agree, expected, is_in_points, score_and_digest, tolerance
 from clnp.storage.checkpoint import attached, load
 from clnp.training.task import Task
 
 from .comparison import read_comparison
 from .series import read_series, run_of
 
-Answer = tuple[Any, str]
 
+@dataclass(frozen=True)
+class Verification:
+    """The result of `clnp.verify`.
 
-def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Check the run of an experiment; a `ForgettingError` names what differs.
-
-        clnp.verify(experiment, "runs/mine")
-
-    Certificates are recomputed, figures of the result are held against the network, and every ended
-    task answers to its test data as it did, to the last bit on the same machine and device.
+    Attributes:
+        verified: Always True: a run that fails raises a `ForgettingError`.
+        tasks: The names of the ended tasks, in order.
+        exact: Whether outputs were compared bit for bit. On another machine or device, scores are
+            compared up to rounding instead.
+        scores: The test score of each ended task that has test data, recomputed.
     """
-    place = expanded(directory)
-    config = read_config(place)
-    _check_there(place, "verify")
-    device = next(experiment.model.parameters()).device
-    answer: dict[str, Any] = _verified(place, restored(place, experiment, config, device))[0]
-    return answer
 
-
-def verify_at(path: str, *, device: str | None, data: str | None) -> Answer:
-    """Check all that was made from a recipe at the path: a run, a series or a comparison."""
-    place = expanded(path)
-    if comparison := read_comparison(place):
-        others = [method for method in comparison["methods"] if method != OURS]
-        if OURS not in comparison["methods"]:
-            names = ", ".join(others)
-            raise RunError(f"{place}: {names} promise nothing that could be verified")
-        answer, text = verify_at(str(place / OURS), device=device, data=data)
-        left = f"\n{', '.join(others)}: these promise nothing that could be verified"
-        return answer, f"{text}{left if others else ''}"
-    if series := read_series(place):
-        runs = [run_of(place, seed) for seed in series["seeds"]]
-        there = [run for run in runs if (run / RESULT).is_file()] or runs
-        checked = {run: verify_at(str(run), device=device, data=data) for run in there}
-        lines = [f"{run}: {text}" for run, (_, text) in checked.items()]
-        missing = [f"{run}: no task has ended yet" for run in runs if run not in there]
-        return {run.name: answer for run, (answer, _) in checked.items()}, "\n".join(
-            lines + missing
-        )
-    return _verified(place, rebuild(place, device=device, data=data))
-
-
-def _verified(place: Path, rebuilt: "Rebuilt") -> Answer:
-    """Check the scores of a run whose certificates and figures are as they should be."""
-    experiment, net, result = rebuilt.experiment, rebuilt.net, rebuilt.result
-    here = arithmetic(describe(rebuilt.device))
-    judged, loose = {}, dict[str, float]()
-
-    def predict(inputs: Tensor, name: str) -> Any:
-        return net(inputs, task=name)
-
-    for task, record in zip(experiment.tasks, result["tasks"], strict=False):
-        found = judge(predict, task, experiment.config, seed=experiment.seed, device=rebuilt.device)
-        if found is not None:
-            judged[task.name] = found[0]
-            with reading(place):
-                if not _check_score(task, record, *found, here=here):
-                    unit = " points" if is_in_points(task.objective) else ""
-                    allowed = tolerance(task, record["test_score"])
-                    loose[unit] = max(allowed, loose.get(unit, 0.0))
-    answer = {"verified": True, "tasks": list(net.tasks), "exact": not loose, "scores": judged}
-    within = " or ".join(f"{value:.3g}{unit}" for unit, value in loose.items())
-    how = f"to {within} (another machine or device)" if loose else "to the last bit"
-    tasks = "1 task" if len(net.tasks) == 1 else f"{len(net.tasks)} tasks"
-    return answer, (
-        f"verified: all that {tasks} read is as it was frozen (SHA-256), and the test accuracies "
-        f"of {len(judged)} are as recorded, {how}."
-    )
+    verified: bool
+    tasks: tuple[str, ...]
+    exact: bool
+    scores: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A run made anew from its files, whose certificates and figures are as they should be.
+    """A run rebuilt from its files, with verified certificates and figures.
 
-    `absent` names data sets that were not there, in place of which there are random samples.
+    `absent` are the names of missing data sets, which random samples replace.
     """
 
     experiment: Experiment
     net: ContinualNet
-    result: dict[str, Any]
+    result: RunResult
     device: torch.device
     absent: tuple[str, ...]
 
 
+def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> Verification:
+    """Verify the run of an experiment.
+
+    All certificates are recomputed, the figures of the result are compared with the network, and
+    the outputs of every ended task on its test data with those of when it ended: bit for bit on the
+    same machine and device.
+
+    Args:
+        experiment: The experiment of the run.
+        directory: The directory of the run.
+
+    Returns:
+        The names and the test scores of the ended tasks.
+
+    Raises:
+        ForgettingError: If a task has changed. The message names it.
+        RunError: If there is nothing to verify, or the run is one of another experiment.
+
+    Example:
+        >>> experiment.run("runs/mine")
+        >>> clnp.verify(experiment, "runs/mine").scores
+        {'digits 0-4': 98.4, 'digits 5-9': 97.1}
+    """
+    path = expanded(directory)
+    config = read_config(path)
+    _check_ended(path, "verify")
+    device = next(experiment.model.parameters()).device
+    return _verify(path, restored(path, experiment, config, device))[0]
+
+
+def verify_at(
+    path: str, *, device: str | None, data: str | None
+) -> tuple[Verification | dict[str, Verification], str]:
+    """Verify a run, or all runs of a series or comparison by their names, from their recipes."""
+    place = expanded(path)
+    if (comparison := read_comparison(place)) is not None:
+        methods = comparison.methods or ()
+        if OURS not in methods:
+            raise RunError(
+                f"Nothing to verify in {place}: only clnp guarantees unchanged outputs. Compare "
+                "with the method clnp to have them verified."
+            )
+        verified, text = verify_at(str(place / OURS), device=device, data=data)
+        others = ", ".join(method for method in methods if method != OURS)
+        note = f"\nNot verified: {others}. Only clnp guarantees unchanged outputs."
+        return verified, text + (note if others else "")
+    if (series := read_series(place)) is not None:
+        runs = [run_of(place, seed) for seed in series.seeds]
+        ended = [run for run in runs if (run / RESULT).is_file()] or runs
+        found = {run: _verify(run, rebuild(run, device=device, data=data)) for run in ended}
+        lines = [f"{run}: {text}" for run, (_, text) in found.items()]
+        lines += [f"{run}: no task has ended yet" for run in runs if run not in ended]
+        return {run.name: verified for run, (verified, _) in found.items()}, "\n".join(lines)
+    return _verify(place, rebuild(place, device=device, data=data))
+
+
 def rebuild(
-    place: Path,
+    path: Path,
     *,
     device: str | None,
     data: str | None,
     verb: str = "verify",
     stand_in: bool = False,
 ) -> Rebuilt:
-    """The experiment and the network of the run at `place`; a `ForgettingError` if they differ.
+    """Rebuild the run at `path` from its recipe, and verify its certificates and figures.
 
-    With `stand_in`, data sets that are not there are not downloaded either: random samples stand in
-    for them.
+    With `stand_in`, random samples replace missing data sets, which are not downloaded.
     """
-    config = read_config(place)
-    _check_there(place, verb)
-    with reading(place):
-        before = last_environment(place)
-        chosen = find_device(device or before.get("device"))
-        directory = data or config.get("data")
-    use_threads(chosen, before)
+    config = read_config(path)
+    _check_ended(path, verb)
+    before = last_environment(path)
+    chosen = find_device(device or before.device)
+    use_threads(chosen, before.num_threads)
+    directory = data or config.data
     absent: list[str] = []
 
     def find(name: str) -> LabelledData:
@@ -149,115 +153,148 @@ def rebuild(
             return datasets.stand_in(name, directory)
         return datasets.find(name, directory)
 
-    experiment = experiment_of(recipe_of(place), chosen, directory, find=find)
-    return restored(place, experiment, config, chosen, absent=absent)
+    experiment = experiment_of(recipe_of(path), chosen, directory, find=find)
+    return restored(path, experiment, config, chosen, absent=absent)
 
 
-def _check_there(place: Path, verb: str) -> None:
+def _check_ended(path: Path, verb: str) -> None:
     """Raise a `RunError` unless the run has an ended task, and a network."""
-    if not read_result(place):
-        raise RunError(f"{place} has no ended task yet; there is nothing to {verb}")
-    if not (place / CHECKPOINT).exists():
-        raise RunError(f"{place} has lost its {CHECKPOINT}; its tasks were in it")
+    result = read_result(path)
+    if result is None or not result.tasks:
+        raise RunError(f"{path} has nothing to {verb}: no task has ended yet. Wait for the first.")
+    if not (path / CHECKPOINT).exists():
+        raise RunError(f"{path} has lost its {CHECKPOINT}, and its tasks. Restore a copy of it.")
 
 
 def restored(
-    place: Path,
+    path: Path,
     experiment: Experiment,
-    config: dict[str, Any],
+    config: RunConfig,
     device: torch.device,
     *,
     absent: Sequence[str] = (),
 ) -> Rebuilt:
-    """The network of the run of an experiment; a `ForgettingError` if it is not what it was."""
-    checkpoint, described = place / CHECKPOINT, experiment.to_json()
-    # In this order, and at once: a run that goes on writes its checkpoint first.
-    result = read_result(place)
-    # Tasks that have not ended may be others by now.
-    with reading(place):
-        ended: dict[str, Any] = {"at_least": len(result.get("tasks", ())), "data": not absent}
-    check_alike(described, config, place, **ended)
+    """Return the network of the run of an experiment, with verified certificates and figures."""
+    checkpoint, described = path / CHECKPOINT, experiment.describe()
+    # The result is read before the network: a run at work writes its checkpoint first.
+    result = read_result(path) or RunResult()
+
+    def check(found: RunConfig, place: Path) -> None:
+        # Tasks that have not ended may differ.
+        check_alike(described, found, place, at_least=len(result.tasks), data=not absent)
+
+    check(config, path)
     if experiment.baseline is not None:
         raise RunError(
-            f"{place} was learnt by {experiment.method}, which promises nothing that could be "
-            "verified; what it has forgotten is in its result"
+            f"Nothing to verify in {path}: only clnp guarantees unchanged outputs, and its method "
+            f"is {experiment.method}. Its result has the forgetting."
         )
     net = load(checkpoint, experiment.model, check=False)
     net.verify()
     if net.open_task is not None:
-        net.abandon_task()  # Figures are those of the tasks that have ended.
-    with reading(place):
-        # What no ended task reads may be damaged too.
-        check_alike(described, attached(checkpoint)["experiment"], checkpoint, **ended)
+        net.abandon_task()  # The figures are those of ended tasks.
+    with reading(path):
+        # The part of the file that no ended task reads may be damaged too.
+        check(read(RunConfig, attached(checkpoint)["experiment"]), checkpoint)
         _check_figures(net, experiment, result)
     return Rebuilt(experiment, net, result, device, tuple(absent))
 
 
-def _check_figures(net: ContinualNet, experiment: Experiment, result: dict[str, Any]) -> None:
-    """Raise a `ForgettingError` unless the result says what follows from the network."""
-    names = [record["task"] for record in result["tasks"]]
+def _verify(path: Path, rebuilt: Rebuilt) -> tuple[Verification, str]:
+    """Verify the test scores of a run with verified certificates and figures."""
+    experiment, net, device = rebuilt.experiment, rebuilt.net, rebuilt.device
+    here = arithmetic(describe(device))
+    scores, loose = dict[str, float](), dict[str, float]()
+
+    def predict(inputs: Tensor, name: str) -> Any:
+        return net(inputs, task=name)
+
+    config, seed = experiment.config, experiment.seed
+    for task, record in zip(experiment.tasks, rebuilt.result.tasks, strict=False):
+        outcome = score_and_digest(predict, task, config, seed=seed, device=device)
+        if outcome is None:
+            continue
+        scores[task.name] = outcome[0]
+        if not _check_outputs(task, record, *outcome, here=here):
+            unit = " points" if is_in_points(task.objective) else ""
+            allowed = tolerance(task, record.test_score or 0.0)
+            loose[unit] = max(allowed, loose.get(unit, 0.0))
+    found = Verification(True, tuple(net.tasks), not loose, scores)
+    within = " or ".join(f"{value:.3g}{unit}" for unit, value in loose.items())
+    precision = f"to {within} (another machine or device)" if loose else "to the last bit"
+    tasks = "1 task" if len(net.tasks) == 1 else f"{len(net.tasks)} tasks"
+    return found, (
+        f"Verified: everything that {tasks} read is unchanged (SHA-256), and the test scores of "
+        f"{len(scores)} are as recorded, {precision}."
+    )
+
+
+def _check_figures(net: ContinualNet, experiment: Experiment, result: RunResult) -> None:
+    """Raise a `ForgettingError` unless the result agrees with the network."""
+    names = [record.task for record in result.tasks]
     now = figures(net)
-    for task, digest in result["certificates"].items():
-        if now["certificates"].get(task) != digest:
+    for name, digest in result.certificates.items():
+        if now.certificates.get(name) != digest:
             raise ForgettingError(
-                f"task {task!r} has changed: its certificate in {CHECKPOINT} is not the one that "
-                f"{RESULT} recorded when it ended"
+                f"Task {name!r} has changed: its certificate in {CHECKPOINT} differs from that in "
+                f"{RESULT}. Restore a copy of the run."
             )
     if names != list(net.tasks)[: len(names)] or len(names) < len(net.tasks) - 1:
-        raise ForgettingError(f"{RESULT} has tasks {names}, the network {list(net.tasks)}")
+        raise _contradiction(f"it has tasks {names} instead of {list(net.tasks)}")
     if len(names) < len(net.tasks):
         return  # It was killed after the checkpoint of a task and before the result.
-    expected: dict[str, Any] = {
-        **now,
-        "method": experiment.method,
-        "head": experiment.head,
-        "seed": experiment.seed,
-    }
-    for key, value in expected.items():
-        if result[key] != value:
-            raise ForgettingError(f"{RESULT} is not what the network says: its {key} differs")
-    usages = {(usage["task"], usage["group"]): usage for usage in now["capacity"]["usages"]}
-    pairs = zip(experiment.tasks, result["tasks"], strict=False)
-    for number, (task, record) in enumerate(pairs):
-        for key in ("new", "reused"):
-            for group, value in record[key].items():
-                if usages[record["task"], group][key] != value:
-                    raise ForgettingError(
-                        f"task {record['task']!r}: {RESULT} is not what the network says: its "
-                        f"{key} neurons of {group} differ"
-                    )
-        _check_later(task, number, result["tasks"], result["scores"])
+    method, head, seed = experiment.method, experiment.head, experiment.seed
+    wanted = {**vars(now), "method": method, "head": head, "seed": seed}
+    for key, value in wanted.items():
+        if to_plain(getattr(result, key)) != to_plain(value):
+            raise _contradiction(f"its {key} differs")
+    pairs = zip(experiment.tasks, result.tasks, strict=False)
+    for index, (task, record) in enumerate(pairs):
+        own = [usage for usage in now.capacity.usages if usage.task == record.task]
+        if record.new != {usage.group: usage.new for usage in own}:
+            raise _contradiction(f"the new neurons of task {record.task!r} differ")
+        if record.reused != {usage.group: usage.reused for usage in own}:
+            raise _contradiction(f"the reused neurons of task {record.task!r} differ")
+        _check_later(task, index, result)
 
 
-def _check_later(task: Task, number: int, records: Sequence[Record], scores: Sequence[Any]) -> None:
-    """Raise a `ForgettingError` if the result says that the task of this number has changed."""
-    record = records[number]
-    name, before, own = record["task"], record["test_score"], record["arithmetic"]
-    for later, row in zip(records[number:], scores[number:], strict=True):
-        exact = own is not None and later["arithmetic"] == own
-        if not agree(task, row[number], before, exact=exact):
+def _contradiction(reason: str) -> ForgettingError:
+    return ForgettingError(
+        f"{RESULT} contradicts the network: {reason}. Restore a copy of the run."
+    )
+
+
+def _check_later(task: Task, index: int, result: RunResult) -> None:
+    """Raise a `ForgettingError` if the result says that a task has changed since it ended."""
+    record = result.tasks[index]
+    name, before, own = record.task, record.test_score, record.arithmetic
+    for later, row in zip(result.tasks[index:], result.scores[index:], strict=True):
+        exact = own is not None and later.arithmetic == own
+        if not agree(task, row[index], before, exact=exact):
             raise ForgettingError(
-                f"task {name!r}: by {RESULT}, its score after {later['task']!r} is {row[number]}, "
-                f"and {before} when it ended"
+                f"Task {name!r} has changed: by {RESULT}, its score was {before} when it ended and "
+                f"{row[index]} after {later.task!r}."
             )
-    if own is not None and record["unchanged"] is False:
+    if own is not None and record.unchanged is False:
         raise ForgettingError(
-            f"task {name!r}: by {RESULT}, its outputs after a later task were not what they had "
-            "been before, though both were computed alike"
+            f"Task {name!r} has changed: by {RESULT}, its outputs after a later task differed."
         )
 
 
-def _check_score(task: Task, record: Record, score: float, digest: str, *, here: str) -> bool:
-    """Raise a `ForgettingError` if outputs or score are others; whether bits could be compared."""
-    name, before, outputs = record["task"], record["test_score"], expected(record, here)
-    exact = record["arithmetic"] == here
+def _check_outputs(task: Task, record: TaskRecord, score: float, digest: str, *, here: str) -> bool:
+    """Raise a `ForgettingError` if a task has changed; return whether bits could be compared."""
+    name, before, outputs = record.task, record.test_score, expected(record, here)
+    exact = record.arithmetic == here
     if not agree(task, score, before, exact=exact):
-        numbers = f"{score}, and was {before}" if exact else f"{score:.6g}, and was {before:.6g}"
-        why = "" if exact else ", which rounding on another machine does not explain"
-        raise ForgettingError(f"task {name!r}: its test accuracy is {numbers} when it ended{why}")
-    if outputs is not None and digest != outputs:
+        now, then = (str(score), str(before)) if exact else (f"{score:.6g}", f"{before or 0.0:.6g}")
+        reason = "" if exact else " Rounding on another machine does not explain the difference."
         raise ForgettingError(
-            f"task {name!r}: its test accuracy is {score}, and was {before} when it ended; its "
-            "outputs differ in some bits"
+            f"Task {name!r} has changed: its test score is {now}, and was {then} when it ended."
+            f"{reason}"
+        )
+    if (exact or outputs is not None) and digest != outputs:
+        raise ForgettingError(
+            f"Task {name!r} has changed: its test score is still {score}, but some bits of its "
+            "outputs differ."
         )
     return outputs is not None

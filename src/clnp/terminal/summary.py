@@ -1,18 +1,21 @@
-"""What a run has come to, as text."""
+"""The results of a run as text: the summary after it, and all the details."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
-from clnp.core.forecast import Forecast
-from clnp.core.layers.ledger import aligned
-from clnp.methods.method import is_ours, method_of
-from clnp.runs.directory import RESULT, again, command
+from clnp.records import (
+    OURS,
+    CandidateRecord,
+    Environment,
+    LearnerSettings,
+    RunResult,
+    TaskRecord,
+)
 from clnp.runs.metrics import forgetting
-from clnp.text import duration
-from clnp.training.events import is_a_guess
+from clnp.text import clean
 
-from .progress import alpha_told, described
+from .progress import alpha_text
+from .tables import full_text, measure, number, table
 
 MOST_TASKS = 5
 """Tasks that a sentence names."""
@@ -20,244 +23,156 @@ AS_GOOD = (
     "Always naming the same class is as good: train longer, at another learning rate, or with a "
     "smaller alpha."
 )
-"""What to do about tasks in which nothing was learnt."""
+"""The remedy for tasks in which nothing was learned."""
 LAYERS_ABREAST = 3
-"""Layers that stand beside one another in a table."""
+"""Layers beside one another in a table."""
 
 
-def summary(result: Mapping[str, Any]) -> str:
-    """The result of a run: scores when learnt and now, neurons by task and layer, room left."""
-    parts = ["No task has been learnt yet."]
-    if result["tasks"]:
-        parts = [scores(result)]
-    ours = is_ours(result)
-    if result["tasks"] and ours:
+def summary(result: RunResult) -> str:
+    """Return the result of a run: scores then and now, neurons by task and layer, room left."""
+    ours = bool(result.tasks) and result.method == OURS
+    parts = [scores(result) if result.tasks else "No task has ended yet."]
+    if ours:
         parts.append(neurons(result))
-    if result["full"] is not None:
+    if result.full is not None:
         # What a Python program can do about it follows the first sentence.
-        reason = result["full"].partition(". ")[0]
+        reason = result.full.partition(". ")[0]
         parts.append(f"Full: {reason}. Give the network larger widths, or the tasks more margin.")
-    if result["tasks"] and ours:
-        parts.append(f"Room: {Forecast(**result['forecast']).headline}.")
+    if ours and result.forecast:
+        parts.append(f"Room: {result.forecast.headline}.")
     return "\n\n".join(parts)
 
 
-def status(
-    path: Path,
-    config: Mapping[str, Any],
-    sessions: Sequence[Mapping[str, Any]],
-    result: Mapping[str, Any] | None,
-    events: Sequence[Mapping[str, Any]],
-    silent: float,
-) -> str:
-    """What a run is, on what it ran, and how far it has come.
-
-    `silent` is for how many seconds nothing has been heard of it.
-    """
-    num_done = len(result["tasks"]) if result is not None else 0
-    num_tasks = len(config["tasks"])
-    what = config.get("recipe") or "an experiment"
-    method = "" if is_ours(config) else f"{method_of(config)}, "
-    lines = [f"{path}: {what}, {method}seed {config['seed']}, head {config['head']}"]
-    if sessions:
-        last = sessions[-1]
-        times = "once" if len(sessions) == 1 else f"{len(sessions)} times"
-        lines.append(
-            f"started {times}, last {last['began']} on {last['gpu'] or last['cpu']}, "
-            f"torch {last['torch']}, clnp {last['clnp']}"
-        )
-    if result is not None and result["finished"]:
-        took = duration(result["timings"]["seconds"])
-        lines.append(f"finished: {num_done} of {num_tasks} tasks in {took}")
-    elif events and events[-1]["event"] == "failed":
-        lines.append(f"failed after {num_done} of {num_tasks} tasks: {events[-1]['reason']}")
-        if not events[-1].get("mendable"):
-            remedy = "change the recipe, and begin a new run"
-            if num_done and is_ours(config):
-                onward = command("run RECIPE --out", path) if config.get("recipe") else again(path)
-                remedy = f"change that task or its settings, or leave it out; {onward} goes on"
-            lines.append(f"the same would happen again: {remedy}")
-        elif again(path) not in events[-1]["reason"]:
-            lines.append(f"once that is mended, {again(path)} goes on")
-    elif events and events[-1]["event"] == "finished":
-        lines.append(f"finished, but its {RESULT} is missing; {again(path)} writes it anew")
-    else:
-        stopped = bool(events) and events[-1]["event"] == "stopped"
-        if stopped:
-            lines.append(f"stopped after {num_done} of {num_tasks} tasks; {again(path)} goes on")
-        else:
-            heard = f"last heard of {duration(silent)} ago"
-            lines.append(f"not finished: {num_done} of {num_tasks} tasks; {heard}")
-        plan: Mapping[str, Any] = next(
-            (e for e in reversed(events) if e["event"] in ("begin", "resumed")), {}
-        )
-        last_line = next((t for e in reversed(events) if (t := described(e, plan))), None)
-        if last_line is not None:
-            lines.append(f"last seen: {last_line.strip()}")
-        if not stopped:
-            lines.append(f"if it is not at work any more, {again(path)} goes on")
-    return "\n".join(lines)
-
-
-def scores(result: Mapping[str, Any]) -> str:
-    """A table of the test score of each task when it was learnt and now, and what that means."""
-    tasks, now = result["tasks"], result["scores"][-1]
-    rows = [["task", "when learnt", "now", "outputs"]]
-    for task, score in zip(tasks, now, strict=True):
-        same = {True: "identical", False: "DIFFERENT", None: "no test data"}[task["unchanged"]]
-        rows.append([task["task"], number(task["test_score"]), number(score), same])
-    known = [float(score) for score in now if score is not None]
-    objectives = {task["objective"] for task in tasks}
-    title = "Test accuracy in percent" if objectives == {"classification"} else "Test score"
-    text = f"{title}\n{aligned(rows)}"
+def scores(result: RunResult) -> str:
+    """Return a table of the test score of each task when it ended and now, and the verdict."""
+    same = {True: "identical", False: "DIFFERENT", None: "no test data"}
+    now = result.scores[-1] if result.scores else ()
+    rows = [
+        [task.task, number(task.test_score), number(score), same[task.unchanged]]
+        for task, score in zip(result.tasks, now, strict=False)
+    ]
+    percent = measure(result) == "test accuracy"
+    title = "Test accuracy in percent" if percent else "Test score"
+    text = f"{title}\n{full_text(table(['task', 'when learned', 'now', 'outputs'], rows))}"
+    known = [score for score in now if score is not None]
     if not known:
         return text
     average = f"Average{part_of(known, now)} {sum(known) / len(known):.2f}"
-    return "\n".join([text, f"{average}; {verdict(result)}.", *guesses(tasks)])
+    return "\n".join([text, f"{average}; {verdict(result)}.", *guesses(result.tasks)])
 
 
-def guesses(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The tasks in which nothing was learnt, in a sentence; none if that is not known of any."""
-    # Not of an objective of one's own, and not while joint training waits for other tasks.
-    known = [task for task in tasks if task.get("guess") is not None]
-    found = [task["task"] for task in known if is_a_guess(float(task["score"]), task["guess"])]
+def guesses(tasks: Iterable[TaskRecord]) -> list[str]:
+    """Return a sentence about the tasks in which nothing was learned, if there are any."""
+    found = [task.task for task in tasks if task.is_guess]
     if not found:
         return []
     more = f" and {len(found) - MOST_TASKS} more" if len(found) > MOST_TASKS else ""
-    names = ", ".join(found[:MOST_TASKS])
-    return [f"NOT LEARNT: {names}{more}. {AS_GOOD}"]
+    return [f"NOT LEARNED: {', '.join(found[:MOST_TASKS])}{more}. {AS_GOOD}"]
 
 
-def part_of(known: Sequence[Any], tasks: Sequence[Any]) -> str:
-    """Of how many tasks something is known, where it is not all of them."""
+def part_of(known: Sequence[object], tasks: Sequence[object]) -> str:
+    """Return of how many tasks something is known, if it is not all of them."""
     return "" if len(known) == len(tasks) else f" of {len(known)} of {len(tasks)} tasks"
 
 
-def verdict(result: Mapping[str, Any]) -> str:
-    """Whether the outputs of all tasks are what they were when those ended."""
-    if method_of(result) == "joint":
-        return "all were learnt at the same time, so that there was nothing to forget"
-    judged = [task["unchanged"] for task in result["tasks"] if task["unchanged"] is not None]
+def verdict(result: RunResult) -> str:
+    """Return whether the outputs of all tasks are the same as when those ended."""
+    if result.method == "joint":
+        return "all tasks were learned together, so there was nothing to forget"
+    judged = [task.unchanged for task in result.tasks if task.unchanged is not None]
     if all(judged):
-        which = part_of(judged, result["tasks"])
-        outputs = f"the outputs{which} are" if which else "all outputs are"
-        return f"nothing was forgotten: {outputs} what they were, to the last bit"
-    amount = forgetting(floats(result["scores"]))
-    lost = "" if amount is None else f", forgetting {amount:.2f}"
-    then = ": see clnp verify" if is_ours(result) else lost
-    return f"outputs differ from when their task ended{then}"
+        which = part_of(judged, result.tasks)
+        outputs = f"the outputs{which}" if which else "all outputs"
+        return f"nothing was forgotten: {outputs} are the same to the last bit"
+    lost = forgetting(result.scores)
+    end = "" if lost is None else f", forgetting {lost:.2f}"
+    if result.method == OURS:
+        end = ": see clnp verify"
+    return f"outputs differ from when their task ended{end}"
 
 
-def floats(scores: Sequence[Sequence[Any]]) -> list[list[float | None]]:
-    """The scores as numbers, where a file has text for those that are not finite."""
-    return [[None if score is None else float(score) for score in row] for row in scores]
-
-
-def neurons(result: Mapping[str, Any]) -> str:
-    """Tables of new, reused and free neurons by task, a few layers abreast."""
-    sizes = result["capacity"]["sizes"]
-    usages = {(u["task"], u["group"]): u for u in result["capacity"]["usages"]}
-    tasks = [task["task"] for task in result["tasks"]]
-    groups = list(sizes)
-    blocks = [
-        _block(groups[start : start + LAYERS_ABREAST], tasks, sizes, usages)
-        for start in range(0, len(groups), LAYERS_ABREAST)
-    ]
-    return "Neurons: new with the task, reused by it, left free\n" + "\n\n".join(blocks)
-
-
-def _block(
-    groups: Sequence[str],
-    tasks: Sequence[str],
-    sizes: Mapping[str, int],
-    usages: Mapping[tuple[str, str], Mapping[str, Any]],
-) -> str:
-    header = ["task"]
-    for group in groups:
-        header += [f"{group}: new", "reused", "free"]
-    rows = [header]
-    start = ["(at the start)"]
-    for group in groups:
-        start += ["", "", str(sizes[group])]
-    rows.append(start)
-    for task in tasks:
-        row = [task]
-        for group in groups:
-            usage = usages[task, group]
-            reused = "?" if usage["reused"] is None else str(usage["reused"])
-            row += [str(usage["new"]), reused, str(usage["free"])]
-        rows.append(row)
-    return aligned(rows)
-
-
-def number(score: float | str | None) -> str:
-    """Two decimals; a score that is not finite is text in the file of a run."""
-    return "-" if score is None else f"{float(score):.2f}"
+def neurons(result: RunResult) -> str:
+    """Return tables of new, reused and free neurons by task, a few layers abreast."""
+    sizes = result.capacity.sizes
+    usages = {(usage.task, usage.group): usage for usage in result.capacity.usages}
+    groups, parts = list(sizes), ["Neurons: new with the task, reused by it, left free"]
+    for start in range(0, len(groups), LAYERS_ABREAST):
+        block = groups[start : start + LAYERS_ABREAST]
+        head, rows = ["task"], [["(at the start)"]]
+        for group in block:
+            head += [f"{group}: new", "reused", "free"]
+            rows[0] += ["", "", str(sizes[group])]
+        for task in result.tasks:
+            row = [task.task]
+            for group in block:
+                usage = usages.get((task.task, group))
+                counts = (usage.new, usage.reused, usage.free) if usage else (None, None, None)
+                row += ["?" if count is None else str(count) for count in counts]
+            rows.append(row)
+        parts += [full_text(table(head, rows)), ""]
+    return "\n".join(parts).rstrip()
 
 
 def everything(
-    config: Mapping[str, Any], sessions: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
+    settings: LearnerSettings, environments: Sequence[Environment], result: RunResult | None
 ) -> list[str]:
-    """All that is known of a run, in parts: every task, candidate, threshold and certificate."""
-    parts = [summary(result)]
-    if result["tasks"]:
+    """Return all details of a run: every task, candidate, threshold and certificate."""
+    parts = [] if result is None else [summary(result)]
+    if result is not None and result.tasks:
         parts.append(f"Candidates\n{candidates(result)}")
-    if result["tasks"] and is_ours(result):
-        parts.append(f"Pruning, margin {config['learner']['margin']:g}\n{thresholds(result)}")
-        foretold = Forecast(**result["forecast"])
-        # A sentence may begin with the name of a layer, which is as it is.
-        advice = "\n".join(
-            f"{text}."
-            if text.startswith(tuple(foretold.free))
-            else f"{text[:1].upper()}{text[1:]}."
-            for text in foretold.advice
-        )
-        if foretold.free:
-            parts.append(f"Forecast\n{foretold.table()}\n{advice}".rstrip())
-        digests = [f"{digest}  {task}" for task, digest in result["certificates"].items()]
+    if result is not None and result.tasks and result.method == OURS:
+        parts.append(f"Pruning, margin {settings.margin:g}\n{thresholds(result)}")
+        if result.forecast and result.forecast.free:
+            # A sentence that begins with the name of a layer keeps its case.
+            advice = "\n".join(
+                f"{text}." if text.startswith(tuple(result.forecast.free)) else sentence(text)
+                for text in result.forecast.advice
+            )
+            parts.append(f"Forecast\n{result.forecast.table()}\n{advice}".rstrip())
+        digests = [f"{digest}  {clean(task)}" for task, digest in result.certificates.items()]
         parts.append("\n".join(["Certificates, SHA-256 of what each task reads", *digests]))
-    for place, session in enumerate(sessions):
-        rows = [f"{name}: {_plainly(value)}" for name, value in session.items()]
-        parts.append("\n".join([f"Environment of start {place + 1}", *rows]))
+    for index, environment in enumerate(environments):
+        values = {**asdict(environment), "command": " ".join(environment.command)}
+        rows = [f"{name}: {value}" for name, value in values.items() if value is not None]
+        parts.append("\n".join([f"Environment of start {index + 1}", *rows]))
     return parts
 
 
-def candidates(result: Mapping[str, Any]) -> str:
-    """A table of every candidate of every task; a star marks the one that was chosen."""
-    rows = [["task", "chosen", "alpha", "lr", "epochs", "validation"]]
-    for record in result["tasks"]:
-        for place, candidate in enumerate(record["candidates"]):
-            rows.append(
-                [
-                    record["task"],
-                    "*" if place == record["winner"] else "",
-                    alpha_told(candidate["alpha"]),
-                    f"{candidate['lr']:g}",
-                    str(candidate["num_epochs"]),
-                    "diverged" if candidate["diverged"] else number(candidate["score"]),
-                ]
-            )
-    return aligned(rows)
+def sentence(text: str) -> str:
+    """Return the text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
-def thresholds(result: Mapping[str, Any]) -> str:
-    """A table of what pruning did: best score, score after it and in the end, thresholds."""
-    groups = list(result["capacity"]["sizes"])
-    rows = [["task", "best", "pruned", "in the end", "rounds", *groups]]
-    for record in result["tasks"]:
-        pruning = record["pruning"]
-        rows.append(
-            [
-                record["task"],
-                number(record["best_score"]),
-                number(pruning["score"]),
-                number(record["score"]),
-                str(record["num_rounds"]),
-                *(f"{float(pruning['thresholds'][group]):.4g}" for group in groups),
-            ]
-        )
-    return aligned(rows)
+def candidates(result: RunResult) -> str:
+    """Return a table of every candidate of every task; a star marks the chosen one."""
+
+    def row(record: TaskRecord, index: int, candidate: CandidateRecord) -> list[str]:
+        score = "diverged" if candidate.diverged else number(candidate.score)
+        chosen = "*" if index == record.winner else ""
+        settings = [alpha_text(candidate.alpha), f"{candidate.lr:g}", str(candidate.num_epochs)]
+        return [record.task, chosen, *settings, score]
+
+    head = ["task", "chosen", "alpha", "lr", "epochs", "validation"]
+    rows = [row(r, i, each) for r in result.tasks for i, each in enumerate(r.candidates)]
+    return full_text(table(head, rows))
 
 
-def _plainly(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+def thresholds(result: RunResult) -> str:
+    """Return a table of the scores before and after pruning and at the end, and thresholds."""
+    groups = list(result.capacity.sizes)
+
+    def threshold(values: Mapping[str, float], group: str) -> str:
+        return f"{values[group]:.4g}" if group in values else "-"
+
+    rows = [
+        [
+            record.task,
+            number(record.best_score),
+            number(record.pruning.score),
+            number(record.score),
+            str(record.num_rounds),
+            *(threshold(record.pruning.thresholds, group) for group in groups),
+        ]
+        for record in result.tasks
+    ]
+    return full_text(table(["task", "best", "pruned", "at the end", "rounds", *groups], rows))

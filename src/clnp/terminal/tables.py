@@ -1,323 +1,160 @@
-"""Bars, curves and tables made of characters, in as many columns as a terminal has."""
+"""Tables, bars and curves of a run, in as many columns as a terminal has."""
 
+import io
 import math
 import shutil
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from statistics import fmean
-from typing import Any, TextIO, TypeVar
+from textwrap import wrap
+from typing import TextIO, TypeVar
 
-from clnp.core.forecast import Forecast
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-from .summary import floats, number
-
-
-@dataclass(frozen=True)
-class Glyphs:
-    """The characters that bars and curves are made of.
-
-    `owners` are those of a bar that is stacked by task: where there are but a few, they take turns,
-    and otherwise each task has its own. `levels` go from low to high, `broken` stands for what is
-    not a finite number.
-    """
-
-    owners: str
-    in_turn: bool
-    free: str
-    done: str
-    left: str
-    levels: str
-    broken: str
-    ellipsis: str
-
-
-BLOCKS = Glyphs("█▓▒", True, "·", "━", "─", "▁▂▃▄▅▆▇█", "!", "…")
-ASCII = Glyphs(
-    "123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
-    False,
-    ".",
-    "#",
-    "-",
-    "_.-~=+*#",
-    "x",
-    "...",
-)
-
-
-def glyphs_for(stream: TextIO) -> Glyphs:
-    """Block characters, or plain ASCII where the stream cannot encode them."""
-    try:
-        "".join(str(part) for part in vars(BLOCKS).values()).encode(stream.encoding or "ascii")
-    except (UnicodeError, LookupError):
-        return ASCII
-    return BLOCKS
-
-
-def stacked(counts: Sequence[int], size: int, *, width: int, glyphs: Glyphs) -> str:
-    """A bar of `size` neurons: those of each task in order, then the free ones.
-
-    Every character is the owner of the neuron in the middle of its stretch.
-    """
-    ends = list(accumulate(counts))
-    claiming = [place for place, count in enumerate(counts) if count]
-    marks = {}
-    for turn, place in enumerate(claiming):
-        number = turn if glyphs.in_turn else place
-        marks[place] = glyphs.owners[number % len(glyphs.owners)]
-    bar = []
-    for cell in range(width):
-        neuron = (cell + 0.5) * size / width
-        owner = next((place for place in claiming if neuron < ends[place]), None)
-        bar.append(glyphs.free if owner is None else marks[owner])
-    return "".join(bar)
-
-
-def progress(fraction: float, *, width: int, glyphs: Glyphs) -> str:
-    """A bar of what is done, and what is left; full only when all is done."""
-    done = min(width, max(0, int(fraction * width)))
-    return glyphs.done * done + glyphs.left * (width - done)
-
-
-def sparkline(values: Sequence[float], *, width: int, glyphs: Glyphs) -> str:
-    """A curve in one line, from its lowest value to its highest.
-
-    Where there are more values than columns, a column is the mean of its values.
-    """
-    if len(values) > width:
-        edges = [round(place * len(values) / width) for place in range(width + 1)]
-        columns = [_mean(values[edges[i] : edges[i + 1]]) for i in range(width)]
-    else:
-        columns = list(values)
-    known = [value for value in columns if math.isfinite(value)]
-    low, high = (min(known), max(known)) if known else (0.0, 0.0)
-    top = len(glyphs.levels) - 1
-    # Half of each, so that no difference of two numbers overflows.
-    reach = high / 2 - low / 2
-    line = []
-    for value in columns:
-        if not math.isfinite(value):
-            line.append(glyphs.broken)
-            continue
-        height = (value / 2 - low / 2) / reach if reach else 0.5
-        line.append(glyphs.levels[round(height * top)])
-    return "".join(line)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(value / len(values) for value in values)
-
-
-def cells(text: str) -> int:
-    """How many columns of a terminal the text takes."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )
-
-
-def plain(text: str) -> str:
-    """The text in one line, without what would move a cursor or change a colour."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def shortened(text: str, width: int, *, glyphs: Glyphs) -> str:
-    """The text in at most so many columns; what is left out is in the middle.
-
-    Names of tasks and directories often differ at their ends only.
-    """
-    clean = plain(text)
-    if cells(clean) <= width:
-        return clean
-    room = width - cells(glyphs.ellipsis)
-    if room < 2:
-        return _cut(clean, width)
-    front = _cut(clean, room // 2)
-    back = _cut(clean[::-1], room - cells(front))[::-1]
-    return f"{front}{glyphs.ellipsis}{back}"
-
-
-def _cut(text: str, width: int) -> str:
-    found = ""
-    for character in text:
-        if cells(found + character) > width:
-            break
-        found += character
-    return found
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, the first column to the left and the others to the right."""
-    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        parts = []
-        for place, (text, width) in enumerate(zip(row, widths, strict=True)):
-            space = " " * (width - cells(text))
-            parts.append(text + space if place == 0 else space + text)
-        lines.append("  ".join(parts).rstrip())
-    return lines
-
-
-@dataclass(frozen=True)
-class Screen:
-    """How many columns and lines there are to show something in, and what it is made of."""
-
-    width: int = 80
-    height: int = 40
-    glyphs: Glyphs = BLOCKS
-
-    def short(self, text: str, width: int) -> str:
-        """The text in one line of at most so many columns."""
-        return shortened(text, width, glyphs=self.glyphs)
-
-    def wrapped(self, text: str, *, indent: int = 0) -> list[str]:
-        """The text in lines of this width, all but the first indented.
-
-        What has no space in it, a path for instance, stays whole.
-        """
-        lines: list[str] = []
-        for word in plain(text).split():
-            longer = f"{lines[-1]} {word}" if lines else word
-            if not lines or cells(longer) <= self.width:
-                lines[-1:] = [longer]
-            else:
-                lines.append(" " * indent + word)
-        return lines
-
-
-def screen_of(stream: TextIO) -> Screen:
-    """The terminal that there is, or 80 columns of 40 lines; 40 columns at least, 120 at most."""
-    width, height = shutil.get_terminal_size((80, 40))
-    return Screen(min(max(width, 40), 120), height, glyphs_for(stream))
-
+from clnp.records import RunResult, TaskRecord
+from clnp.runs.status import condensed
+from clnp.text import clean
 
 LEAST_TASKS = 10
 """Tasks that have a line each, however low the screen is."""
 MOST_LAYERS = 6
 """Layers that have a bar each."""
 OTHER_LINES = 28
-"""Lines of a screenful that are not about one task."""
+"""Lines of a screen that are not about one task."""
 LAYERS_IN_TABLE = 3
 """Layers that have a column each."""
-NAME = 12
-"""Columns that the name of a task is to have."""
+LEAST_NAME = 12
+"""Columns for the name of a task."""
 NARROW = 60
-"""Columns that it takes to tell how many neurons there are beside a bar of them."""
+"""Columns that a table of layers with all its numbers needs."""
+UNLIMITED = 10_000
 
-Result = Mapping[str, Any]
 Item = TypeVar("Item")
 
 
-def measure(result: Result) -> str:
-    """What the scores of the run are called."""
-    objectives = {task["objective"] for task in result["tasks"]}
+@dataclass(frozen=True)
+class Screen:
+    """The columns and lines of a terminal, and whether it has characters beyond ASCII."""
+
+    width: int = 80
+    height: int = 40
+    unicode: bool = True
+
+    def short(self, text: object, width: int) -> str:
+        """Return the text in one line of at most so many columns, shortened in the middle.
+
+        Names of tasks and directories often differ at their ends only.
+        """
+        line, gap = clean(text), "…" if self.unicode else "..."
+        if cell_len(line) <= width:
+            return line
+        room = width - len(gap)
+        if room < 2:
+            return set_cell_size(line, width).rstrip()
+        front = set_cell_size(line, room // 2).rstrip()
+        back = set_cell_size(line[::-1], room - cell_len(front)).rstrip()[::-1]
+        return f"{front}{gap}{back}"
+
+    def text(self, *parts: RenderableType) -> str:
+        """Return the parts as plain text, one below the other; lines are wrapped and indented."""
+        encoding = "utf-8" if self.unicode else "ascii"
+        file = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace", newline="\n")
+        console = Console(file=file, width=self.width, color_system=None, force_terminal=False)
+        for part in parts:
+            if isinstance(part, str):
+                # Words stay whole: a path, for instance, can be copied.
+                lines = wrap(
+                    clean(part),
+                    self.width,
+                    subsequent_indent="  ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                part = Text("\n".join(lines))
+            console.print(part, crop=False, soft_wrap=isinstance(part, Text))
+        file.seek(0)
+        return "\n".join(line.rstrip() for line in file.read().rstrip().split("\n"))
+
+    def bar(self, fraction: float) -> ProgressBar:
+        """Return a progress bar, in a quarter of the screen."""
+        return ProgressBar(1.0, fraction, width=self.width // 4)
+
+    def curve(self, values: Sequence[float], width: int) -> str:
+        """Return a sparkline from the lowest to the highest value, in at most so many columns."""
+        levels, broken = ("▁▂▃▄▅▆▇█", "!") if self.unicode else ("_.-~=+*#", "x")
+        shown = condensed(values, width)
+        known = [value for value in shown if math.isfinite(value)]
+        low, high = (min(known), max(known)) if known else (0.0, 0.0)
+        # Half of each, so that no difference of two numbers overflows.
+        reach = high / 2 - low / 2
+
+        def level(value: float) -> str:
+            height = (value / 2 - low / 2) / reach if reach else 0.5
+            return levels[round(height * (len(levels) - 1))]
+
+        return "".join(level(value) if math.isfinite(value) else broken for value in shown)
+
+    def stacked(self, counts: Sequence[int], size: int, width: int) -> str:
+        """Return a bar of `size` neurons: those of each task in order, then the free ones.
+
+        Every character stands for the neuron in the middle of its stretch.
+        """
+        owners, free = ("█▓▒", "·") if self.unicode else ("123456789", ".")
+        ends = list(accumulate(count for count in counts if count))
+        bar = []
+        for column in range(width):
+            neuron = (column + 0.5) * size / width
+            owner = next((i for i, end in enumerate(ends) if neuron < end), None)
+            bar.append(free if owner is None else owners[owner % len(owners)])
+        return "".join(bar)
+
+
+def screen_of(stream: TextIO) -> Screen:
+    """Return the screen of a terminal; a file has 80 columns of 40 lines."""
+    width, height = shutil.get_terminal_size((80, 40))
+    encoding = (stream.encoding or "ascii").lower()
+    return Screen(min(max(width, 40), 120), height, encoding.startswith("utf"))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[RenderableType]], align: str = "l") -> Table:
+    """Return a table; `align` has an l or r for each column, and others are aligned right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 1), show_header=any(head), header_style="")
+    for index, title in enumerate(head):
+        left = align[index : index + 1] == "l"
+        made.add_column(_cell(title), justify="left" if left else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*map(_cell, row))
+    return made
+
+
+def _cell(cell: RenderableType) -> RenderableType:
+    return Text(clean(cell)) if isinstance(cell, str) and cell else cell
+
+
+def full_text(made: Table) -> str:
+    """Return a table as text, however wide it is."""
+    return Screen(UNLIMITED).text(made)
+
+
+def number(score: float | None) -> str:
+    """Return a score with two decimals."""
+    return "-" if score is None else f"{score:.2f}"
+
+
+def measure(result: RunResult) -> str:
+    """Return the name of the scores of a run."""
+    objectives = {task.objective for task in result.tasks}
     return "test accuracy" if objectives == {"classification"} else "test score"
 
 
-def tasks(result: Result, *, screen: Screen) -> list[str]:
-    """A line for each task: its score when learnt and now, neurons new and reused, threshold."""
-    groups = list(result["capacity"]["sizes"])
-    now = floats(result["scores"][-1:])[0]
-    front, hidden, back = ends(
-        list(zip(result["tasks"], now, strict=True)), max(LEAST_TASKS, screen.height - OTHER_LINES)
-    )
-    names = [f"task, {measure(result).removeprefix('test ')}"]
-    names += [record["task"] for record, _ in front]
-    names += [f"... {len(hidden)} more, mean"] if hidden else []
-    names += [record["task"] for record, _ in back]
-    changed = any(record["unchanged"] is False for record in result["tasks"])
-    for table in _tables(groups, changed=changed):
-        lines = [table.head(screen), *(table.line(*each) for each in front)]
-        if hidden:
-            before = _mean_score([record["test_score"] for record, _ in hidden])
-            blank = [""] * (len(lines[0]) - 3)
-            lines.append(["", before, _mean_score([score for _, score in hidden]), *blank])
-        lines += [table.line(*each) for each in back]
-        space = screen.width - max(map(cells, columns(lines)))
-        if space >= NAME:
-            break
-    for name, line in zip(names, lines, strict=True):
-        line[0] = screen.short(name, max(space, NAME // 2))
-    legend = "Neurons: new ones that the task claimed + those of earlier tasks that it reuses"
-    return [*columns(lines), *(screen.wrapped(legend) if groups else [])]
-
-
-def _tables(groups: Sequence[str], *, changed: bool) -> list["_TaskTable"]:
-    """Tables from wide to narrow; that outputs have changed is told in all of them."""
-    pruned = bool(groups)
-    return [
-        _TaskTable(groups if len(groups) <= LAYERS_IN_TABLE else [], groups, True, pruned),
-        _TaskTable([], groups, True, pruned),
-        _TaskTable([], groups, changed, False),
-        _TaskTable([], [], changed, False),
-    ]
-
-
-def _mean_score(scores: Sequence[Any]) -> str:
-    known = [float(score) for score in scores if score is not None]
-    return number(fmean(known) if known else None)
-
-
-@dataclass(frozen=True)
-class _TaskTable:
-    """The columns that there is room for: those of each of these `layers`, or one for them all."""
-
-    layers: Sequence[str]
-    total: Sequence[str]
-    outputs: bool
-    thresholds: bool
-
-    def head(self, screen: Screen) -> list[str]:
-        layers = [screen.short(group, 11) for group in self.layers]
-        return [
-            "",
-            "learnt",
-            "now",
-            *(["outputs"] if self.outputs else []),
-            *(layers or (["neurons"] if self.total else [])),
-            *(["threshold"] if self.thresholds else []),
-        ]
-
-    def line(self, record: Mapping[str, Any], now: float | None) -> list[str]:
-        same = {True: "same", False: "DIFFERENT", None: "-"}[record["unchanged"]]
-        total = [_total(record, self.total)] if self.total else []
-        return [
-            "",
-            number(record["test_score"]),
-            number(now),
-            *([same] if self.outputs else []),
-            *(_claims(record, self.layers) or total),
-            *([_threshold(record["pruning"]["thresholds"])] if self.thresholds else []),
-        ]
-
-
-def _claims(record: Mapping[str, Any], groups: Sequence[str]) -> list[str]:
-    return [f"{record['new'][group]} + {_known(record['reused'][group])}" for group in groups]
-
-
-def _total(record: Mapping[str, Any], groups: Sequence[str]) -> str:
-    reused = [record["reused"][group] for group in groups]
-    total = None if None in reused else sum(reused)
-    return f"{sum(record['new'][group] for group in groups)} + {_known(total)}"
-
-
-def _known(count: int | None) -> str:
-    return "?" if count is None else str(count)
-
-
-def _threshold(thresholds: Mapping[str, float]) -> str:
-    """One for all layers, or from the lowest to the highest."""
-    values = sorted({float(value) for value in thresholds.values()})
-    if not values:
-        return "-"
-    ends = [values[0]] if len(values) == 1 else [values[0], values[-1]]
-    return " to ".join("none" if value == -math.inf else f"{value:.3g}" for value in ends)
-
-
 def ends(items: Sequence[Item], most: int) -> tuple[list[Item], list[Item], list[Item]]:
-    """The first items, those in the middle that there are too many of, and the last ones."""
+    """Return the first items, those in the middle that are too many, and the last ones."""
     if len(items) <= most:
         return list(items), [], []
     front = (most - 1) // 2
@@ -325,37 +162,110 @@ def ends(items: Sequence[Item], most: int) -> tuple[list[Item], list[Item], list
     return list(items[:front]), list(items[front:back]), list(items[back:])
 
 
-def layers(result: Result, *, screen: Screen) -> list[str]:
-    """A bar for each layer, stacked by task, with what is free and for how many tasks."""
-    sizes, free = result["capacity"]["sizes"], result["capacity"]["free"]
-    foretold = Forecast(**result["forecast"])
-    names = [record["task"] for record in result["tasks"]]
-    new = {(usage["task"], usage["group"]): usage["new"] for usage in result["capacity"]["usages"]}
-    narrow = screen.width < NARROW
+def tasks(result: RunResult, screen: Screen) -> Table:
+    """Return a row for each task: score when it ended and now, its neurons, its threshold."""
+    groups = list(result.capacity.sizes)
+    pairs = list(zip(result.tasks, result.scores[-1], strict=False))
+    front, hidden, back = ends(pairs, max(LEAST_TASKS, screen.height - OTHER_LINES))
+    changed = any(record.unchanged is False for record in result.tasks)
+    for columns in _columns(groups, changed=changed):
+        head = ["learned", "now", *(title for title, _ in columns)]
+        rows = [
+            [number(record.test_score), number(now), *(cell(record) for _, cell in columns)]
+            for record, now in [*front, *back]
+        ]
+        if hidden:
+            means = [_mean(r.test_score for r, _ in hidden), _mean(score for _, score in hidden)]
+            rows.insert(len(front), [*means, *[""] * len(columns)])
+        room = screen.width - _width([head, *rows]) - 2
+        if room >= LEAST_NAME:
+            break
+    names = [record.task for record, _ in front]
+    names += [f"... {len(hidden)} more, mean"] if hidden else []
+    names += [record.task for record, _ in back]
+    title = screen.short(f"task, {measure(result).removeprefix('test ')}", room)
+    shown = [[screen.short(name, room), *row] for name, row in zip(names, rows, strict=True)]
+    return table([title, *head], shown)
 
-    def line(group: str) -> list[str]:
-        tasks_left = foretold.room.get(group)
-        room = "-" if tasks_left is None else f"{tasks_left:.1f}"
-        share = f"{100 * free[group] / sizes[group]:.0f} %"
+
+def _width(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many columns of the terminal a table of these rows has."""
+    return sum(max(map(cell_len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+
+
+Column = tuple[str, Callable[[TaskRecord], str]]
+
+
+def _columns(groups: Sequence[str], *, changed: bool) -> list[list[Column]]:
+    """Return columns from many to few; changed outputs are shown in all of them."""
+    same = {True: "same", False: "DIFFERENT", None: "-"}
+    outputs: list[Column] = [("outputs", lambda record: same[record.unchanged])]
+    total: list[Column] = [("neurons", lambda record: _claim(record, groups))] if groups else []
+    each = [(group, partial(_claim, groups=[group])) for group in groups]
+    threshold: list[Column] = [("threshold", lambda r: _range(r.pruning.thresholds))]
+    rest = threshold if groups else []
+    least = outputs if changed else []
+    most = each if len(groups) <= LAYERS_IN_TABLE else total
+    return [[*outputs, *most, *rest], [*outputs, *total, *rest], [*least, *total], least]
+
+
+def _claim(record: TaskRecord, groups: Sequence[str]) -> str:
+    """Return the neurons that a task claimed, and those that it reuses."""
+    reused = [record.reused.get(group) for group in groups]
+    known = [count for count in reused if count is not None]
+    total = str(sum(known)) if len(known) == len(reused) else "?"
+    return f"{sum(record.new.get(group, 0) for group in groups)} + {total}"
+
+
+def _range(thresholds: Mapping[str, float]) -> str:
+    """Return the threshold of all layers, or the lowest and the highest one."""
+    shown = ["none" if v == -math.inf else f"{v:.3g}" for v in sorted(set(thresholds.values()))]
+    return " to ".join(dict.fromkeys([*shown[:1], *shown[-1:]])) or "-"
+
+
+def _mean(scores: Iterable[float | None]) -> str:
+    known = [score for score in scores if score is not None]
+    return number(fmean(known) if known else None)
+
+
+def layers(result: RunResult, screen: Screen) -> Table:
+    """Return a row for each layer: free neurons, room for tasks, and a bar stacked by task."""
+    sizes, free = result.capacity.sizes, result.capacity.free
+    narrow = screen.width < NARROW
+    room = result.forecast.room if result.forecast else {}
+    new: dict[str, list[int]] = {group: [] for group in sizes}
+    for usage in result.capacity.usages:
+        new.setdefault(usage.group, []).append(usage.new)
+
+    def row(group: str) -> list[str]:
+        left = free.get(group, 0)
+        share = f"{100 * left / sizes[group]:.0f} %"
         name = screen.short(group, max(8, screen.width // 4))
         if narrow:
             return [name, share]
-        return [name, f"{free[group]} of {sizes[group]}", share, room]
+        tasks_left = room.get(group)
+        more = "-" if tasks_left is None else f"{tasks_left:.1f}"
+        return [name, f"{left} of {sizes[group]}", share, more]
 
+    head = ["layer", "free", *([] if narrow else ["", "more tasks"])]
+    return stacked_bars([*head, "neurons by task, then free"], sizes, new, row, screen)
+
+
+def stacked_bars(
+    head: Sequence[str],
+    sizes: Mapping[str, int],
+    new: Mapping[str, Sequence[int]],
+    row: Callable[[str], list[str]],
+    screen: Screen,
+) -> Table:
+    """Return a table with the row of each group, and a bar of its neurons in the last column."""
     front, hidden, back = ends(list(sizes), MOST_LAYERS)
-    head = ["layer", "free"] if narrow else ["layer", "free", "", "more tasks"]
-    gap = [[f"... {len(hidden)} more", *[""] * (len(head) - 1)]] if hidden else []
-    told = columns([head, *map(line, front), *gap, *map(line, back)])
-    left = max(map(cells, told))
-    width = max(4, screen.width - left - 2)
-
-    def bar(group: str) -> str:
-        counts = [new[name, group] for name in names]
-        return stacked(counts, sizes[group], width=width, glyphs=screen.glyphs)
-
-    title = screen.short("neurons by task, then free", width)
-    bars = [title, *map(bar, front), *["" for _ in gap], *map(bar, back)]
-    return [
-        f"{text}{' ' * (left - cells(text))}  {shown}".rstrip()
-        for text, shown in zip(told, bars, strict=True)
-    ]
+    rows = [row(group) for group in [*front, *back]]
+    width = max(4, screen.width - _width([head[:-1], *rows]) - 2)
+    for group, cells in zip([*front, *back], rows, strict=True):
+        cells.append(screen.stacked(new.get(group, ()), sizes[group], width))
+    if hidden:
+        rows.insert(len(front), [f"... {len(hidden)} more", *[""] * (len(head) - 1)])
+    align = "l" + "r" * (len(head) - 2) + "l"
+    title = screen.short(head[-1], width) if head[-1] else ""
+    return table([*head[:-1], title], rows, align)

@@ -1,378 +1,423 @@
-"""A run as it stands: on a screen, in lines of a log, and in a last word."""
+"""A run while it works: on a screen, in lines of a log, and in a closing sentence."""
 
 import contextlib
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TextIO
 
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from clnp.errors import RunError
-from clnp.runs.directory import again, command, no_run
-from clnp.text import duration
-
-from .status import ENDED, FAILED, FINISHED, RUNNING, STOPPED, WAITING, Following, Scene, View
-from .tables import (
-    MOST_LAYERS,
-    Screen,
-    cells,
-    columns,
-    ends,
-    glyphs_for,
-    progress,
-    screen_of,
-    sparkline,
-    stacked,
+from clnp.plain import to_plain
+from clnp.records import SeriesConfig
+from clnp.runs.directory import (
+    COMPARISON,
+    CONFIG,
+    SERIES,
+    STATUS,
+    command,
+    expanded,
+    read_config,
+    read_record,
+    resume_command,
 )
+from clnp.runs.status import (
+    FAILED,
+    FINISHED,
+    RUNNING,
+    STOPPED,
+    OpenTask,
+    Status,
+    read_status,
+)
+from clnp.text import clean, duration
 
+from .tables import Screen, screen_of, stacked_bars, table
+
+WAITING = "waiting"
+ENDED = (FINISHED, FAILED, STOPPED)
+PATIENCE = 10.0
+"""Seconds for which a file may be unreadable: on a network it may still be on its way."""
+GRACE = 60.0
+"""Seconds without news after which the other runs of a series with a failed run have ended."""
 SILENCE = 60.0
-"""Seconds without news that are worth a word."""
-WIDE = 72
-"""Columns that it takes to show long bars beside what they are about."""
-LEAST_BAR = 4
-"""Columns that a bar has, if there is one."""
-PERCENTAGE = len("  100 %  ")
-SHORT_TEXT = len("100 of 100 tasks")
-LEAST_LINES = 6
-"""Lines that are shown however low the screen is."""
+"""Seconds without news that are worth a sentence."""
+SCREEN_SECONDS, LINE_SECONDS, LEAST_SECONDS = 1.0, 10.0, 0.05
+"""Time between two looks, by default on a screen and in a log, and at least."""
+LEAST_RUNS = 6
+"""Runs of a series that are shown however low the screen is."""
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """A run and its last status, None before it starts.
+
+    `silent` counts the seconds since the status was written, and `dead` says that the process of
+    the run has ended without a word.
+    """
+
+    label: str
+    path: str
+    status: Status | None = None
+    silent: float = 0.0
+    dead: bool = False
+
+    @property
+    def state(self) -> str:
+        """The state of the run, or waiting."""
+        return WAITING if self.status is None else self.status.state
+
+    @property
+    def is_late(self) -> bool:
+        """Whether there should have been news by now."""
+        return self.silent >= max(SILENCE, 3 * self._epoch_seconds)
+
+    @property
+    def _epoch_seconds(self) -> float:
+        return self.status.open.epoch_seconds if self.status and self.status.open else 0.0
+
+    @property
+    def left(self) -> str:
+        """The estimate of the time left, to be put at the end of a text."""
+        status = self.status
+        if status is None or status.seconds_left is None or status.state != RUNNING:
+            return ""
+        # The epoch that is being trained has taken some of it.
+        left = max(0.0, status.seconds_left - min(self.silent, self._epoch_seconds))
+        return f", {status.bound} {duration(left)} left"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that is watched. `kind` is run, series, comparison, or None before it exists."""
+
+    path: Path
+    kind: str | None = None
+    runs: tuple[WatchedRun, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """The state of the run; of several runs, failed, stopped or finished once all ended."""
+        found = {run.state for run in self.runs}
+        if found <= {WAITING}:
+            return WAITING
+        # A series is stopped as a whole: its waiting runs do not start.
+        if found <= {*ENDED, *({WAITING} if STOPPED in found else ())}:
+            return next(state for state in (FAILED, STOPPED, FINISHED) if state in found)
+        # A series ends with the first run that fails, unless others are still working.
+        return FAILED if FAILED in found and self.silent >= GRACE else RUNNING
+
+    @property
+    def silent(self) -> float:
+        """The seconds since the last news of any run."""
+        return min((run.silent for run in self.runs if run.status), default=0.0)
+
+    @property
+    def finished(self) -> str:
+        """How many of the runs are finished, as a text."""
+        return f"{sum(r.state == FINISHED for r in self.runs)} of {len(self.runs)} runs finished"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the scene as plain data for JSON."""
+        runs = [
+            {**to_plain(run), "state": run.state, "fraction": run.status and run.status.fraction}
+            for run in self.runs
+        ]
+        return {"path": str(self.path), "kind": self.kind, "state": self.state, "runs": runs}
+
+
+@dataclass
+class Watcher:
+    """Looks at a run, a series or a comparison again and again; it may not exist yet."""
+
+    path: Path
+    clock: Callable[[], float] = time.monotonic
+    _scene: Scene | None = None
+    _unreadable: float | None = None
+    # By the path of a run: when its status was written, and when that was first seen.
+    _heard: dict[Path, tuple[float, float]] = field(default_factory=dict)
+
+    def look(self, *, patience: float = PATIENCE) -> Scene:
+        """Return everything as it is now; a `RunError` if a file is damaged for good."""
+        now = self.clock()
+        try:
+            kind, paths = runs_at(self.path)
+            runs = tuple(self._look_at(label, path, now) for label, path in paths.items())
+            # A directory that vanishes is no news.
+            self._scene = Scene(self.path, kind, runs) if kind else self._scene
+            self._unreadable = None
+        except RunError:
+            self._unreadable = now if self._unreadable is None else self._unreadable
+            if now - self._unreadable >= patience:
+                raise
+        return self._scene or Scene(self.path)
+
+    def _look_at(self, label: str, path: Path, now: float) -> WatchedRun:
+        status = read_status(path)
+        if status is None:
+            return WatchedRun(label, str(path))
+        updated, heard = self._heard.get(path, (None, 0.0))
+        if updated != status.updated:
+            # The clocks of two machines differ, so that only the first look compares them.
+            heard = now if updated is not None else now - max(0.0, time.time() - status.updated)
+            self._heard[path] = status.updated, heard
+        return WatchedRun(label, str(path), status, now - heard, status.is_dead)
+
+
+def runs_at(path: Path) -> tuple[str | None, dict[str, Path]]:
+    """Return the kind of a directory, and its runs by their label."""
+    for name, kind in ((COMPARISON, "comparison"), (SERIES, "series")):
+        found = read_record(path / name, SeriesConfig) if os.path.isfile(path / name) else None
+        if found is None:
+            continue
+        methods = found.methods or () if kind == "comparison" else ("",)
+        if not found.seeds or not methods:
+            raise RunError(
+                f"{path / name} is damaged: it has no {'methods' if found.seeds else 'seeds'}. "
+                "Restore a copy of it."
+            )
+        return kind, {
+            f"{method}{', ' if method else ''}seed {seed}": path / method / f"seed{seed}"
+            for method in methods
+            for seed in found.seeds
+        }
+    there = any(os.path.isfile(path / name) for name in (STATUS, CONFIG))
+    return ("run", {"run": path}) if there else (None, {})
 
 
 def closing(scene: Scene) -> str:
-    """The last word on what was followed."""
-    seen = command("inspect", scene.path)
+    """Return the last sentence about the runs that were watched."""
+    seen = f"`{command('inspect', scene.path)}` shows all."
     if scene.kind == "run":
-        view = scene.views[0]
-        if view.status in (FAILED, STOPPED):
-            return _told(view)
-        average = "" if view.average is None else f", average {view.average:.2f}"
-        return f"finished: {_tasks(view)}{average}; {seen} shows all"
-    failed = [
-        f"{label}: {view.reason}"
-        for label, view in zip(scene.labels, scene.views, strict=True)
-        if view.status == FAILED
-    ]
-    done = sum(view.status == FINISHED for view in scene.views)
-    text = f"{done} of {len(scene.views)} runs finished; {seen} shows all"
-    if scene.status == STOPPED:
-        text += f", {again(scene.path)} goes on"
-    return "\n".join([*(f"failed: {each}" for each in failed), text])
+        text = state_of(scene.runs[0])
+        return f"{text}. {seen}" if scene.state == FINISHED else text
+    failed = [f"{run.label}: {state_of(run)}" for run in scene.runs if run.state == FAILED]
+    resume = f" Resume with {resume_command(scene.path)}." if scene.state == STOPPED else ""
+    return "\n".join([*failed, f"{scene.finished}. {seen}{resume}"])
 
 
 def unfinished(scene: Scene) -> list[str]:
-    """How several runs stand that are not all finished, and what goes on with them."""
-    if scene.status == FINISHED:
-        return []
-    if scene.status == WAITING:
-        return [f"none has begun; {again(scene.path)} goes on"]
-    pairs = list(zip(scene.labels, scene.views, strict=True))
-    under_way = [_briefly(label, view) for label, view in pairs if view.status != FAILED]
-    lines = ["; ".join(text for text in under_way if text)]
-    lines += [f"{label} failed: {view.reason}" for label, view in pairs if view.status == FAILED]
-    ends = {STOPPED: f"{again(scene.path)} goes on", FAILED: f"{again(scene.path)} tries again"}
-    lines.append(ends.get(scene.status) or _heard_of_several(scene))
-    return [text for text in lines if text]
+    """Return the states of several runs that are not all finished, and how to resume them."""
+    resume = f"Resume with {resume_command(scene.path)}."
+    if scene.state in (FINISHED, WAITING):
+        return [] if scene.state == FINISHED else [f"No run has started. {resume}"]
+    runs = [run for run in scene.runs if run.state not in (FINISHED, WAITING)]
+    states = [f"{run.label}: {state_of(run)}" for run in runs]
+    return [*states, resume if scene.state in ENDED else news(scene)]
 
 
 def line(scene: Scene) -> str:
-    """How it stands, in one line."""
+    """Return the scene in one line."""
     if scene.kind is None:
-        return f"waiting for {scene.path}, where there is no run yet"
+        return f"waiting for {scene.path}: there is no run yet"
     if scene.kind == "run":
-        return _told(scene.views[0])
-    done = sum(view.status == FINISHED for view in scene.views)
-    parts = [f"{done} of {len(scene.views)} runs finished"]
-    parts += map(_briefly, scene.labels, scene.views)
-    return "; ".join(part for part in parts if part)
+        return state_of(scene.runs[0])
+    runs = [run for run in scene.runs if run.state not in (FINISHED, WAITING)]
+    return "; ".join([scene.finished, *(f"{run.label} {_shortly(run)}" for run in runs)])
 
 
-def _briefly(label: str, view: View) -> str:
-    """How one of several runs stands; nothing of those that wait, or are finished."""
-    if view.status == RUNNING:
-        where = _between(view)
-        if view.number is not None:
-            where = f"task {view.number} of {view.num_tasks}"
-        return f"{label} {100 * view.fraction:.0f} % ({where})"
-    return f"{label} {view.status}" if view.status in (FAILED, STOPPED) else ""
+def state_of(run: WatchedRun) -> str:
+    """Return the state of a run in one line."""
+    status = run.status
+    if status is None:
+        return "waiting"
+    tasks = f"{len(status.learned)} of {status.num_tasks} tasks"
+    resume = f"Resume with {resume_command(run.path)}."
+    if status.state == FAILED:
+        return f"failed after {tasks}: {status.reason}"
+    if status.state == STOPPED:
+        return f"stopped after {tasks}. {resume}"
+    if status.state == FINISHED:
+        average = "" if status.average is None else f", average {status.average:.2f}"
+        return f"finished: {tasks} in {duration(status.seconds)}{average}"
+    if run.dead:
+        return f"killed after {tasks}: its process has ended. {resume}"
+    task = status.open
+    if task is None:
+        return f"{tasks} ended" if status.learned else "starting"
+    parts = [f"task {task.number} of {status.num_tasks}, {task.task}: {doing(task)}"]
+    if task.epoch and task.loss is not None and task.score is not None:
+        parts.append(f"loss {task.loss:.4g}, validation {task.score:.2f}")
+    return f"{', '.join(parts)}; {100 * status.fraction:.0f} % done{run.left}"
 
 
-def _told(view: View) -> str:
-    if view.status == FAILED:
-        return f"failed after {_tasks(view)}: {view.reason}"
-    if view.status == STOPPED:
-        return f"stopped after {_tasks(view)}; {again(view.run)} goes on"
-    if view.status == FINISHED:
-        return f"finished: {_tasks(view)}"
-    if view.status == WAITING:
-        return f"waiting for {view.run}, which cannot be read yet"
-    if view.task is None:
-        return _between(view)
-    parts = [f"task {view.number} of {view.num_tasks}, {view.task}: {_doing(view)}"]
-    if view.epoch:
-        parts.append(f"loss {view.losses[-1]:.4g}, validation {view.scores[-1]:.2f}")
-    return f"{', '.join(parts)}; {100 * view.fraction:.0f} % done{_left(view)}"
+def _shortly(run: WatchedRun) -> str:
+    """Return the state of one of several runs in a few words."""
+    status = run.status
+    if status is None or status.open is None or status.state != RUNNING or run.dead:
+        return state_of(run).partition(". ")[0]
+    late = f", no news for {duration(run.silent)}" if run.is_late else run.left
+    where = f"task {status.open.number} of {status.num_tasks}"
+    return f"{100 * status.fraction:.0f} %, {where}{late}, {doing(status.open)}"
 
 
-def _tasks(view: View) -> str:
-    whole = "" if view.num_tasks is None else f" of {view.num_tasks}"
-    return f"{view.num_learnt}{whole} tasks"
+def doing(task: OpenTask) -> str:
+    """Return the phase of the open task."""
+    where = f"candidate {task.candidate} of {task.num_candidates}"
+    if task.phase == "fine-tuning":
+        where = f"fine-tuning round {task.round}"
+    if task.phase in ("starting", "pruning"):
+        return f"{where}, pruning" if task.phase == "pruning" else "starting"
+    return f"{where}, epoch {task.epoch} of {task.num_epochs}" if task.epoch else where
 
 
-def _between(view: View) -> str:
-    """How a run stands that has no open task."""
-    return f"{_tasks(view)} learnt" if view.num_learnt else "starting"
+def news(scene: Scene) -> str:
+    """Return when the last news came, and how to resume runs that are dead."""
+    resume = f"resume with {resume_command(scene.path)}."
+    running = [run for run in scene.runs if run.state == RUNNING]
+    if running and all(run.dead for run in running):
+        return f"The process has ended; {resume}"
+    if running and all(run.is_late for run in running):
+        return f"No news for {duration(scene.silent)}. If it was killed, {resume}"
+    return f"Last news {duration(scene.silent)} ago."
 
 
-def _doing(view: View) -> str:
-    """What is being done to the open task."""
-    if view.phase == "fine-tuning":
-        where = f"fine-tuning round {view.round}"
-    elif view.candidate is None:
-        return "starting"
+def frame(scene: Scene, screen: Screen) -> RenderableType:
+    """Return the scene for a screen."""
+    run = scene.runs[0] if scene.kind == "run" else None
+    if scene.kind is None:
+        return Text(clean(line(scene)))
+    if run is not None:
+        parts = _run(run, run.status or Status(), screen)
     else:
-        where = f"candidate {view.candidate} of {view.num_candidates}"
-        if view.phase == "pruning":
-            return f"{where}, pruning"
-    return f"{where}, epoch {view.epoch} of {view.num_epochs}" if view.epoch else where
+        parts = [_title(str(scene.path), scene.finished, screen), *_several(scene, screen)]
+    if scene.state == RUNNING and not (run and run.dead):
+        parts.append(Text(news(scene)))
+    return Group(*parts)
 
 
-def _left(view: View) -> str:
-    if view.seconds_left is None or view.status != RUNNING:
-        return ""
-    how = "at least" if view.at_least else "at most" if view.at_most else "about"
-    return f", {how} {duration(view.seconds_left)} left"
+def _title(path: str, text: str, screen: Screen) -> Text:
+    return Text(f"{screen.short(path, max(12, screen.width - cell_len(text) - 2))}: {text}")
 
 
-def frame(scene: Scene, *, screen: Screen) -> list[str]:
-    """How it stands, in lines that fit the screen."""
-    if scene.kind is None or (scene.kind == "run" and scene.views[0].num_tasks is None):
-        lines = screen.wrapped(line(scene), indent=2)
-    elif scene.kind == "run":
-        lines = _run(scene.views[0], screen=screen)
-    else:
-        lines = _several(scene, screen=screen)
-    return [
-        screen.short(text, screen.width) for text in lines[: max(LEAST_LINES, screen.height - 1)]
+def _run(run: WatchedRun, status: Status, screen: Screen) -> list[RenderableType]:
+    what = f"{clean(status.recipe or 'an experiment')}, {status.method}, seed {status.seed}"
+    parts: list[RenderableType] = [_title(run.path, what, screen)]
+    task = status.open
+    if status.state != RUNNING or run.dead or task is None:
+        parts.append(Text(clean(state_of(run))))
+    if status.state == RUNNING and not run.dead:
+        if task is not None:
+            parts.append(Text(clean(f"task {task.number} of {status.num_tasks}: {task.task}")))
+        bars = Table.grid(padding=(0, 2))
+        percent = f"{100 * status.fraction:.0f} %{run.left}"
+        bars.add_row("run", screen.bar(status.fraction), Text(percent))
+        if task is not None:
+            done = (task.epoch or 0) / (task.num_epochs or 1)
+            bars.add_row("now", screen.bar(done), Text(doing(task)))
+        parts.append(bars)
+        if task is not None and task.loss is not None and task.score is not None:
+            width = max(4, min(60, screen.width - 24))
+            loss = ["loss", f"{task.loss:.4g}", screen.curve(task.losses, width)]
+            score = ["validation", f"{task.score:.2f}", screen.curve(task.scores, width)]
+            parts.append(table(["", "", ""], [loss, score], "lrl"))
+    if status.learned:
+        parts.append(Text(_learned(status, screen)))
+    if status.sizes:
+        parts.append(_neurons(status, screen))
+    if status.full is not None:
+        parts.append(Text(clean(f"full: {status.full.partition('. ')[0]}")))
+    return parts
+
+
+def _learned(status: Status, screen: Screen) -> str:
+    """Return the last tasks that ended, as many as fit into a line."""
+    parts = [
+        screen.short(task.task, max(8, screen.width // 4))
+        + ("" if task.test_score is None else f" {task.test_score:.2f}")
+        for task in status.learned
     ]
+    average = "" if status.average is None else f"; average {status.average:.2f}"
+    for hidden in range(len(parts)):
+        before = f"{hidden} before, " if hidden else ""
+        text = f"learned: {before}{', '.join(parts[hidden:])}{average}"
+        if cell_len(text) <= screen.width:
+            break
+    return text
 
 
-def _run(view: View, *, screen: Screen) -> list[str]:
-    what = view.recipe or "an experiment"
-    title = f"{what}, {view.method}, seed {view.seed}"
-    lines = [f"{screen.short(view.run, max(12, screen.width - cells(title) - 2))}: {title}"]
-    if view.status in (FAILED, STOPPED):
-        lines += screen.wrapped(_told(view), indent=2)
-    elif view.status == FINISHED:
-        lines.append(f"{_told(view)} in {duration(view.seconds)}")
-    else:
-        now = _told(view) if view.task is None else f"task {view.number} of {view.num_tasks}: "
-        lines.append(now + (view.task or ""))
-        lines.append(
-            _bar("run", view.fraction, f"{100 * view.fraction:.0f} %{_left(view)}", screen)
-        )
-        if view.task is not None:
-            lines += _open_task(view, screen=screen)
-    lines += _learnt(view, screen=screen)
-    lines += _neurons(view, screen=screen)
-    if view.full is not None:
-        lines += screen.wrapped(f"full: {view.full.partition('. ')[0]}", indent=2)
-    if view.status == RUNNING:
-        lines += screen.wrapped(_heard(view), indent=2)
-    return lines
+def _neurons(status: Status, screen: Screen) -> Table:
+    """Return a bar for each layer, stacked by task."""
+
+    def row(group: str) -> list[str]:
+        free = status.sizes[group] - sum(status.claimed.get(group, ()))
+        name = screen.short(group, max(8, screen.width // 4))
+        return [name, f"{free} of {status.sizes[group]} free"]
+
+    return stacked_bars(["", "", ""], status.sizes, status.claimed, row, screen)
 
 
-def _bar(name: str, fraction: float, text: str, screen: Screen) -> str:
-    """A bar in what is left of the line beside its name and a text."""
-    wanted = screen.width // 2
-    width = min(wanted, screen.width - cells(name) - cells(text) - 4)
-    if width < LEAST_BAR:
-        return f"{name}  {text}"
-    return f"{name}  {progress(fraction, width=width, glyphs=screen.glyphs)}  {text}"
-
-
-def _open_task(view: View, *, screen: Screen) -> list[str]:
-    lines = []
-    if view.epoch and view.num_epochs:
-        done = view.epoch / view.num_epochs
-        lines.append(_bar("now", done, _doing(view), screen))
-    else:
-        lines.append(f"now  {_doing(view)}")
-    if view.losses:
-        width = max(4, screen.width - 22)
-        for name, values, form in (
-            ("loss", view.losses, ".4g"),
-            ("validation", view.scores, ".2f"),
-        ):
-            curve = sparkline(values, width=min(width, 60), glyphs=screen.glyphs)
-            lines.append(f"{name:10}  {format(values[-1], form):>7}  {curve}")
-    return lines
-
-
-def _learnt(view: View, *, screen: Screen) -> list[str]:
-    """The last of the tasks that were learnt, as many as a line holds."""
-    if not view.tasks:
-        return []
-    average = "" if view.average is None else f"; average {view.average:.2f}"
-    parts: list[str] = []
-    for record in reversed(view.tasks):
-        score = "" if record["test_score"] is None else f" {record['test_score']:.2f}"
-        parts.insert(0, f"{screen.short(record['task'], max(8, screen.width // 4))}{score}")
-        hidden = len(view.tasks) - len(parts)
-        more = f"{hidden} before, " if hidden else ""
-        text = f"learnt: {more}{', '.join(parts)}{average}"
-        if cells(text) > screen.width and len(parts) > 1:
-            more = f"{hidden + 1} before, "
-            return [f"learnt: {more}{', '.join(parts[1:])}{average}"]
-    return [text]
-
-
-def _neurons(view: View, *, screen: Screen) -> list[str]:
-    """A bar for each layer, stacked by task."""
-    front, hidden, back = ends(list(view.sizes), MOST_LAYERS)
-
-    def told(group: str) -> list[str]:
-        size = view.sizes[group]
-        free = size - sum(view.claimed.get(group, ()))
-        return [screen.short(group, max(8, screen.width // 4)), f"{free} of {size} free"]
-
-    def bar(group: str) -> str:
-        counts = view.claimed.get(group, ())
-        return stacked(counts, view.sizes[group], width=width, glyphs=screen.glyphs)
-
-    if not view.sizes:
-        return []
-    gap = [[f"... {len(hidden)} more", ""]] if hidden else []
-    names = columns([*map(told, front), *gap, *map(told, back)])
-    width = max(4, min(60, screen.width - max(map(cells, names)) - 2))
-    bars = [*map(bar, front), *["" for _ in gap], *map(bar, back)]
-    left = max(map(cells, names))
-    return [
-        f"{name}{' ' * (left - cells(name))}  {shown}".rstrip()
-        for name, shown in zip(names, bars, strict=True)
+def _several(scene: Scene, screen: Screen) -> list[RenderableType]:
+    """Return a row for each run; if there are too many, those that are working come first."""
+    runs, most = list(scene.runs), max(LEAST_RUNS, screen.height - 4)
+    if len(runs) > most:
+        order = [RUNNING, FAILED, STOPPED, WAITING, FINISHED]
+        first = sorted(range(len(runs)), key=lambda index: order.index(runs[index].state))
+        runs = [runs[index] for index in sorted(first[: most - 1])]
+    hidden = len(scene.runs) - len(runs)
+    names = [screen.short(run.label, screen.width // 3) for run in runs]
+    room = screen.width - max(map(cell_len, names)) - screen.width // 4 - 4
+    rows: list[list[RenderableType]] = [
+        [
+            name,
+            screen.bar(run.status.fraction if run.status else 0.0),
+            screen.short(_shortly(run), max(8, room)),
+        ]
+        for name, run in zip(names, runs, strict=True)
     ]
-
-
-def _heard(view: View) -> str:
-    silent = view.silent or 0.0
-    if silent < max(SILENCE, 3 * (view.epoch_seconds or 0.0)):
-        return f"last heard of {duration(silent)} ago"
-    return f"no news for {duration(silent)}; if it was stopped, {again(view.run)} goes on"
-
-
-def _several(scene: Scene, *, screen: Screen) -> list[str]:
-    """One line for each run; where there are too many, those that are under way come first."""
-    done = sum(view.status == FINISHED for view in scene.views)
-    title = f"{done} of {len(scene.views)} runs finished"
-    lines = [f"{screen.short(scene.path, max(12, screen.width - cells(title) - 2))}: {title}"]
-    pairs = list(zip(scene.labels, scene.views, strict=True))
-    most = max(LEAST_LINES, screen.height - 4)
-    hidden = 0
-    if len(pairs) > most:
-        order = {RUNNING: 0, FAILED: 1, STOPPED: 1, WAITING: 2, FINISHED: 3}
-        chosen = sorted(range(len(pairs)), key=lambda place: order[pairs[place][1].status])
-        kept = sorted(chosen[: most - 1])
-        hidden = len(pairs) - len(kept)
-        pairs = [pairs[place] for place in kept]
-    lines += _rows(pairs, screen=screen)
-    lines += [f"... {hidden} more"] if hidden else []
-    if scene.status == RUNNING:
-        lines += screen.wrapped(_heard_of_several(scene), indent=2)
-    return lines
-
-
-def _heard_of_several(scene: Scene) -> str:
-    silent = min((view.silent for view in scene.views if view.silent is not None), default=0.0)
-    if silent < SILENCE:
-        return f"last heard of {duration(silent)} ago"
-    return f"no news for {duration(silent)}; if it was stopped, {again(scene.path)} goes on"
-
-
-def _rows(pairs: Sequence[tuple[str, View]], *, screen: Screen) -> list[str]:
-    """Name, bar, percentage and text of each run; the bar gives way first, the number never."""
-    most = max(8, screen.width - PERCENTAGE - SHORT_TEXT)
-    names = [screen.short(label, most) for label, _ in pairs]
-    left = max(map(cells, names), default=0)
-    room = screen.width - left - PERCENTAGE
-    texts = [_shortly(view) for _, view in pairs]
-    # Candidate and epoch, or why a run failed, are not worth a bar.
-    worth = [
-        forms[view.status == RUNNING :]
-        for forms, (_, view) in zip(texts, pairs, strict=True)
-        if view.status in (RUNNING, FINISHED) and forms[1:]
-    ] or [[""]]
-    needed = (max(cells(forms[place]) for forms in worth) for place in (0, -1))
-    wanted = 20 if screen.width >= WIDE else 8
-    widths = (min(wanted, room - text - 1) for text in needed)
-    width = next((found for found in widths if found >= LEAST_BAR), 0)
-    lines = []
-    for name, (_, view), forms in zip(names, pairs, texts, strict=True):
-        bar = progress(view.fraction, width=width, glyphs=screen.glyphs) + " " if width else ""
-        space = max(0, room - cells(bar))
-        told = next((text for text in forms if cells(text) <= space), None)
-        told = screen.short(forms[-1], space) if told is None else told
-        front = f"{name}{' ' * (left - cells(name))}  {bar}{100 * view.fraction:3.0f} %"
-        lines.append(f"{front}  {told}".rstrip())
-    return lines
-
-
-def _shortly(view: View) -> list[str]:
-    """How one of several runs stands, from in full to as short as can be."""
-    if view.status == WAITING:
-        return ["waiting"]
-    if view.status == FAILED:
-        return [f"failed: {view.reason}"]
-    if view.status == STOPPED:
-        return [f"stopped after {_tasks(view)}", "stopped"]
-    if view.status == FINISHED:
-        took = f"{_tasks(view)} in {duration(view.seconds)}"
-        average = "" if view.average is None else f", average {view.average:.2f}"
-        return [f"{took}{average}", took, _tasks(view)]
-    if view.task is None:
-        return [_between(view), _tasks(view)] if view.num_learnt else [_between(view)]
-    silent = view.silent or 0.0
-    late = silent >= max(SILENCE, 3 * (view.epoch_seconds or 0.0))
-    news = f", no news for {duration(silent)}" if late else _left(view)
-    where = f"task {view.number} of {view.num_tasks}"
-    return [f"{where}, {_doing(view)}{news}", f"{where}{news}", where]
-
-
-SCREEN_SECONDS, LINE_SECONDS = 1.0, 10.0
-"""How often to look, unless told otherwise: for a screen, and for a log."""
-LEAST_SECONDS = 0.05
+    return [table([""] * 3, rows, "lll"), *([Text(f"... {hidden} more")] if hidden else [])]
 
 
 def watch(
     path: str, *, once: bool = False, interval: float | None = None, quiet: bool = False
 ) -> tuple[Scene, str]:
-    """Follow a run until it ends, or look at it once; what it is then, and a text to show.
+    """Show a run until it ends, or as it is now.
 
-    With `quiet`, nothing is shown on the way.
+    Args:
+        path: The directory of a run, a series or a comparison.
+        once: Show the run as it is now.
+        interval: The seconds between two looks. Default: 1 on a terminal, 10 in a log.
+        quiet: Show nothing until the end.
+
+    Returns:
+        The last scene, and a text about it.
     """
+    watcher = Watcher(expanded(path))
     if once:
-        following = Following(path, patience=0.0)
-        scene = following.look()
+        scene = watcher.look(patience=0.0)
         if scene.kind is None:
-            raise RunError(no_run(following.path))
-        return scene, "\n".join(frame(scene, screen=screen_of(sys.stdout)))
+            read_config(watcher.path)  # It says what is missing.
+        screen = screen_of(sys.stdout)
+        return scene, screen.text(frame(scene, screen))
     display = _display(sys.stdout, quiet=quiet)
     with contextlib.closing(display):
         seconds = display.seconds if interval is None else max(interval, LEAST_SECONDS)
-        scene = follow(Following(path), display.show, seconds=seconds)
+        scene = follow(watcher, display.show, seconds=seconds)
     return scene, closing(scene)
 
 
 def follow(
-    following: Following,
+    watcher: Watcher,
     show: Callable[[Scene], None],
     *,
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Scene:
-    """Look and show again and again, until all that is followed has ended."""
+    """Look and show until everything has ended, and return the last scene."""
     while True:
-        scene = following.look()
+        scene = watcher.look()
         show(scene)
-        if scene.status in ENDED:
+        if scene.state in ENDED:
             return scene
         sleep(seconds)
 
@@ -383,78 +428,68 @@ class Quiet:
     seconds = SCREEN_SECONDS
 
     def show(self, scene: Scene) -> None:
-        """Take note of how it is now."""
+        """Show a scene."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class Log(Quiet):
-    """A line whenever something has changed, and now and then one that nothing has."""
+    """A line for each change, and less and less often one if there is none."""
 
     seconds = LINE_SECONDS
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._told: str | None = None
+        self._news: object = None
         self._silence = SILENCE
 
     def show(self, scene: Scene) -> None:
-        """Print what has changed since the last time."""
-        if scene.status in ENDED:
-            return  # The last word is for whoever asked to watch.
+        """Print a line if something has changed."""
+        if scene.state in ENDED:
+            return  # The closing sentence follows.
         text = line(scene)
-        silent = min((v.silent for v in scene.views if v.silent is not None), default=0.0)
-        if text == self._told:
-            if silent < self._silence:
+        now = [(run.state, run.dead, run.status and run.status.updated) for run in scene.runs]
+        if now == self._news:
+            if scene.silent < self._silence:
                 return
-            # Less and less often: after 1, 2, 4, 8 ... minutes.
-            while silent >= self._silence:
+            # After 1, 2, 4, 8 ... minutes.
+            while scene.silent >= self._silence:
                 self._silence *= 2
-            self._print(f"no news for {duration(silent)}; {text}")
-            return
-        self._told, self._silence = text, SILENCE
-        self._print(text)
-
-    def _print(self, text: str) -> None:
-        shown = f"{datetime.now():%H:%M:%S} {text}"
+            text = f"{news(scene)} {text}"
+        else:
+            self._news, self._silence = now, SILENCE
         encoding = self._stream.encoding or "utf-8"
-        shown = shown.encode(encoding, "backslashreplace").decode(encoding)
-        print(shown, file=self._stream, flush=True)
+        data = f"{datetime.now():%H:%M:%S} {clean(text)}".encode(encoding, "backslashreplace")
+        print(data.decode(encoding), file=self._stream, flush=True)
 
 
 class Frames(Quiet):
-    """A screen that is drawn anew each time, in place of the one before."""
+    """A screen that replaces the one before."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._glyphs = glyphs_for(stream)
+        self._unicode = screen_of(stream).unicode
         self._console = Console(file=stream, highlight=False, emoji=False, markup=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._before = _interruptible()
         self._live.start()
 
     def show(self, scene: Scene) -> None:
-        """Draw how it is now, in the size that the terminal has now."""
-        from rich.text import Text
-
+        """Draw a scene in the present size of the terminal."""
         width, height = self._console.size
         # The last column makes some terminals begin a new line.
-        screen = Screen(max(20, min(width, 120) - 1), height, self._glyphs)
-        lines = frame(scene, screen=screen)
-        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+        screen = Screen(max(20, min(width, 120) - 1), height, self._unicode)
+        self._live.update(frame(scene, screen), refresh=True)
 
     def close(self) -> None:
-        """Leave what was drawn last on the terminal, and its cursor visible."""
+        """Leave the last screen on the terminal, and its cursor visible."""
         self._live.stop()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
 def _interruptible() -> dict[signal.Signals, Any]:
-    """Let what would end the process leave a visible cursor; the handlers from before."""
+    """Let signals that end the process leave a visible cursor, and return their handlers."""
     names = ("SIGTERM", "SIGHUP")
     signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
     return {
@@ -467,8 +502,5 @@ def _interruptible() -> dict[signal.Signals, Any]:
 def _display(stream: TextIO, *, quiet: bool) -> Quiet:
     if quiet:
         return Quiet()
-    if not stream.isatty():
-        return Log(stream)
-    from rich.console import Console
-
-    return Log(stream) if Console(file=stream).is_dumb_terminal else Frames(stream)
+    dumb = not stream.isatty() or Console(file=stream).is_dumb_terminal
+    return Log(stream) if dumb else Frames(stream)

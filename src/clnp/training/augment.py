@@ -1,4 +1,4 @@
-"""Random changes of a batch of images, on its device: [batch, channels, height, width]."""
+"""Random changes to a batch of images, [batch, channels, height, width], on its device."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,42 +9,36 @@ from torch.nn import functional as F
 from clnp.errors import ArgumentError, unknown_name
 
 PADDING = 4
-"""Pixels by which `flip_and_crop` moves an image at most, as is usual for CIFAR."""
+"""Largest shift in `flip_and_crop`, in pixels, as usual for CIFAR."""
 
 
 def flip(images: Tensor) -> Tensor:
-    """Each image as it is or mirrored, left to right."""
-    _check(images)
+    """Mirror each image left to right with probability 1/2."""
+    if images.ndim != 4:
+        raise ArgumentError(
+            f"augment got inputs of shape {tuple(images.shape)}. It needs images, batch x channels "
+            "x height x width",
+            argument="augment",
+        )
     mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
     return torch.where(mirrored, images.flip(3), images)
 
 
 def flip_and_crop(images: Tensor) -> Tensor:
-    """Each image perhaps mirrored, and moved by up to four pixels; what is moved in is zero."""
+    """Mirror each image with probability 1/2, and shift it by up to four pixels, padded with 0."""
     images = flip(images)
-    count, _, height, width = images.shape
+    count, channels, height, width = images.shape
     padded = F.pad(images, [PADDING] * 4)
-    rows = _moved(count, height, images.device)
-    columns = _moved(count, width, images.device)
-    by_row = padded.gather(
-        2, rows[:, None, :, None].expand(-1, images.shape[1], -1, padded.shape[3])
-    )
-    return by_row.gather(3, columns[:, None, None, :].expand(-1, images.shape[1], height, -1))
+    rows = _window(count, height, images.device)
+    columns = _window(count, width, images.device)
+    by_row = padded.gather(2, rows[:, None, :, None].expand(-1, channels, -1, padded.shape[3]))
+    return by_row.gather(3, columns[:, None, None, :].expand(-1, channels, height, -1))
 
 
-def _moved(count: int, size: int, device: torch.device) -> Tensor:
-    """For each image, which of the padded pixels are shown: [count, size]."""
+def _window(count: int, size: int, device: torch.device) -> Tensor:
+    """Draw which of the padded pixels each image shows: [count, size]."""
     start = torch.randint(0, 2 * PADDING + 1, (count, 1), device=device)
     return start + torch.arange(size, device=device)
-
-
-def _check(images: Tensor) -> None:
-    if images.ndim != 4:
-        raise ArgumentError(
-            f"augment takes images, batch x channels x height x width; the inputs have shape "
-            f"{tuple(images.shape)}",
-            argument="augment",
-        )
 
 
 AUGMENTATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -54,7 +48,7 @@ AUGMENTATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def augmentation(chosen: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The augmentation of that name, or the one that is given."""
+    """Return the augmentation of that name; a function is returned as it is."""
     if not isinstance(chosen, str):
         return chosen
     if chosen not in AUGMENTATIONS:

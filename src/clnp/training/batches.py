@@ -1,15 +1,15 @@
-"""Batches of one data set: resident on the device where it fits, streamed by workers where not."""
+"""A data set in batches: resident on the device if it fits, otherwise streamed by workers."""
 
 import itertools
 import math
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from clnp.devices import on_the_host
 from clnp.errors import ArgumentError
@@ -17,22 +17,22 @@ from clnp.errors import ArgumentError
 from .rng import derive
 
 RESIDENT_BYTES = 2 << 30
-"""A data set up to this size is put on the device as a whole, unless told otherwise."""
+"""Size up to which a data set is put on the device by default."""
 
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-"""Whole numbers with which PyTorch can do little more than keep them."""
+"""Dtypes that PyTorch can store, and hardly compute with."""
 
 Data = tuple[Tensor, Tensor] | Dataset[Any] | list[tuple[Any, Any]]
 Prepare = Callable[[Tensor], Tensor]
 
 
 def is_pair(data: object) -> TypeGuard[tuple[Tensor, Tensor]]:
-    """Whether it is inputs and targets, rather than samples one by one."""
+    """Whether the data is inputs and targets, rather than samples one by one."""
     return isinstance(data, tuple | list) and bool(data) and not isinstance(data[0], tuple | list)
 
 
 def num_samples(data: Data) -> int:
-    """How many samples there are."""
+    """Return the number of samples."""
     return len(data[0]) if is_pair(data) else len(data)  # type: ignore[arg-type]
 
 
@@ -40,8 +40,8 @@ def num_samples(data: Data) -> int:
 class Batches:
     """A data set on a device, in batches.
 
-    `inputs` and `targets` are there when the data is resident; otherwise `dataset` is streamed by
-    `num_workers` processes. `prepare` changes each batch of inputs on the device.
+    Resident data has `inputs` and `targets`. Otherwise `dataset` is streamed by `num_workers`
+    processes. `prepare` changes each batch of inputs on the device.
     """
 
     device: torch.device
@@ -52,13 +52,13 @@ class Batches:
     prepare: Prepare | None = None
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.dataset if self.inputs is None else self.inputs)  # type: ignore[arg-type]
 
     def prepared(self) -> "Batches":
-        """The same with its inputs prepared once for all, if that fits and gives no other inputs.
+        """Return the data with its inputs prepared now, if they fit and `prepare` is not random.
 
-        For data that is gone through many times: all thresholds of a search are tried on it.
+        For data that is read many times: a search scores all thresholds on it.
         """
         if self.inputs is None or self.prepare is None:
             return self
@@ -71,21 +71,21 @@ class Batches:
         return replace(self, inputs=inputs, prepare=None)
 
     def batches(self, size: int, *, seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets on the device, `size` at a time; shuffled when a seed is given.
+        """Iterate over batches of inputs and targets on the device, shuffled if there is a seed.
 
-        They are copies, into which whoever gets them may write. A shuffled pass leaves out a last
-        batch of one sample, on which BatchNorm cannot train, unless all batches are of one.
+        Batches are copies and may be written to. A shuffled pass leaves out a last batch of one
+        sample, on which BatchNorm cannot train, unless all batches have one.
         """
-        for inputs, targets in self._raw(size, seed):
+        for inputs, targets in self._unprepared(size, seed):
             yield inputs if self.prepare is None else self.prepare(inputs), targets
 
     def some(self, num: int, *, most: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """About so many samples, drawn at random, in batches that are alike: at most `most`."""
+        """Iterate over about `num` random samples in batches of one size, at most `most`."""
         num_batches = math.ceil(num / most)
         batches = self.batches(math.ceil(num / num_batches), seed=seed)
         return itertools.islice(batches, num_batches)
 
-    def _raw(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _unprepared(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         if self.inputs is None:
             yield from self._streamed(size, seed)
             return
@@ -95,11 +95,11 @@ class Batches:
                 here = slice(start, start + size)
                 yield self.inputs[here].clone(), self.targets[here].clone()
             return
-        for places in self.places(size, seed=seed):
-            yield self.inputs[places], self.targets[places]
+        for indices in self.indices(size, seed=seed):
+            yield self.inputs[indices], self.targets[indices]
 
-    def places(self, size: int, *, seed: int) -> Iterator[Tensor]:
-        """The samples of each batch of a shuffled pass, by number, on the device."""
+    def indices(self, size: int, *, seed: int) -> Iterator[Tensor]:
+        """Iterate over the indices of the samples in each batch of a shuffled pass, [size]."""
         # Drawn on the CPU, so that the order does not depend on the device.
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self), generator=generator, device="cpu")
@@ -107,34 +107,44 @@ class Batches:
             if len(batch) > 1 or 1 in (size, len(self)):
                 yield batch
 
-    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples; the data is resident."""
+    def at(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of these samples of resident data."""
         assert self.inputs is not None
         assert self.targets is not None
-        inputs = self.inputs[places]
-        return inputs if self.prepare is None else self.prepare(inputs), self.targets[places]
+        inputs = self.inputs[indices]
+        return inputs if self.prepare is None else self.prepare(inputs), self.targets[indices]
 
     def _streamed(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        assert self.dataset is not None
-        loader: DataLoader[Any] = DataLoader(
-            self.dataset,  # type: ignore[arg-type]
-            batch_size=size,
-            shuffle=seed is not None,
+        loader = _loader(
+            self.dataset,
+            size,
             num_workers=self.num_workers,
+            shuffle=seed is not None,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=_leave_signals,
             generator=torch.Generator().manual_seed(seed if seed is not None else 0),
         )
         for inputs, targets in _read(loader):
             if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
                 yield (
-                    inputs.detach().to(self.device, non_blocking=True),
-                    _targets(targets).to(self.device, non_blocking=True),
+                    inputs.to(self.device, non_blocking=True),
+                    targets.to(self.device, non_blocking=True),
                 )
 
 
+def _loader(dataset: Any, size: int, *, num_workers: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(
+        dataset, size, num_workers=num_workers, worker_init_fn=_ignore_signals, **options
+    )
+
+
+def _ignore_signals(worker: int) -> None:
+    """Let the main process stop the workers: a terminal signals all processes of a group."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _read(loader: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """What the loader gives; whoever gets it has their own default device again."""
+    """Iterate over batches without gradients; the default device is set aside for the loader."""
     with on_the_host():
         batches = iter(loader)
     while True:
@@ -142,35 +152,13 @@ def _read(loader: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
             batch = next(batches, None)
         if batch is None:
             return
-        yield batch
+        inputs, targets = batch
+        yield inputs.detach(), _targets(targets)
 
 
 def _targets(targets: Tensor) -> Tensor:
-    """Targets that can be computed with, and are not trained."""
+    """Return targets without gradients, in a dtype to compute with."""
     return targets.detach().long() if targets.dtype in _UNSIGNED else targets.detach()
-
-
-def _leave_signals(worker: int) -> None:
-    """Leave it to the main process to stop: a signal often goes to all processes of a group."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-class Kept:
-    """What is drawn when it is first asked for, and the same ever after.
-
-    A data set may give other samples every time, and what is compared must have been given the
-    same ones.
-    """
-
-    def __init__(self, draw: Callable[[], Iterable[Any]]) -> None:
-        self._draw = draw
-        self._drawn: list[Any] | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._drawn is None:
-            self._drawn = list(self._draw())
-        return iter(self._drawn)
 
 
 def batches_of(
@@ -181,62 +169,57 @@ def batches_of(
     num_workers: int = 0,
     prepare: Prepare | None = None,
 ) -> Batches:
-    """The data on the device: resident if it is asked for, or fits and is the same every time.
+    """Return the data on the device; by default, it is resident if it fits and is not random.
 
-    What made it, a backbone for example, is not trained with it.
+    Gradients do not reach a model that computed the data, a backbone for example.
     """
+    samples: Any = data
     if is_pair(data):
         inputs, targets = (tensor.detach() for tensor in data)
-        if resident is False:
-            dataset = torch.utils.data.TensorDataset(inputs, targets)
-            return Batches(device, dataset=dataset, num_workers=num_workers, prepare=prepare)
-        return Batches(device, inputs.to(device), _targets(targets).to(device), prepare=prepare)
-    samples: Any = data
-    if resident is None:
+        if resident is not False:
+            return Batches(device, inputs.to(device), _targets(targets).to(device), prepare=prepare)
+        samples = TensorDataset(inputs, targets)
+    elif resident is None:
         resident = fits(samples) and _is_constant(samples)
     if not resident:
         return Batches(device, dataset=samples, num_workers=num_workers, prepare=prepare)
-    loader: DataLoader[Any] = DataLoader(
-        samples, batch_size=1024, num_workers=num_workers, worker_init_fn=_leave_signals
-    )
-    parts = [(inputs.detach(), _targets(targets)) for inputs, targets in _read(loader)]
-    inputs = torch.cat([part[0] for part in parts]).to(device)
-    targets = torch.cat([part[1] for part in parts]).to(device)
+    parts = list(_read(_loader(samples, 1024, num_workers=num_workers)))
+    inputs, targets = (torch.cat(part).to(device) for part in zip(*parts, strict=True))
     return Batches(device, inputs, targets, prepare=prepare)
 
 
 def fits(dataset: Any) -> bool:
-    """Whether there is room for all samples of a data set, if they are as large as the first."""
+    """Whether all samples of a data set fit on the device if they are as large as the first."""
     size = sum(torch.as_tensor(part, device="cpu").nbytes for part in dataset[0])
     return size * len(dataset) <= RESIDENT_BYTES
 
 
-def _is_constant(dataset: Dataset[Any] | list[tuple[Any, Any]], num_reads: int = 64) -> bool:
-    """Whether samples are the same when they are read again: random transforms are not.
+def _is_constant(dataset: Any, num_reads: int = 64) -> bool:
+    """Whether samples are the same when they are read again, unlike with random transforms.
 
-    A random flip leaves half of the pairs alike, so that a few would not do.
+    A random flip leaves half of the pairs equal, so that a few reads would not do.
     """
-    places = (read % len(dataset) for read in range(num_reads))  # type: ignore[arg-type]
+    indices = (read % len(dataset) for read in range(num_reads))
     return all(
         torch.equal(torch.as_tensor(a, device="cpu"), torch.as_tensor(b, device="cpu"))
-        for place in places
-        for a, b in zip(dataset[place], dataset[place], strict=True)
+        for index in indices
+        for a, b in zip(dataset[index], dataset[index], strict=True)
     )
 
 
 def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
-    """The data without a random part of it, and that part."""
+    """Split the data at random into the rest and this fraction of it."""
     count = num_samples(data)
     num_apart = round(count * fraction)
     if not 0 < num_apart < count:
         raise ArgumentError(
-            f"{fraction:g} of {count} training samples leaves an empty part; "
-            "give validation data, or another fraction"
+            f"holding out {fraction:g} of {count} training samples leaves an empty part. Give "
+            "validation data, or another fraction"
         )
     generator = torch.Generator().manual_seed(derive(seed, "split"))
     order = torch.randperm(count, generator=generator, device="cpu")
     apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
     if is_pair(data):
         return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])
-    subset: Any = torch.utils.data.Subset
+    subset: Any = Subset
     return subset(data, rest.tolist()), subset(data, apart.tolist())

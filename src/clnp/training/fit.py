@@ -1,4 +1,4 @@
-"""One fit: a network trained on one task with one set of hyper-parameters, resumable by epoch."""
+"""One fit: the training of a network on one task with one set of hyper-parameters."""
 
 import contextlib
 import itertools
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -28,42 +28,54 @@ from .optimizer import can_be_captured, load_optimizer, make_optimizer, rate_sha
 from .rng import derive, seed_all
 from .task import TaskData
 
+EVALUATION_BATCH = 1024
+
 
 class Trainable(Protocol):
-    """A network with an open task, which is what its call, parameters and state are about."""
+    """A network with an open task: its outputs, Parameters and state are those of this task."""
 
     training: bool
 
     @property
     def open_task(self) -> str | None:
-        """The task that is being learnt."""
+        """The name of the open task."""
 
     def __call__(self, inputs: Tensor, /) -> Any:
-        """The outputs of the open task."""
+        """Return the outputs of the open task."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What the open task may change."""
+        """Iterate over what the open task may change."""
 
     def train(self, mode: bool = True) -> Any:
-        """Put the network in training mode, or in evaluation mode."""
+        """Set training or evaluation mode."""
 
     def open_state(self) -> OpenState:
-        """A copy of the open task."""
+        """Return a copy of the open task."""
 
     def set_open_state(self, state: OpenState) -> None:
-        """Put the open task back to where the copy was taken."""
+        """Restore the open task from a copy."""
 
 
 @dataclass(frozen=True)
 class StepRule:
-    """What a method does in a step beside following the gradient of the loss.
+    """The additions of a method to each training step.
 
-    `set_up` gets the optimizer before the first step, and when a training is resumed. A step calls,
-    in this order: `before_step`, with the part of the epoch that is over; `loss`, which is added to
-    the loss, with the inputs as the network has got them and the targets; `after_backward`, which
-    may change gradients; `after_step`. All but `before_step` are captured with the step, so they
-    may only work on tensors that stay where they are, and not read them on the host. `penalty` is
-    what an epoch's report adds to the loss for what is not in it.
+        StepRule(loss=lambda inputs, targets: strength * drift())
+        StepRule(after_backward=mask_gradients, after_step=restore_weights)
+
+    All but `before_step` are part of a captured step: they must work in place on tensors that stay
+    where they are, and not read them on the host.
+
+    Args:
+        before_step: Called first, with the fraction of the epoch that is over.
+        loss: Function of the inputs as the network got them, [batch, ...], and of the targets,
+            [batch, ...]. Returns a number or a tensor with a single one, which is added to the
+            loss.
+        after_backward: Called after the backward pass. It may change gradients.
+        after_step: Called after the optimizer step.
+        penalty: Returns the part of the objective that is not in the loss, for the report of an
+            epoch.
+        set_up: Called with the optimizer before the first step, and when a fit resumes.
     """
 
     before_step: Callable[[float], None] = lambda over: None
@@ -79,44 +91,30 @@ class StepRule:
                 signature(self.loss).bind(None, None)
         except TypeError as error:
             raise ArgumentError(
-                "the loss of a StepRule must be a function of the inputs and the targets of the "
-                f"step, loss(inputs, targets): {error}",
+                f"the loss of a StepRule cannot be called: {error}. It must be a function of the "
+                "inputs and targets of the step, loss(inputs, targets)",
                 argument="loss",
             ) from error
         except ValueError:
-            pass  # Some functions of C have no signature.
+            pass  # Some built-in functions have no signature.
 
     def added(self, loss: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a step, with what the rule adds to it."""
+        """Return the loss of a step with that of the rule."""
         if self.loss is None:
             return loss
         own: object = self.loss(inputs, targets)
         if not isinstance(own, Tensor | int | float) or (isinstance(own, Tensor) and own.ndim):
             found = f"of shape {list(own.shape)}" if isinstance(own, Tensor) else repr(own)
             raise ArgumentError(
-                f"the loss of a StepRule is {found}; it must be a tensor of one number, such as "
-                "the mean over the batch",
+                f"the loss of a StepRule is {found}. It must be a tensor with a single number, "
+                "such as the mean over the batch",
                 argument="loss",
             )
         return loss + own
 
 
-EVALUATION_BATCH = 1024
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch came to: its mean loss, also with the L1 term at its end, and the score."""
-
-    number: int
-    loss: float
-    penalised_loss: float
-    score: float
-    seconds: float
-
-
 def l1_rule(net: ContinualNet, alpha: Alpha) -> StepRule:
-    """The L1 penalty on what the open task trains (Alg. 1, line 3)."""
+    """Return the rule for the L1 penalty on the open task (Alg. 1, line 3)."""
 
     def penalty() -> float:
         with torch.no_grad():
@@ -125,11 +123,35 @@ def l1_rule(net: ContinualNet, alpha: Alpha) -> StepRule:
     return StepRule(after_backward=lambda: net.add_l1_gradient(alpha), penalty=penalty)
 
 
-class Fit:
-    """A candidate that is being trained in the open task of `net`, by the loss and a rule.
+@dataclass(frozen=True)
+class Epoch:
+    """The result of an epoch; `penalised_loss` includes the penalty at its end."""
 
-    It can be stopped after any epoch and taken up again from `state()`; the epochs that follow
-    are the same, because each draws its random numbers from a seed of its own.
+    number: int
+    loss: float
+    penalised_loss: float
+    score: float
+    seconds: float
+
+
+class FitState(TypedDict):
+    """All that a fit resumes from, beside the weights of the open task."""
+
+    epochs: list[dict[str, Any]]
+    best_epoch: int
+    best: dict[str, Any] | None
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+
+
+class Fit:
+    """The training of a candidate in the open task of `net`.
+
+        fit = Fit(net, load(task, device), Training(epochs=5), seed=0, rule=l1_rule(net, 1e-4))
+        score = fit.run(lambda epoch: print(epoch.score))
+
+    After each epoch, it can be stopped and later resumed from `state()`. The epochs that follow are
+    the same, because each draws its random numbers from its own seed.
     """
 
     def __init__(
@@ -154,55 +176,56 @@ class Fit:
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done, or none of late has been better than an earlier one."""
+        """Whether all epochs are done, or the patience is exhausted."""
         num_epochs, patience = len(self.epochs), self.training.patience
         waited = num_epochs - 1 - self.best_epoch
         return num_epochs >= self.training.epochs or (patience is not None and waited >= patience)
 
     def run(self, on_epoch: Callable[[Epoch], None] = lambda epoch: None) -> float:
-        """Train to the end; the validation score of the weights that are then in the network."""
+        """Train to the end, and return the validation score of the final weights."""
         while not self.finished:
             self.begin_epoch()
             on_epoch(self.end_epoch())
         return self.settle()
 
     def begin_epoch(self) -> None:
-        """Take all steps of the next epoch; on a GPU, they are queued and not waited for."""
+        """Take all steps of the next epoch; on a GPU, queue them without waiting."""
         number, training = len(self.epochs), self.training
         self._began = time.monotonic()
         seed_all(derive(self.seed, "noise", number))
         self._loss_sum.zero_()
         self._num_samples = 0
         train, size = self.data.train, training.batch_size
-        total_steps = math.ceil(len(train) / size)
+        num_steps = math.ceil(len(train) / size)
         self.net.train()
         order = derive(self.seed, "order", number)
         with _matmul_in_tf32(training.precision == "tf32" and self.device.type == "cuda"):
             if self._captured is not None:
-                for step, places in enumerate(train.places(size, seed=order)):
-                    self._before_step(number, step / total_steps)
-                    self._captured(places)
-                    self._num_samples += len(places)
+                for step, indices in enumerate(train.indices(size, seed=order)):
+                    self._before_step(number, step / num_steps)
+                    self._captured(indices)
+                    self._num_samples += len(indices)
             else:
                 for step, (inputs, targets) in enumerate(train.batches(size, seed=order)):
-                    self._before_step(number, step / total_steps)
+                    self._before_step(number, step / num_steps)
                     self._step(inputs, targets)
                     self._num_samples += len(inputs)
 
     def end_epoch(self) -> Epoch:
-        """What the epoch that was begun came to."""
+        """Wait for the steps of the epoch, evaluate the network, and return the result."""
         number, net = len(self.epochs), self.net
         loss = float(self._loss_sum) / max(self._num_samples, 1)
         penalised = loss + self.rule.penalty()
         if not math.isfinite(penalised):
             raise DivergedError(
-                f"the loss of task {net.open_task!r} is {loss} in epoch {number + 1}; "
-                "use a lower learning rate"
+                f"the loss of task {net.open_task!r} is {loss} in epoch {number + 1}. "
+                "Use a lower learning rate"
             )
         score = evaluate(net, self.data.validation, self.data.objective)
         if not math.isfinite(score):
             raise DivergedError(
-                f"the validation score of task {net.open_task!r} is {score} in epoch {number + 1}"
+                f"the validation score of task {net.open_task!r} is {score} in epoch {number + 1}. "
+                "Use a lower learning rate"
             )
         epoch = Epoch(number, loss, penalised, score, time.monotonic() - self._began)
         self.epochs.append(epoch)
@@ -213,15 +236,15 @@ class Fit:
         return epoch
 
     def settle(self) -> float:
-        """The score of the network: with patience, that of the best epoch, which it gets back."""
-        self._captured = None  # A graph holds on to all memory of a step.
+        """Restore the weights of the best epoch, with patience, and return the network's score."""
+        self._captured = None  # A graph keeps all memory of a step allocated.
         if self.best is not None:
             self.net.set_open_state(self.best)
             return self.epochs[self.best_epoch].score
         return self.epochs[-1].score
 
     def _before_step(self, number: int, over: float) -> None:
-        """Do what is not captured: set the learning rate, and what the rule sets."""
+        """Do what is not captured: the rule's part, and the learning rate."""
         self.rule.before_step(over)
         lr = self.training.lr_at(number + over)
         for group, share in zip(self.optimizer.param_groups, self._shares, strict=True):
@@ -230,8 +253,8 @@ class Fit:
             else:
                 group["lr"] = lr * share
 
-    def _step_at(self, places: Tensor) -> None:
-        self._step(*self.data.train.at(places))
+    def _step_at(self, indices: Tensor) -> None:
+        self._step(*self.data.train.at(indices))
 
     def _step(self, inputs: Tensor, targets: Tensor) -> None:
         training, num_samples = self.training, len(inputs)
@@ -251,25 +274,22 @@ class Fit:
         self.rule.after_backward()
         if training.clip_norm is not None:
             nn.utils.clip_grad_norm_(list(self.net.parameters()), training.clip_norm)
-        with self._optimizing():
+        # The optimizer of a user may rely on the default device that the user has set.
+        by_name = isinstance(training.optimizer, str)
+        with on_the_host() if by_name else contextlib.nullcontext():
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.rule.after_step()
-        # Summed on the device: reading a value here would wait for it.
+        # Summed on the device: reading a value would wait for it.
         self._loss_sum.add_(loss.detach(), alpha=num_samples)
-
-    def _optimizing(self) -> contextlib.AbstractContextManager[Any]:
-        """An optimizer of a user's own may count on the default device that the user has set."""
-        by_name = isinstance(self.training.optimizer, str)
-        return on_the_host() if by_name else contextlib.nullcontext()
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.training.precision in ("float32", "tf32"):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.training.precision))
 
-    def state(self) -> dict[str, Any]:
-        """All that `restore` needs beside the open task's weights."""
+    def state(self) -> FitState:
+        """Return all that `restore` needs beside the weights of the open task."""
         return {
             "epochs": [vars(epoch) for epoch in self.epochs],
             "best_epoch": self.best_epoch,
@@ -278,8 +298,8 @@ class Fit:
             "scaler": self.scaler.state_dict(),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from where `state()` was taken; the network holds the weights of that moment."""
+    def restore(self, state: FitState) -> None:
+        """Resume from `state()`; the network already has the weights of that moment."""
         self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
         self.best_epoch = state["best_epoch"]
         self.best = None if state["best"] is None else OpenState.from_state(state["best"])
@@ -289,7 +309,7 @@ class Fit:
 
 @contextlib.contextmanager
 def _matmul_in_tf32(wanted: bool) -> Iterator[None]:
-    """Let the matrix units of a GPU round inputs to ten bits, if that is wanted."""
+    """Let the matrix units of a GPU round inputs to ten bits, if wanted."""
     before = torch.get_float32_matmul_precision()
     if wanted:
         torch.set_float32_matmul_precision("high")
@@ -307,9 +327,9 @@ def evaluate(
     *,
     at_least: float | None = None,
 ) -> float:
-    """The objective's score of `predict` over the data; a network is put in evaluation mode.
+    """Return the score of `predict` on the data, in evaluation mode.
 
-    As soon as `at_least` is out of reach, it is the score over the data so far, which is below.
+    As soon as `at_least` is out of reach, it returns the score so far, which is lower.
     """
     if at_least is None or objective.highest is None:
         return objective.number(*outputs_of(predict, batches))
@@ -321,16 +341,16 @@ def evaluate(
             total += len(targets) * objective.number(*pairs[-1])
             num_seen += len(targets)
             within_reach = total + (num_samples - num_seen) * objective.highest
-            # What rounding may have taken away is far less than a sample.
+            # Rounding errors are far smaller than a sample.
             if within_reach < num_samples * at_least - 1e-6:
                 return total / num_seen
     return objective.number(*joined(pairs))
 
 
 def _pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
-    """All samples: on a CPU a small piece first, on a GPU batches of one size.
+    """Iterate over all samples: on a CPU small batches first, on a GPU batches of one size.
 
-    A GPU takes as long for a small piece as for a large one, and prepares itself for every shape.
+    A GPU is as fast with a large batch as with a small one, and needs preparation for each shape.
     """
     if batches.device.type != "cpu":
         num_batches = math.ceil(len(batches) / EVALUATION_BATCH)
@@ -346,24 +366,24 @@ def _pieces(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def outputs_of(predict: Callable[[Tensor], Any], batches: Batches) -> tuple[Any, Tensor]:
-    """All outputs and targets; a network is put in evaluation mode for it."""
+    """Return all outputs and targets, [samples, ...], in evaluation mode."""
     with torch.no_grad(), evaluating(predict):
         return joined([(predict(x), y) for x, y in batches.batches(EVALUATION_BATCH)])
 
 
 def joined(pairs: Sequence[tuple[Any, Tensor]]) -> tuple[Any, Tensor]:
-    """The outputs of all pairs, and the targets of all of them."""
+    """Concatenate the outputs and the targets of all batches."""
     outputs, targets = zip(*pairs, strict=True)
     return _together(outputs), torch.cat(targets)
 
 
 def _together(parts: Sequence[Any]) -> Any:
-    """What a network gave for several batches, as if it had been one; it may be nested."""
+    """Concatenate the outputs for several batches, which may be nested."""
     first = parts[0]
     if isinstance(first, Tensor):
         if not first.ndim:
             raise ArgumentError(
-                "the network returns a tensor without an axis, such as a loss; in evaluation mode "
+                "the network returns a tensor without an axis, such as a loss. In evaluation mode, "
                 "it must return one entry for each sample"
             )
         return torch.cat(list(parts))
@@ -380,7 +400,7 @@ def _together(parts: Sequence[Any]) -> Any:
 
 @contextlib.contextmanager
 def evaluating(predict: object) -> Iterator[None]:
-    """With a network in evaluation mode."""
+    """Put a network in evaluation mode for the block."""
     if not isinstance(predict, nn.Module):
         yield
         return

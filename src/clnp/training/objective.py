@@ -1,4 +1,4 @@
-"""What a task wants: the loss that it is trained with and the score that it is judged by."""
+"""The objective of a task: the loss for training and the score for judging."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,25 @@ from clnp.errors import ArgumentError, unknown_name
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss on a batch, and a score over a whole data set, of which higher is better.
+    """A loss to train with, and a score to prune and compare by.
 
-    Both take outputs and targets; `score` gets those of all samples at once. A margin is in the
-    units of the score: percentage points, for those that are built in. Where the score of many
-    samples is the mean of theirs, `highest` is what one can have at most: it tells when a score is
-    out of reach, and the rest need not be looked at. It also tells `verify` by how much rounding on
-    another machine may move a score; without it, one from -1 to 1 is taken for a share of 1, and a
-    larger one for percent.
+        def error(outputs, targets):
+            return (outputs - targets).abs().mean()
+
+        own = clnp.Objective("own", loss=error, score=lambda o, t: -error(o, t).item())
+        clnp.Task("a", (x, y), objective=own, num_outputs=1)
+
+    Args:
+        name: Name in messages and reports.
+        loss: Function of the outputs of the network for a batch and of its targets, [batch, ...].
+            Returns a tensor with a single number and a gradient.
+        score: Function of the outputs and targets of a whole data set, [samples, ...]. Returns a
+            number, higher is better. Margins are in its units.
+        highest: Upper bound of the score, if the score of a data set is the mean of the scores of
+            its samples; otherwise None. It allows an evaluation to stop early once the needed
+            score is out of reach. `verify` also takes the tolerance for rounding on another
+            machine from it. Without it, scores from -1 to 1 count as fractions, and larger ones as
+            percentages.
     """
 
     name: str
@@ -29,50 +40,46 @@ class Objective:
     highest: float | None = None
 
     def check_loss(self, loss: object, *, gradient: bool = False) -> None:
-        """Raise an `ArgumentError` unless it is a tensor of one number, with its gradient if asked.
-
-        A loss that is only looked at needs none.
-        """
+        """Raise an `ArgumentError` unless the loss is one number, and has a gradient if asked."""
         if not isinstance(loss, Tensor) or loss.ndim:
-            shape = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+            found = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
             raise ArgumentError(
-                f"the loss of the objective {self.name!r} is {shape}; it must be a tensor of one "
-                "number, such as the mean over the batch"
+                f"the loss of the objective {self.name!r} is {found}. It must be a tensor with a "
+                "single number, such as the mean over the batch"
             )
         if gradient and not loss.requires_grad:
             raise ArgumentError(
-                f"the loss of the objective {self.name!r} has no gradient, so nothing can be "
-                "learnt from it; compute it with PyTorch from the outputs, without detach, item "
-                "or argmax"
+                f"the loss of the objective {self.name!r} has no gradient. Compute it from the "
+                "outputs with PyTorch, without detach, item or argmax"
             )
 
     def number(self, outputs: Any, targets: Tensor) -> float:
-        """The score, as a number."""
+        """Return the score as a float, for outputs and targets of [samples, ...]."""
         score: object = self.score(outputs, targets)
         try:
             return float(score)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise ArgumentError(
-                f"the score of the objective {self.name!r} is {score!r}; it must be a number"
+                f"the score of the objective {self.name!r} is {score!r}. It must be a number"
             ) from None
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Percent of samples whose largest output is the target's."""
+    """Return the percentage of outputs, [samples, classes], that are largest at their target."""
     return 100 * (outputs.argmax(1) == targets).double().mean().item()
 
 
 def label_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Percent of labels whose output is on the right side of zero."""
+    """Return the percentage of outputs, [samples, labels], with the right sign."""
     return 100 * ((outputs > 0) == (_like(targets, outputs) > 0.5)).double().mean().item()
 
 
 def explained_variance(outputs: Tensor, targets: Tensor) -> float:
-    """R squared in percent: 100 is perfect, 0 is as good as always guessing the mean."""
+    """Return R squared in percent: 100 is perfect, 0 as good as predicting the mean."""
     outputs = outputs.double()
     targets = _like(targets, outputs)
     residual = (targets - outputs).square().sum()
-    # Not by the variance: rounding in the mean leaves a little of it in equal targets.
+    # Rounding of the mean would leave equal targets a little variance.
     if bool((targets == targets[0]).all()):
         return 100.0 * (residual == 0).item()
     total = (targets - targets.mean(0)).square().sum()
@@ -80,17 +87,17 @@ def explained_variance(outputs: Tensor, targets: Tensor) -> float:
 
 
 def _like(targets: Tensor, outputs: Tensor) -> Tensor:
-    """The targets in the shape [N, 1] that a single output has, where they are [N]."""
+    """Return targets of [samples] in the shape [samples, 1] of a single output."""
     return targets.to(_at_least_float32(outputs)).reshape(outputs.shape)
 
 
 def _at_least_float32(outputs: Tensor) -> torch.dtype:
-    """What outputs and targets are compared in: half precision would round the targets."""
+    """Return the dtype for comparing outputs and targets: half precision would round targets."""
     return torch.promote_types(outputs.dtype, torch.float32)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    # Both in the same numbers: without autocast, PyTorch has no gradient for two kinds.
+    # In one dtype: without autocast, PyTorch has no gradient for two.
     return F.mse_loss(outputs.to(_at_least_float32(outputs)), _like(targets, outputs))
 
 
@@ -105,22 +112,13 @@ CLASSIFICATION = Objective(
     accuracy,
     highest=100.0,
 )
-MULTI_LABEL = Objective(
-    "multi-label",
-    _label_error,
-    label_accuracy,
-    highest=100.0,
-)
-REGRESSION = Objective(
-    "regression",
-    _squared_error,
-    explained_variance,
-)
+MULTI_LABEL = Objective("multi-label", _label_error, label_accuracy, highest=100.0)
+REGRESSION = Objective("regression", _squared_error, explained_variance)
 OBJECTIVES = {o.name: o for o in (CLASSIFICATION, MULTI_LABEL, REGRESSION)}
 
 
 def objective_named(objective: str | Objective) -> Objective:
-    """The objective of that name, or the one that is given."""
+    """Return the objective of that name; an `Objective` is returned as it is."""
     if isinstance(objective, Objective):
         return objective
     if objective not in OBJECTIVES:
@@ -129,12 +127,12 @@ def objective_named(objective: str | Objective) -> Objective:
 
 
 def guessing(objective: Objective, targets: Tensor | None) -> float | None:
-    """What always naming the most frequent class scores; None where there is no such thing.
+    """Return the score of always predicting the most frequent class, if that is defined.
 
-    Of one class alone, which is always right to name, nothing can be told.
+    It is None for other objectives than classification, and for targets of one class only.
     """
     if objective is not CLASSIFICATION or targets is None:
         return None
     most = int(targets.long().bincount().max())
-    # In the order in which a score is computed, or it may be larger by the last bit.
+    # In the order in which accuracy is computed, so that the last bit agrees.
     return 100 * (most / len(targets)) if most < len(targets) else None

@@ -1,4 +1,4 @@
-"""The optimizer and the learning rates that the settings of a training describe."""
+"""Optimizers and their learning rates, made from the settings of a training."""
 
 from collections.abc import Iterable, Mapping
 from inspect import signature
@@ -11,38 +11,36 @@ from clnp.devices import on_the_host
 from clnp.errors import ArgumentError
 
 from .batches import Batches
-from .config import Training, _optimizer_class
+from .config import Training, optimizer_class
 
 
 def can_be_captured(training: Training, data: Batches) -> bool:
-    """Whether steps can be captured: the data must be resident, and nothing read by the host."""
-    return (
+    """Whether steps can be captured: the data is resident, and the host reads no value."""
+    name, options = training.optimizer, training.optimizer_options
+    if not (
         training.cuda_graph
         and data.device.type == "cuda"
         and data.inputs is not None
-        and training.precision != "float16"  # A scaler looks whether gradients are finite.
-        and isinstance(training.optimizer, str)
-        and (_has_option(training.optimizer, "capturable") or _is_fused_sgd(training))
-    )
+        and training.precision != "float16"  # A scaler checks whether gradients are finite.
+        and isinstance(name, str)
+    ):
+        return False
+    # Fused SGD reads its learning rate on the device too.
+    is_fused_sgd = name == "SGD" and "foreach" not in options and options.get("fused", True)
+    return _has_option(name, "capturable") or is_fused_sgd
 
 
 def _has_option(optimizer: str, option: str) -> bool:
-    return option in signature(_optimizer_class(optimizer)).parameters
-
-
-def _is_fused_sgd(training: Training) -> bool:
-    """Whether it is SGD in one kernel: that one reads its learning rate on the device, too."""
-    options = training.optimizer_options
-    return training.optimizer == "SGD" and "foreach" not in options and options.get("fused", True)
+    return option in signature(optimizer_class(optimizer)).parameters
 
 
 def make_optimizer(
     training: Training, parameters: list[nn.Parameter], *, captured: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer of these parameters; if steps are captured, its state is on their device."""
+    """Return the optimizer of these parameters; for captured steps, its state is on the device."""
     if not isinstance(training.optimizer, str):
         return training.optimizer(parameters, training.lr)
-    make: Any = _optimizer_class(training.optimizer)
+    make: Any = optimizer_class(training.optimizer)
     options = {"lr": training.lr, **training.optimizer_options}
     if captured:
         options["lr"] = torch.tensor(training.lr, device=parameters[0].device)
@@ -53,16 +51,16 @@ def make_optimizer(
     try:
         with on_the_host():
             made: torch.optim.Optimizer = make(parameters, **options)
-    except Exception as error:  # Optimizers raise whatever they like.
+    except Exception as error:  # Optimizers raise errors of any type.
         message = f"training: {training.optimizer}: {error}"
         raise ArgumentError(message, argument="optimizer_options") from error
     return made
 
 
 def rate_shares(optimizer: torch.optim.Optimizer, training: Training) -> list[float]:
-    """What each group of a new optimizer has of the learning rate.
+    """Return the share of the learning rate that each parameter group of a new optimizer has.
 
-    The function of a user may give groups rates of their own, which follow the schedule too.
+    The function of a user may set other rates for some groups, which follow the schedule too.
     """
     groups = optimizer.param_groups
     if isinstance(training.optimizer, str):
@@ -71,9 +69,9 @@ def rate_shares(optimizer: torch.optim.Optimizer, training: Training) -> list[fl
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Put the state of another optimizer of the kind into this one, which may be on other hardware.
+    """Load the state of an optimizer of the same class, which may have been on other hardware.
 
-    How its steps are carried out stays as it was made: a CPU cannot be `capturable`.
+    Options for running a step stay as they are: a CPU cannot be `capturable`.
     """
     groups = []
     for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
@@ -86,9 +84,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 def check_optimizers(trainings: Iterable[Training], model: nn.Module) -> None:
-    """Raise an `ArgumentError` unless optimizers that go by name can train weights like these.
+    """Raise an `ArgumentError` unless optimizers given by name accept weights of these shapes.
 
-    Some take matrices only.
+    Some accept matrices only.
     """
     weights = {weight.ndim: weight.device for weight in model.parameters()}
     for training in trainings:
@@ -99,7 +97,7 @@ def check_optimizers(trainings: Iterable[Training], model: nn.Module) -> None:
 def check_optimizer(
     training: Training, device: torch.device, *, num_axes: Iterable[int] = (2,)
 ) -> None:
-    """Raise an `ArgumentError` unless the optimizer can be made, and takes a step."""
+    """Raise an `ArgumentError` unless the optimizer can be made and takes a step."""
     weights = [nn.Parameter(torch.zeros([2] * num, device=device)) for num in num_axes]
     optimizer = make_optimizer(training, weights)
     torch.autograd.backward([weight.sum() for weight in weights])
@@ -107,7 +105,7 @@ def check_optimizer(
     try:
         with on_the_host():
             step()
-    except Exception as error:  # Optimizers raise whatever they like.
+    except Exception as error:  # Optimizers raise errors of any type.
         raise ArgumentError(
             f"training: {type(optimizer).__name__} cannot be used: {error}", argument="optimizer"
         ) from error

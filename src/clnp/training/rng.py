@@ -1,7 +1,7 @@
-"""Seeds and generators of random numbers.
+"""Seeds and random number generators.
 
-Every task, candidate, split and epoch has a seed of its own, derived from the seed of the run by
-name, so that adding a candidate, or resuming in the middle, changes no other.
+Every task, candidate, split and epoch has its own seed, derived by name from the seed of the run.
+So adding a candidate, or resuming in the middle, changes no other.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ import torch
 
 
 def derive(seed: int, *purpose: Any) -> int:
-    """A seed for one purpose, below 2**63.
+    """Return the seed for a purpose, below 2**63, the same in every process.
 
-    derive(0, "split", "flowers") != derive(0, "split", "trees"), in every process alike
+    derive(0, "split", "flowers") == 1880624096771054623
     """
-    # A number of numpy's, or of PyTorch's, counts as what it holds.
+    # Numbers of NumPy and PyTorch count as the Python numbers that they hold.
     text = json.dumps(
         [seed, *purpose],
         sort_keys=True,
@@ -31,8 +31,8 @@ def derive(seed: int, *purpose: Any) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seed all that the data set of a user may draw from: PyTorch, `random` and numpy."""
-    # What torch.manual_seed does, which looks at the stack for every kind of device not in use.
+    """Seed PyTorch, `random` and NumPy, from all of which the data set of a user may draw."""
+    # As torch.manual_seed, which inspects the stack for each kind of device that is not in use.
     torch.default_generator.manual_seed(seed)
     for devices in (torch.cuda, torch.xpu):
         if devices.is_initialized():
@@ -45,7 +45,7 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def isolated(device: torch.device) -> Iterator[None]:
-    """Whatever is seeded or drawn inside leaves the user's random numbers as they were."""
+    """Restore the user's random number generators at the end of the block."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -56,7 +56,7 @@ def isolated(device: torch.device) -> Iterator[None]:
 
 
 def default_generator(device: torch.device) -> torch.Generator:
-    """The generator that operations on the GPU draw from unless they are given one."""
+    """Return the generator that operations on the GPU use by default."""
     index = torch.cuda.current_device() if device.index is None else device.index
     found: torch.Generator = torch.cuda.default_generators[index]
     return found

@@ -578,7 +578,7 @@ def test_what_an_interrupted_pass_carried_is_not_used():
         net(X)
     hook.remove()
     layer, stage, kept = net.model.fc2, net._body.stage, net.model.fc2.forward
-    assert list(stage.carried) == ["fc2"]
+    assert "fc2" in stage.carried
     layer.forward = lambda x: x.new_zeros(8, 3) if stage.running is Pass.FROZEN else kept(x)
     with pytest.raises(TaskError, match="fc2 did not run when the frozen neurons did"):
         net(X)

@@ -1,11 +1,26 @@
 import copy
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from clnp.core.structure.kinds import KINDS, is_mixing, kind_of, known_kind, plain_layer
+import clnp
+from clnp.core.structure.axis import Segment
+from clnp.core.structure.graph import Site
+from clnp.core.structure.kinds import (
+    KINDS,
+    Kind,
+    Slot,
+    is_mixing,
+    kind_of,
+    known_kind,
+    plain_layer,
+    register,
+)
+from clnp.errors import ArgumentError, GraphError
 
 
 class Scaled(nn.Linear):
@@ -180,3 +195,152 @@ def test_a_norm_without_a_bias_stays_without(affine):
     made = plain_layer(nn.BatchNorm2d(6, affine=affine, bias=False), num_outputs=3, num_inputs=3)
     assert made.bias is None
     assert (made.weight is not None) == affine
+
+
+class Doubled(nn.Linear):
+    """A subclass that computes something else than its base class."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class ChannelScale(nn.Module):
+    """A factor for each channel, in a tensor that no layer of PyTorch has."""
+
+    def __init__(self, num_channels: int) -> None:
+        super().__init__()
+        self.num_channels = num_channels
+        self.scale = nn.Parameter(torch.empty(num_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.scale)
+
+    def forward(self, x):
+        return x * self.scale.view(-1, 1, 1)
+
+
+DOUBLED = Kind(
+    "Doubled",
+    Doubled,
+    slots=KINDS["Linear"].slots,
+    run=lambda layer, x, tensors: 2 * F.linear(x, tensors["weight"], tensors.get("bias")),
+    build=lambda layer, num_outputs, num_inputs: Doubled(num_inputs, num_outputs),
+    sizes=("in_features", "out_features"),
+    neuron_dim=-1,
+)
+CHANNEL_SCALE = Kind(
+    "ChannelScale",
+    ChannelScale,
+    slots=(Slot("scale", middle=1.0),),
+    run=lambda layer, x, tensors: x * tensors["scale"].view(-1, 1, 1),
+    build=lambda layer, num_outputs, num_inputs: ChannelScale(num_outputs),
+    sizes=("num_channels",),
+    mixes=False,
+    penalised=False,
+)
+CHANNEL_NORM = Kind(
+    "ChannelNorm",
+    nn.GroupNorm,
+    slots=(Slot("weight", middle=1.0), Slot("bias")),
+    run=lambda layer, x, tensors: F.group_norm(x, x.shape[1], eps=layer.eps, **tensors),
+    build=lambda layer, num_outputs, num_inputs: nn.GroupNorm(num_outputs, num_outputs, layer.eps),
+    sizes=("num_channels",),
+    mixes=False,
+    matches=lambda layer: layer.affine and layer.num_groups == layer.num_channels,
+    penalised=False,
+)
+
+
+def images(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3), layer, nn.ReLU(), nn.Conv2d(6, 8, 3), nn.Flatten(), nn.Linear(32, 3)
+    )
+
+
+def vectors(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(108, 6), nn.ReLU(), layer, nn.ReLU(), nn.Linear(8, 3)
+    )
+
+
+NEW = {
+    "doubled": (DOUBLED, lambda: vectors(Doubled(6, 8))),
+    "channel scale": (CHANNEL_SCALE, lambda: images(ChannelScale(6))),
+    "channel norm": (CHANNEL_NORM, lambda: images(nn.GroupNorm(6, 6, 0.1))),
+}
+
+
+@pytest.fixture
+def registered():
+    """`register`, until the end of the test."""
+    before = dict(KINDS)
+    yield register
+    KINDS.clear()
+    KINDS.update(before)
+
+
+@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("head", ["multi", "single"])
+def test_a_new_kind_takes_one_entry(name, head, registered, tmp_path):
+    """Two tasks are trained, pruned, verified, exported and saved with layers of that kind."""
+    kind, make = NEW[name]
+    with pytest.raises(GraphError):
+        clnp.discover(make(), torch.zeros(2, 3, 6, 6))
+    registered(kind)
+    torch.manual_seed(0)
+    x, y = torch.randn(48, 3, 6, 6), torch.randint(3, (48,))
+    loader = [(x[:24], y[:24]), (x[24:], y[24:])]
+    net = clnp.ContinualNet(make(), x[:2], head=head)
+    [layer] = [site for site in net.graph.sites.values() if site.kind == kind.name]
+    before = {}
+    for task in ("first", "second"):
+        net.begin_task(task, num_outputs=3)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        for inputs, labels in loader * 3:
+            loss = F.cross_entropy(net(inputs), labels) + net.l1_penalty(1e-3)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        plan = net.plan_pruning(
+            net.measure_activity(loader),
+            score=lambda predict: -F.cross_entropy(predict(x), y).item(),
+            margin=0.1,
+        )
+        net.end_task(plan)
+        before[task] = net(x, task=task)
+    net.begin_task("third", num_outputs=3)
+    for parameter in net.parameters():
+        nn.init.constant_(parameter, torch.nan)
+    net.verify()
+    net.abandon_task()
+    clnp.save(net, tmp_path / "net")
+    loaded = clnp.load(tmp_path / "net", make())
+    for task, outputs in before.items():
+        assert torch.equal(net(x, task=task), outputs)
+        assert torch.equal(loaded(x, task=task), outputs)
+        narrow = net.subnetwork(task)
+        assert torch.equal(narrow(x), outputs)
+        assert type(narrow.get_submodule(layer.path)) is kind.layer_class
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "Linear"}, "is called 'Linear' already. Choose another name"),
+        ({"layer_class": nn.ReLU}, "ReLU has no method reset_parameters"),
+        ({"slots": (Slot("scale", has_columns=True),)}, "Give it 'weight' with columns"),
+        ({"slots": (), "mixes": False}, "Give it one at least"),
+        ({"mixes": False}, "none with columns"),
+        ({"slots": (Slot("scale"),), "mixes": False}, "no slot 'weight' to penalise"),
+    ],
+)
+def test_an_entry_that_contradicts_itself_is_refused(changes, message, registered):
+    with pytest.raises(ArgumentError, match=message):
+        registered(replace(DOUBLED, **changes))
+
+
+def test_a_graph_names_the_kind_that_is_not_registered():
+    site = Site("fc", "Doubled", (), (Segment(None, 3),))
+    with pytest.raises(ArgumentError, match="fc: unknown kind of layer 'Doubled'"):
+        _ = site.mixes

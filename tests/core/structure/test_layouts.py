@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from clnp.core.structure.axis import Segment
-from clnp.core.structure.layouts import (
+from clnp.core.structure.rules import (
     Groups,
     Mark,
     Neurons,

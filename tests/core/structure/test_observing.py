@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from clnp.core.structure.observe import Moment, observe
+from clnp.core.structure.trace import Moment, observe
 from support.assembled import Assembled
 
 

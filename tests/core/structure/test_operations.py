@@ -10,8 +10,15 @@ from torch.overrides import TorchFunctionMode
 
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.inputs import imitate, tensors_in
-from clnp.core.structure.layouts import Groups, Neurons, Refusal
-from clnp.core.structure.rules import METADATA, Call, follow, operation_name
+from clnp.core.structure.rules import (
+    METADATA,
+    Call,
+    Groups,
+    Neurons,
+    Refusal,
+    follow,
+    operation_name,
+)
 
 X = torch.rand(2, 3)
 

@@ -7,9 +7,8 @@ from torch import nn
 
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
-from clnp.core.structure.layouts import Groups, Mark, Neurons
-from clnp.core.structure.observe import observe
-from clnp.core.structure.trace import Recorder
+from clnp.core.structure.rules import Groups, Mark, Neurons
+from clnp.core.structure.trace import Recorder, observe
 from clnp.errors import GraphError
 from support.assembled import Assembled
 
@@ -28,7 +27,7 @@ def record(model, x, *, classifier):
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     recorder = Recorder(layers, (), classifier=classifier, groups=Groups())
     recorder.begin(model, x)
-    out = observe(model, ((x,), {}), observer=recorder, opaque=layers)
+    out = observe(model, ((x,), {}), observer=recorder.see, opaque=layers)
     return recorder, out
 
 

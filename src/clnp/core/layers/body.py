@@ -185,7 +185,7 @@ class Body:
         plain = {}
         for path, tensors in self.narrow(index, before, after).items():
             part = self.parts[path]
-            like = tensors["weight"] if "weight" in tensors else tensors["running_mean"]
+            like = next(iter(tensors.values()))
             num_inputs = like.shape[1] if part.layer_kind.mixes else len(like)
             made = plain_layer(part, num_outputs=len(like), num_inputs=num_inputs)
             filled = {name: tensor.detach() for name, tensor in tensors.items()}
@@ -261,7 +261,7 @@ class Body:
     def run_all(self, ledger: Ledger, args: Inputs, kwargs: Named) -> dict[str, Any]:
         """Return the outputs of every ended task, by name, in evaluation mode."""
         stage, outputs = self.stage, {}
-        with self.lock, self.evaluating():
+        with self.evaluating():
             if stage.showing != "portions":
                 with torch.inference_mode(False):  # What is shown outlives the caller's mode.
                     self._show_portions(ledger)

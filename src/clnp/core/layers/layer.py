@@ -6,6 +6,7 @@ are Parameters that exist while a task is open.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from clnp.core.structure.axis import View, num_entries, occupied, positions
 from clnp.core.structure.graph import Site
-from clnp.core.structure.kinds import Slot
+from clnp.core.structure.kinds import Slot, slot_names
 
 from .blocks import Tensors, Widths, in_order, old_and_new, own_entries, own_neurons, place, select
 from .initialisation import Initial, starting_layer
@@ -44,6 +45,11 @@ def _trained(name: str) -> property:
 
 class PrefixLayer(Staged):
     """Put in front of a layer class: the same layer, on a prefix of its neurons."""
+
+    def __init_subclass__(cls) -> None:
+        """Offer the tensors that only some kinds of layers have, as `weight`."""
+        for name in slot_names(cls) - set(dir(PrefixLayer)):
+            setattr(cls, name, property(partial(PrefixLayer._own, name=name)))
 
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""

@@ -8,9 +8,8 @@ the first one that holds, and halves the stride above it until it is one.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from numpy import ndarray
 from torch import Tensor
@@ -18,105 +17,15 @@ from torch import Tensor
 from clnp.checks import number, within
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
-from clnp.plain import read, to_plain
 
 from .activity import Activity
+from .plan import CurvePoint, Keep, PruningPlan, num_kept
 
 KEEP_ALL = -1.0
 """A threshold below every activity: neurons that never fire are kept too."""
 
-Keep = Mapping[str, Sequence[int]]
 Evaluate = Callable[[Keep, float | None], float]
 """The score of a set of neurons. If a score is needed, any lower one may be returned."""
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """One evaluation: the threshold and the number of neurons kept of each group, and the score.
-
-    The score of a set that does not hold may be that of a part of the data, if that was enough.
-    """
-
-    thresholds: Mapping[str, float]
-    kept: Mapping[str, int]
-    score: float
-
-    @property
-    def theta(self) -> float | None:
-        """The threshold, if all groups have the same."""
-        values = set(self.thresholds.values())
-        return values.pop() if len(values) == 1 else None
-
-    @property
-    def num_kept(self) -> int:
-        """The number of neurons kept over all groups."""
-        return sum(self.kept.values())
-
-
-@dataclass(frozen=True)
-class PruningPlan:
-    """The neurons of the open task to keep, and how they were found; `print` shows a summary.
-
-    Attributes:
-        task: The name of the open task.
-        available: The number of neurons of each group that it had.
-        keep: Indices of neurons among the free ones of each group.
-        thresholds: The threshold of each group.
-        reused: The number of neurons of earlier tasks that are active above the same threshold.
-        score: The score of the pruned network.
-        best: The score that it stays close to.
-        margin: How much of that it may lose.
-        curve: Every evaluation, in order.
-
-    Example:
-        >>> plan = net.plan_pruning(activity, score, margin=0.5)
-        >>> print(plan)
-        keep fc1 120 of 2000, score 97.8 (best 98.1, margin 0.5), 9 evaluations
-        >>> net.end_task(plan)
-    """
-
-    task: str
-    available: Mapping[str, int]
-    keep: Mapping[str, tuple[int, ...]]
-    thresholds: Mapping[str, float]
-    reused: Mapping[str, int]
-    score: float | None = None
-    best: float | None = None
-    margin: float | None = None
-    curve: tuple[CurvePoint, ...] = field(default=(), repr=False)
-
-    @property
-    def num_evaluations(self) -> int:
-        """The number of evaluations of the score."""
-        return len(self.curve)
-
-    @property
-    def kept(self) -> dict[str, int]:
-        """The number of neurons kept of each group."""
-        return num_kept(self.keep)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists that `from_json` reads."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> "PruningPlan":
-        """Return the plan that `to_json` described."""
-        return read(PruningPlan, record)
-
-    def __str__(self) -> str:
-        parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
-        score = "" if self.score is None else f", score {self.score:g}"
-        best = "" if self.margin is None else f" (best {self.best:g}, margin {self.margin:g})"
-        plural = "" if self.num_evaluations == 1 else "s"
-        evaluations = f"{self.num_evaluations} evaluation{plural}"
-        return f"keep {', '.join(parts)}{score}{best}, {evaluations}"
-
-
-def num_kept(keep: Keep) -> dict[str, int]:
-    """Count the neurons kept of each group."""
-    return {group: len(neurons) for group, neurons in keep.items()}
 
 
 def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:

@@ -1,5 +1,6 @@
-"""Which layers of a model share neurons.
+"""Discovery: which layers of a model share neurons.
 
-`discover` runs the model once on meta tensors, records its operations, and works out the groups of
-neurons, the rows and columns of every weight, and everything that cannot be sliced.
+`discover` runs a copy of the model on an example, follows its neurons through every operation
+(`trace`, `rules`), and tests the result on narrower copies (`replay`, `purity`). `kinds` is the
+table of layers that can be sliced by neuron.
 """

@@ -1,12 +1,12 @@
-"""Which neurons lie along an axis of a tensor.
+"""The neurons along an axis of a tensor.
 
 The channel axis of an activation, the rows of a weight and its columns are all described by an
 `Axis`: segments one after the other, each of them the neurons of one group, or a fixed stretch
 that belongs to the network's input. Flattening a 4x4 map makes every neuron 16 entries wide (its
 `span`); concatenation puts several segments in a row.
 
-A *layout* says how many neurons of each group a tensor stores; a *view* says which of them are
-wanted. Where the one lies in the other is all the index arithmetic there is.
+A *layout* is the number of neurons of each group that a tensor stores, and a *view* is the neurons
+that are wanted. `positions` finds one in the other, which is all the index arithmetic there is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ Index = npt.NDArray[np.int64]
 View = Mapping[str, Sequence[int] | Index]
 
 STAND_IN = -1
-"""Marks, in an index, entries of a dead neuron: it stands in for a group with none, for example."""
+"""Marks entries of a dead neuron in an index: of the stand-in for an empty group, for example."""
 
 
 def groups_of(axis: Axis) -> list[str]:
-    """The groups along the axis, each once, in order."""
+    """List the groups along the axis, each once, in order."""
     return list(dict.fromkeys(segment.group for segment in axis if segment.group is not None))
 
 
@@ -45,7 +45,7 @@ def has_input(axis: Axis) -> bool:
 
 
 def num_entries(axis: Axis, layout: Layout) -> int:
-    """Entries of the axis, network input included, when group g stores `layout[g]` neurons."""
+    """Count the entries, network input included, if group g stores `layout[g]` neurons."""
     return sum(_stored(segment, layout, True) * segment.span for segment in axis)
 
 
@@ -58,10 +58,10 @@ def positions(
     wants_input: bool = True,
     stand_in: bool = False,
 ) -> Index:
-    """Where the neurons of `view` lie along an axis that stores `layout`.
+    """Return where the neurons of `view` lie along an axis that stores `layout`.
 
-    With `stand_in`, a group of which nothing is wanted gives one dead neuron, `span` times
-    `STAND_IN`; so does a negative number in the view.
+    With `stand_in`, a group of which no neuron is wanted gives one dead neuron, `span` times
+    `STAND_IN`. So does a negative number in the view.
 
     positions((Segment("a", 4, 2), Segment("b", 4)), {"a": 2, "b": 3}, {"a": [1], "b": [0, 2]})
     == [2, 3, 4, 6]
@@ -84,7 +84,7 @@ def positions(
 
 
 def as_index(neurons: Sequence[int] | Index) -> Index:
-    """The neurons as an array, which a range is turned into without going through it."""
+    """Return the neurons as an array; a range is converted without a loop over it."""
     if isinstance(neurons, range):
         return np.arange(neurons.start, neurons.stop, neurons.step, dtype=np.int64)
     return np.asarray(neurons, np.int64)
@@ -93,7 +93,7 @@ def as_index(neurons: Sequence[int] | Index) -> Index:
 def occupied(
     axis: Axis, layout: Layout, *, counts_input: bool = True
 ) -> list[tuple[int, int]] | None:
-    """The stretches (start, length) of real entries on an axis whose empty groups have stand-ins.
+    """Return the stretches (start, length) of real entries, if empty groups have stand-ins.
 
     None means that every entry is real.
     """

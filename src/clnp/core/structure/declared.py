@@ -1,4 +1,4 @@
-"""What can be told about a model without running it: the layers it has and what rules them out."""
+"""Validate a model without running it: the layers that it has, and what rules them out."""
 
 import inspect
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from torch.nn.utils import parametrize
 from clnp.errors import Problem
 
 from .inputs import tensors_in
-from .kinds import kind_of, known_kind
+from .kinds import Fault, Kind, kind_of, refusal_of
 
 ROOT = "(model)"
-"""How messages call the model itself, whose dotted path is empty."""
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+"""The name of the model itself in messages; its dotted path is empty."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The layers of a model that can be followed, those that cannot, and the problems they are.
+    """The layers of a model that can be followed, those that cannot, and the problems found.
 
-    `layers` and `refused` are observed from outside only: nobody looks into their forward.
+    `layers` and `refused` are observed from outside only. A model that is not `runnable` has
+    lazy layers.
     """
 
     layers: tuple[str, ...]
@@ -35,51 +35,52 @@ class Validation:
 
 
 def validate(model: nn.Module) -> Validation:
-    """What can be told about the model without running it."""
+    """Check every module of a model by its class, tensors and attributes."""
     layers: list[str] = []
     refused: list[str] = []
     problems: list[Problem] = []
-    runnable = True
     owners: dict[int, str] = {}
     parameters = {id(parameter) for parameter in model.parameters()}
     registered = set(model.modules())
     for path, module in model.named_modules():
         if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
             continue
-        where = path or ROOT
-        if any(is_lazy(p) for p in module.parameters(recurse=False)):
-            runnable = False
-        found = [Problem(where, f"{_kind(module)} {what}", do) for what, do in _faults(module)]
-        problems.extend(found)
-        if found and (kind_of(module) is not None or _is_leaf(module)):
+        where, name_of_class = path or ROOT, type(module).__name__
+        faults = list(_faults(module))
+        if faults and (kind_of(module) is not None or _is_leaf(module)):
             refused.append(path)
         elif kind_of(module) is not None:
             layers.append(path)
         for name, tensors in held_tensors(module).items():
             # A layer that is refused for its weights may keep what it makes of them.
             if path not in refused and any(id(tensor) not in parameters for tensor in tensors):
-                problems.append(_held_problem(module, where, name))
+                faults.append(_held_fault(module, name))
         for name, held in vars(module).items():
             items = list(held.values()) if type(held) is dict else held
             if name not in _OF_EVERY_MODULE and isinstance(items, (list, tuple, set)):
                 strangers = {m for m in items if isinstance(m, nn.Module)} - registered
                 if any(m.state_dict() for m in strangers):
-                    problems.append(_stranger_problem(module, where, name))
+                    faults.append(
+                        (
+                            f"holds modules with weights in {name!r}, a plain "
+                            f"{type(held).__name__}, where they would be neither moved, saved nor "
+                            "certified",
+                            "Use nn.ModuleList or nn.ModuleDict",
+                        )
+                    )
         for name, parameter in module.named_parameters(recurse=False):
             other = owners.setdefault(id(parameter), where)
             if other != where:
-                problems.append(
-                    Problem(
-                        where,
-                        f"{_kind(module)} shares its {name} with {other!r}",
-                        "Give each layer weights of its own",
-                    )
+                faults.append(
+                    (f"shares its {name} with {other!r}", "Give each layer its own weights")
                 )
+        problems += [Problem(where, f"{name_of_class} {found}", do) for found, do in faults]
+    runnable = not any(map(is_lazy, model.parameters()))
     return Validation(tuple(layers), tuple(refused), tuple(problems), runnable)
 
 
 def held_tensors(module: nn.Module) -> dict[str, list[torch.Tensor]]:
-    """The tensors that the module holds as plain attributes, or in containers there, by name."""
+    """Return the tensors in the module's plain attributes, or in containers there, by name."""
     held = {
         name: tensors_in(value)
         for name, value in vars(module).items()
@@ -90,7 +91,7 @@ def held_tensors(module: nn.Module) -> dict[str, list[torch.Tensor]]:
 
 
 def takes_task(model: nn.Module) -> bool:
-    """Whether forward has an argument of the name that a network keeps for itself, `task`."""
+    """Whether forward has an argument named `task`, which a network keeps for itself."""
     try:
         argument = inspect.signature(model.forward).parameters.get("task")
     except (TypeError, ValueError):
@@ -99,64 +100,47 @@ def takes_task(model: nn.Module) -> bool:
     return argument is not None and argument.kind in named
 
 
-def _held_problem(module: nn.Module, where: str, name: str) -> Problem:
-    if isinstance(vars(module)[name], torch.Tensor):
+def _held_fault(module: nn.Module, name: str) -> Fault:
+    value = vars(module)[name]
+    if isinstance(value, torch.Tensor):
         held = f"the tensor {name!r} as a plain attribute"
         remedy = f"Use self.register_buffer({name!r}, ...)"
     else:
-        held = f"tensors in {name!r}, a plain {type(vars(module)[name]).__name__}"
+        held = f"tensors in {name!r}, a plain {type(value).__name__}"
         remedy = "Use self.register_buffer for each of them"
-    found = f"{_kind(module)} holds {held}, which would be neither moved, saved nor certified"
-    return Problem(where, found, remedy)
-
-
-def _stranger_problem(module: nn.Module, where: str, name: str) -> Problem:
-    container = type(vars(module)[name]).__name__
-    return Problem(
-        where,
-        f"{_kind(module)} holds modules with weights in {name!r}, a plain {container}, where they "
-        "would be neither moved, saved nor certified",
-        "Use nn.ModuleList or nn.ModuleDict",
-    )
-
-
-def _kind(module: nn.Module) -> str:
-    return type(module).__name__
+    return f"holds {held}, which would be neither moved, saved nor certified", remedy
 
 
 def _is_leaf(module: nn.Module) -> bool:
-    """Whether the module is refused as a whole, rather than for what it holds beside others."""
+    """Whether the module is refused as a whole, together with the modules in it."""
     ours = type(module).__module__.startswith("torch.")
     plain_container = isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict))
     return (ours and not plain_container) or not any(module.children())
 
 
-def _faults(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """What rules the module out, and what to do about it."""
+def _faults(module: nn.Module) -> Iterator[Fault]:
+    """Yield the reasons to refuse the module for its class."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "is TorchScript, which cannot be followed", "Use the Python module it was made from"
-    elif _kind(module) == "OptimizedModule":
+    elif type(module).__name__ == "OptimizedModule":
         yield "is a compiled model", "Give the model itself and compile afterwards"
+    elif any(map(is_lazy, module.parameters(recurse=False))):
+        yield "is lazy and not initialised", "Run the model once on an example before"
     elif parametrize.is_parametrized(module):
         names = ", ".join(module.parametrizations.keys())  # type: ignore[union-attr,operator]
         yield (
             f"has a parametrization on {names}",
             "Remove it with torch.nn.utils.parametrize.remove_parametrizations",
         )
-    elif kind_of(module) is not None:
-        yield from _layer_faults(module)
-    elif any(True for _ in module.parameters(recurse=False)):
-        yield _weights_fault(module)
-    elif isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
-        yield "keeps statistics that cannot be sliced by neuron", "Use BatchNorm instead"
+    elif kind := kind_of(module):
+        yield from _layer_faults(module, kind)
+    elif fault := refusal_of(module):
+        yield fault
 
 
-def _layer_faults(layer: nn.Module) -> Iterator[tuple[str, str]]:
-    kind = known_kind(layer)
-    if any(is_lazy(p) for p in layer.parameters(recurse=False)):
-        yield "is lazy and not initialised", "Run the model once on an example before"
-        return
-    extra = {name for name, _ in layer.named_parameters(recurse=False)} - {"weight", "bias"}
+def _layer_faults(layer: nn.Module, kind: Kind) -> Iterator[Fault]:
+    slots = {slot.name for slot in kind.slots}
+    extra = {name for name, _ in layer.named_parameters(recurse=False)} - slots
     if extra:
         yield (
             f"computes its weight from {', '.join(sorted(extra))} (weight_norm, spectral_norm or "
@@ -165,45 +149,15 @@ def _layer_faults(layer: nn.Module) -> Iterator[tuple[str, str]]:
         )
     elif any(getattr(layer, name, None) for name in _HOOKS):
         yield "has hooks, which a sliced layer would not run", "Remove the hooks first"
-    own = [name for name in ("forward", "_conv_forward", "__call__") if _overrides(layer, name)]
-    if own:
-        yield (
-            f"is a {kind.layer_class.__name__} with a {own[0]} of its own",
-            f"Use torch.nn.{kind.layer_class.__name__}, and compute the rest around it",
-        )
-    elif fault := kind.fault(layer):
+    known = kind.layer_class
+    for name in ("forward", "_conv_forward", "__call__"):
+        overrides = getattr(type(layer), name, None) is not getattr(known, name, None)
+        if overrides or name in vars(layer):
+            yield (
+                f"is a {known.__name__} with its own {name}",
+                f"Use {known.__name__} itself and compute the rest around it, or register a kind "
+                f"of layer for {type(layer).__name__}",
+            )
+            return
+    if fault := kind.fault(layer):
         yield fault
-
-
-def _overrides(layer: nn.Module, name: str) -> bool:
-    kind = known_kind(layer).layer_class
-    if name in layer.__dict__:
-        return True
-    return getattr(type(layer), name, None) is not getattr(kind, name, None)
-
-
-def _weights_fault(module: nn.Module) -> tuple[str, str]:
-    names = ", ".join(name for name, _ in module.named_parameters(recurse=False))
-    if isinstance(module, nn.SyncBatchNorm):
-        return "is not supported", "Use nn.BatchNorm1d, nn.BatchNorm2d or nn.BatchNorm3d"
-    if isinstance(module, (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)):
-        return (
-            "normalises over several neurons at once, which mixes them without weights",
-            "Use BatchNorm, or no normalisation",
-        )
-    if isinstance(module, nn.modules.batchnorm._NormBase):
-        return "has a scale for each channel that cannot be sliced", "Use affine=False or BatchNorm"
-    if isinstance(module, nn.MultiheadAttention):
-        return "is attention, which mixes neurons by their values", "Use Linear or convolutions"
-    if isinstance(module, _RECURRENT):
-        return "is recurrent: its weights are used at every step", "Use convolutions over time"
-    if type(module).__module__.startswith("torch.nn."):
-        return (
-            f"has weights ({names}) that cannot be sliced by neuron",
-            "Use Linear, Conv1d/2d/3d, BatchNorm1d/2d/3d or PReLU",
-        )
-    return (
-        f"owns weights ({names}) outside a layer",
-        "Put them into a Linear, convolution, BatchNorm or PReLU; what is not trained into a "
-        "buffer",
-    )

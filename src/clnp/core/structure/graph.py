@@ -1,4 +1,4 @@
-"""What was found out about a model: which layers share neurons, and which is the classifier."""
+"""The result of discovery: which layers share neurons, and which is the classifier."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,24 +27,42 @@ class Site:
     def mixes(self) -> bool:
         """Whether the layer has a weight from every column to every row.
 
-        The axes alone do not tell: in `h + fc(h)` the layer makes the very neurons that it reads.
+        The axes do not show it: in `h + fc(h)` the layer makes the very neurons that it reads.
         """
         return self.layer_kind.mixes
 
     @property
     def layer_kind(self) -> Kind:
-        """The entry of `KINDS`."""
-        return KINDS[self.kind]
+        """Return the entry of `KINDS`."""
+        try:
+            return KINDS[self.kind]
+        except KeyError:
+            raise ArgumentError(
+                f"{self.path}: {unknown_name('kind of layer', self.kind, KINDS)}. Call "
+                "clnp.core.structure.kinds.register with it first"
+            ) from None
 
 
 @dataclass(frozen=True)
 class Graph:
     """The neuron groups of a model and the layers that make, change and read them.
 
-    `groups` maps the name of each group, the dotted path of the first layer that makes it, to its
-    number of neurons. `sites` are the layers in the order in which they run, the classifier
-    included. `constants` are the buffers outside of layers, which the forward pass may read, and
-    `num_inputs` says how many inputs the example had.
+    `clnp.discover` returns it, and printing it shows a table of the groups.
+
+    Attributes:
+        groups: The number of neurons of each group, by its name: the dotted path of the first
+            layer that makes it.
+        sites: The layers with weights by path, in the order in which they run, the classifier
+            included.
+        classifier: The path of the layer that makes the outputs.
+        constants: The buffers outside of layers, which `forward` may read.
+        num_inputs: The number of inputs of the example.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> graph = clnp.discover(model, torch.zeros(2, 4))
+        >>> graph.groups, graph.classifier
+        ({'0': 8}, '2')
     """
 
     groups: Mapping[str, int]
@@ -54,7 +72,17 @@ class Graph:
     num_inputs: int = 1
 
     def group_named(self, name: str) -> str:
-        """The group of that name, or the one that the layer at that path makes or acts on."""
+        """Return the group of that name, or the one that the layer at that path makes or acts on.
+
+        Args:
+            name: A group, or the path of a layer.
+
+        Returns:
+            The name of the group: `graph.group_named("bn1") == "conv1"`.
+
+        Raises:
+            ArgumentError: There is no such group or layer, or the layer acts on several groups.
+        """
         if name in self.groups:
             return name
         if name in self.sites:
@@ -64,7 +92,14 @@ class Graph:
         raise ArgumentError(unknown_name("group", name, self.groups))
 
     def readers(self, group: str) -> list[Site]:
-        """The mixing layers, the classifier among them, that read the group's neurons."""
+        """Return the mixing layers that read the group's neurons, the classifier included.
+
+        Args:
+            group: The name of a group.
+
+        Returns:
+            Their sites, in the order in which they run.
+        """
         return [
             site for site in self.sites.values() if site.mixes and group in groups_of(site.columns)
         ]
@@ -83,20 +118,18 @@ class Graph:
             inside = [s for s in self.sites.values() if group in groups_of(s.rows)]
             made = [site.path for site in inside if site.mixes]
             acted = [site.path for site in inside if not site.mixes]
-            read = [site.path for site in self.readers(group)]
-            columns = [made, acted, read]
+            columns = [made, acted, [site.path for site in self.readers(group)]]
             for number in range(max(len(paths) for paths in columns)):
                 first = (group, str(num_neurons)) if number == 0 else ("", "")
                 lines.append((*first, *("".join(paths[number : number + 1]) for paths in columns)))
         widths = [max(len(line[column]) for line in lines) for column in range(5)]
         lines.insert(1, tuple("-" * width for width in widths))
-        table = ["  ".join(_cells(line, widths)).rstrip() for line in lines]
+        table = [
+            "  ".join(
+                cell.rjust(width) if column == 1 else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
         total = sum(self.groups.values())
         return "\n".join([*table, f"{total} neurons; classifier: {self.classifier}"])
-
-
-def _cells(line: tuple[str, ...], widths: list[int]) -> list[str]:
-    return [
-        cell.rjust(width) if column == 1 else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-    ]

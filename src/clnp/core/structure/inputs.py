@@ -15,7 +15,7 @@ Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 def inputs_of(example: Any) -> Inputs:
-    """Positional and keyword inputs from a tensor, a tuple or a dict."""
+    """Return positional and keyword inputs from a tensor, a tuple or a dict."""
     if isinstance(example, torch.Tensor):
         return (example,), {}
     if isinstance(example, Mapping):
@@ -23,19 +23,19 @@ def inputs_of(example: Any) -> Inputs:
     if isinstance(example, (tuple, list)):
         return tuple(example), {}
     raise ArgumentError(
-        f"example_input is a {type(example).__name__}; give a tensor, a tuple of positional inputs "
+        f"example_input is a {type(example).__name__}. Give a tensor, a tuple of positional inputs "
         "or a dict of keyword inputs"
     )
 
 
 def batch_size(inputs: Inputs) -> int:
-    """First dimension of the first tensor."""
+    """Return the first dimension of the first tensor."""
     tensors = tensors_in(inputs)
     return tensors[0].shape[0] if tensors and tensors[0].ndim else 1
 
 
 def two_of(inputs: Inputs) -> Inputs:
-    """The inputs with a batch of one repeated: BatchNorm cannot train on a single example."""
+    """Repeat a batch of one, since BatchNorm cannot train on a single example."""
     if batch_size(inputs) != 1:
         return inputs
 
@@ -48,7 +48,7 @@ def two_of(inputs: Inputs) -> Inputs:
 
 @contextlib.contextmanager
 def own_random_numbers(model: nn.Module) -> Iterator[None]:
-    """Random numbers drawn inside are the same every time, and leave no trace outside."""
+    """Draw the same random numbers inside every time, and leave no trace of it outside."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=_cuda_devices(model)):
@@ -66,14 +66,14 @@ def seed(model: nn.Module, number: int) -> None:
 
 
 def seed_all(model: nn.Module, number: int) -> None:
-    """Seed those, and the generators of Python and NumPy."""
+    """Seed these generators, and those of Python and NumPy."""
     random.seed(number)
     np.random.seed(number)
     seed(model, number)
 
 
 def random_state(model: nn.Module) -> tuple[Any, ...]:
-    """Where the generators of Python, NumPy, the CPU and the model's devices are, to compare."""
+    """Return the states of the generators of Python, NumPy, the CPU and the model's devices."""
     arrays: Any = np.random.get_state()
     states = [generator.get_state().numpy().tobytes() for generator in _generators(model)]
     return random.getstate(), arrays[1].tobytes(), arrays[2:], *states
@@ -90,7 +90,7 @@ def _cuda_devices(model: nn.Module) -> list[int]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor in nested lists, tuples, dicts and dataclasses."""
+    """List every tensor in nested lists, tuples, dicts and dataclasses."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -103,7 +103,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def imitate(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same structure with `make(tensor)` for every tensor."""
+    """Return the same structure with `make(tensor)` in place of every tensor."""
     if isinstance(value, torch.Tensor):
         return make(value)
     if isinstance(value, (list, tuple)):
@@ -113,3 +113,9 @@ def imitate(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: imitate(item, make) for key, item in value.items()}
     return value
+
+
+def copied(inputs: Inputs) -> Inputs:
+    """Clone the tensors of the inputs, since some forward passes write into theirs."""
+    args, kwargs = imitate(inputs, torch.clone)
+    return args, kwargs

@@ -1,8 +1,7 @@
-"""The kinds of layers that can be sliced by neuron: one table, read by discovery and every pass.
+"""The kinds of layers that can be sliced by neuron: one table, which everything reads.
 
-An entry says which tensors a layer has and along which dimensions their rows (the neurons that the
-layer makes) and columns (those that it reads) lie, the operation that uses them, how a layer of
-another width is built, and what rules a layer out. A new kind is one entry in `KINDS` and its test.
+Discovery, the passes and the baselines know a layer by its entry in `KINDS` alone. To add a kind,
+write an entry and a test; `Kind` has the instructions.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,21 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clnp.errors import ArgumentError
+
 Fault = tuple[str, str]
-"""What rules a layer out, and what to do about it."""
+"""The reason why a layer is refused, and what to do about it."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of a layer; its rows lie along dimension 0.
+    """One tensor of a layer, with a row for each neuron that the layer makes along dimension 0.
 
     Attributes:
-        name: The attribute of the layer.
+        name: The attribute of the layer that holds it.
         has_columns: Whether dimension 1 has an entry for each neuron that the layer reads.
         trained: Whether it is a Parameter, and not a running statistic.
-        dead: Its value in a row that stands in for no neuron.
-        spread, middle: The range of random values that keep signals alive, to test a model with;
-            a spread of None depends on the number of inputs.
+        dead: Its value in the row of a stand-in, a channel that is there for the shape alone.
+        spread, middle: Discovery tests a model with random values in middle ± spread, which should
+            keep signals alive; a spread of None depends on the number of inputs.
     """
 
     name: str
@@ -40,31 +41,80 @@ class Slot:
 
 @dataclass(frozen=True)
 class Kind:
-    """How the layers of one PyTorch class are sliced by neuron.
+    """How the layers of one class are sliced by neuron.
+
+    To add a kind, answer four questions in an entry, and `register` it before you build a network:
+
+    1. Which tensors does a layer have (`slots`), and which of them have a column for each input?
+    2. How is its output computed from them (`run`)? It gets slices: any rows and, in a layer that
+       mixes, any columns, so take sizes from the tensors and never from the layer.
+    3. How is a layer of another width made (`build`)?
+    4. Does it compute each neuron from all that it reads (`mixes=True`, like Linear) or each from
+       itself alone (`mixes=False`, like BatchNorm and PReLU)?
+
+    A layer that mixes has the slot `weight`, with columns, and may have `bias`. Its output must be
+    a sum over the columns plus the bias, since clnp computes the columns of frozen and of free
+    neurons apart and adds them up. A layer that does not mix must treat every neuron in the same
+    way, whichever others there are. Both do the same in training and in evaluation mode, except
+    for running statistics (see `keeps_statistics`). `layer_class` needs `reset_parameters`, with
+    which every task begins. Discovery compares slices of a model with the whole, and refuses
+    layers whose neurons depend on others in another way.
+
+    Example:
+        A factor for each channel of a feature map::
+
+            class ChannelScale(nn.Module):
+                def __init__(self, num_channels):
+                    super().__init__()
+                    self.num_channels = num_channels
+                    self.scale = nn.Parameter(torch.empty(num_channels))
+                    self.reset_parameters()
+
+                def reset_parameters(self):
+                    nn.init.ones_(self.scale)
+
+                def forward(self, x):
+                    return x * self.scale.view(-1, 1, 1)
+
+            register(Kind(
+                "ChannelScale",
+                ChannelScale,
+                slots=(Slot("scale", middle=1.0),),
+                run=lambda layer, x, tensors: x * tensors["scale"].view(-1, 1, 1),
+                build=lambda layer, num_outputs, num_inputs: ChannelScale(num_outputs),
+                sizes=("num_channels",),
+                mixes=False,
+                penalised=False,
+            ))
+
+        Test that `run(layer, x, tensors)` and `layer(x)` are equal, and that a network with such
+        a layer learns two tasks and verifies.
 
     Attributes:
         name: The name of the kind, which checkpoints store.
-        layer_class: The PyTorch class.
+        layer_class: The class, subclasses with the same `forward` included.
         slots: The tensors of a layer. A layer may lack some, its bias for example.
-        run: The operation: `run(layer, x, tensors)` in evaluation mode.
-        build: `build(layer, num_outputs, num_inputs, where)` makes a layer with the same settings
-            and other widths, on a device and in a dtype, whose tensors hold anything.
-        sizes: The attributes that hold its widths.
-        mixes: Whether it computes new neurons from all that it reads, and does not act on each
-            neuron by itself.
+        run: The operation in evaluation mode, `run(layer, x, tensors)` with the tensors by name;
+            `layer` is there for its settings.
+        build: `build(layer, num_outputs, num_inputs)` makes a layer with the same settings and
+            other widths, on whatever device and in whatever dtype.
+        sizes: The attributes of a layer that hold its widths, but not those that its `forward`
+            reads (such as `groups` of a depthwise convolution).
+        mixes: Whether it computes new neurons from all that it reads.
         neuron_dim: The dimension of its input along which neurons lie.
         matches: Which layers of the class are of this kind.
-        fault: What rules out a layer of this kind, if anything does.
+        fault: The reason to refuse a layer of this kind, or None.
         penalised: Whether L1 penalises its weight, and methods that prune single weights prune it.
-        keeps_statistics: Whether it normalises with running statistics.
+        keeps_statistics: Whether it has `running_mean` and `running_var`, `eps` and `momentum`. It
+            is then trained as `torch.nn.functional.batch_norm` does.
     """
 
     name: str
     layer_class: type[nn.Module]
     slots: tuple[Slot, ...]
     run: Callable[[Any, Tensor, Mapping[str, Tensor]], Tensor]
-    build: Callable[[Any, int, int, dict[str, Any]], nn.Module]
-    sizes: tuple[str, ...]
+    build: Callable[[Any, int, int], nn.Module]
+    sizes: tuple[str, ...] = ()
     mixes: bool = True
     neuron_dim: int = 1
     matches: Callable[[Any], bool] = lambda layer: True
@@ -82,9 +132,41 @@ class Kind:
         return None if kernel is None else len(kernel)
 
 
+def register(kind: Kind) -> None:
+    """Add a kind of layer to the table; of those that match a layer, the newest counts.
+
+    Args:
+        kind: The entry. Register it in every program that loads networks with such layers.
+
+    Raises:
+        ArgumentError: The name is taken, or the entry contradicts itself.
+    """
+    cls, slots = kind.layer_class, {slot.name: slot.has_columns for slot in kind.slots}
+    if kind.name in KINDS:
+        raise ArgumentError(f"a kind of layer is called {kind.name!r} already. Choose another name")
+    if not callable(getattr(cls, "reset_parameters", None)):
+        raise ArgumentError(
+            f"{cls.__name__} has no method reset_parameters, with which every task begins. Add one "
+            "that initialises its tensors"
+        )
+    if kind.mixes and slots not in ({"weight": True}, {"weight": True, "bias": False}):
+        raise ArgumentError(
+            f"{kind.name} mixes and has the slots {slots}. Give it 'weight' with columns, and if "
+            "need be 'bias' without"
+        )
+    if not slots or (not kind.mixes and any(slots.values())):
+        raise ArgumentError(
+            f"{kind.name} does not mix and has the slots {slots}. Give it one at least, and none "
+            "with columns"
+        )
+    if kind.penalised and "weight" not in slots:
+        raise ArgumentError(f"{kind.name} has no slot 'weight' to penalise. Set penalised=False")
+    KINDS[kind.name] = kind
+
+
 def kind_of(layer: nn.Module) -> Kind | None:
     """Return the kind of a layer, or None for a module that is not in the table."""
-    for kind in KINDS.values():
+    for kind in reversed(KINDS.values()):
         if isinstance(layer, kind.layer_class) and kind.matches(layer):
             return kind
     return None
@@ -110,57 +192,100 @@ def keeps_statistics(module: nn.Module) -> bool:
     return kind is not None and kind.keeps_statistics
 
 
+def slot_names(layer_class: type[nn.Module]) -> set[str]:
+    """Return the names of the tensors that layers of a class may have."""
+    kinds = (kind for kind in KINDS.values() if issubclass(layer_class, kind.layer_class))
+    return {slot.name for kind in kinds for slot in kind.slots}
+
+
 def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Module:
     """Build an uninitialised layer of `layer`'s PyTorch class and settings, of other widths.
 
-    `num_inputs` counts for mixing layers only: the others have as many inputs as outputs. Device
-    and dtype are those of `layer.weight`, or of its running mean.
+    Parameters hold anything and buffers 0, with the device and dtype of the tensors of `layer`.
+    `num_inputs` counts for mixing layers only: the others have as many inputs as outputs.
     """
-    like: Any = layer.weight if layer.weight is not None else layer.running_mean
-    where = {"device": like.device, "dtype": like.dtype}
-    made = known_kind(layer).build(layer, num_outputs, num_inputs, where)
-    made.train(layer.training)
-    return made
+    kind = known_kind(layer)
+    like: Tensor = getattr(layer, kind.slots_of(layer)[0].name)
+    # On the meta device, nothing is allocated and no random number drawn.
+    with torch.device("meta"):
+        made = kind.build(layer, num_outputs, num_inputs)
+    made = made.to(like.dtype).to_empty(device=like.device)
+    for buffer in made.buffers():
+        buffer.zero_()
+    return made.train(layer.training)
 
 
-def _empty(layer_class: Any, *sizes: int, device: Any, dtype: Any, **options: Any) -> nn.Module:
-    """Build a layer whose tensors hold anything.
+def refusal_of(module: nn.Module) -> Fault | None:
+    """Return why a module outside of the table is refused, if it has tensors of its own."""
+    names = ", ".join(name for name, _ in module.named_parameters(recurse=False))
+    is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
+    if not names and not (is_norm and module.track_running_stats):
+        return None
+    for classes, found, remedy in _REFUSED:
+        if isinstance(module, classes):
+            return found, remedy
+    if type(module).__module__.startswith("torch.nn."):
+        return (
+            f"has weights ({names}) that cannot be sliced by neuron",
+            "Use Linear, Conv1d/2d/3d, BatchNorm1d/2d/3d or PReLU",
+        )
+    return (
+        f"owns weights ({names}) outside a layer",
+        "Put them into a Linear, convolution, BatchNorm or PReLU, or into a layer class whose kind "
+        "you register; put what is not trained into a buffer",
+    )
 
-    That is `torch.nn.utils.skip_init`, which would import a second's worth of PyTorch for it.
-    """
-    made: nn.Module = layer_class(*sizes, device="meta", dtype=dtype, **options)
-    for name, parameter in made.named_parameters():
-        empty = torch.empty(parameter.shape, dtype=dtype, device=device)
-        setattr(made, name, nn.Parameter(empty))
-    return made
 
-
-def _run_linear(layer: Any, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    return F.linear(x, tensors["weight"], tensors.get("bias"))
-
-
-def _build_linear(layer: Any, outputs: int, inputs: int, where: dict[str, Any]) -> nn.Module:
-    return _empty(nn.Linear, inputs, outputs, bias=layer.bias is not None, **where)
+_REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str, str], ...] = (
+    (
+        (nn.SyncBatchNorm,),
+        "is not supported",
+        "Use nn.BatchNorm1d, nn.BatchNorm2d or nn.BatchNorm3d",
+    ),
+    (
+        (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+        "normalises over several neurons at once, which mixes them without weights",
+        "Use BatchNorm, or no normalisation",
+    ),
+    (
+        (nn.modules.batchnorm._NormBase,),
+        "has a scale or statistics for each channel that cannot be sliced",
+        "Use BatchNorm, or affine=False and track_running_stats=False",
+    ),
+    (
+        (nn.MultiheadAttention,),
+        "is attention, which mixes neurons by their values",
+        "Use Linear or convolutions",
+    ),
+    (
+        (nn.RNNBase, nn.RNNCellBase),
+        "is recurrent: its weights are used at every step",
+        "Use convolutions over time",
+    ),
+)
+"""What to say of modules that are often met and not in the table."""
 
 
 LINEAR = Kind(
     "Linear",
     nn.Linear,
     slots=(Slot("weight", has_columns=True, spread=None), Slot("bias")),
-    run=_run_linear,
-    build=_build_linear,
+    run=lambda layer, x, tensors: F.linear(x, tensors["weight"], tensors.get("bias")),
+    build=lambda layer, num_outputs, num_inputs: nn.Linear(
+        num_inputs, num_outputs, bias=layer.bias is not None
+    ),
     sizes=("in_features", "out_features"),
     neuron_dim=-1,
 )
 
 
-def is_depthwise(layer: Any) -> bool:
+def _is_depthwise(layer: Any) -> bool:
     """Whether a convolution has one filter for each channel."""
     return bool(layer.groups > 1 and layer.groups == layer.in_channels == layer.out_channels)
 
 
 def _convolution(layer_class: Any, function: Callable[..., Tensor]) -> tuple[Kind, Kind]:
-    """The full convolutions of a class, which mix channels, and the depthwise ones."""
+    """Return the kinds of a class: full convolutions, which mix channels, and depthwise ones."""
 
     def run(layer: Any, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
         padding = layer.padding
@@ -171,21 +296,20 @@ def _convolution(layer_class: Any, function: Callable[..., Tensor]) -> tuple[Kin
         groups = 1 if layer.groups == 1 else len(weight)
         return function(x, weight, bias, layer.stride, padding, layer.dilation, groups)
 
-    def build(layer: Any, outputs: int, inputs: int, where: dict[str, Any]) -> nn.Module:
-        depthwise = is_depthwise(layer)
-        return _empty(
-            layer_class,
-            outputs if depthwise else inputs,
-            outputs,
+    def build(layer: Any, num_outputs: int, num_inputs: int) -> nn.Module:
+        depthwise = _is_depthwise(layer)
+        made: nn.Module = layer_class(
+            num_outputs if depthwise else num_inputs,
+            num_outputs,
             kernel_size=layer.kernel_size,
             stride=layer.stride,
             padding=layer.padding,
             dilation=layer.dilation,
-            groups=outputs if depthwise else 1,
+            groups=num_outputs if depthwise else 1,
             bias=layer.bias is not None,
             padding_mode=layer.padding_mode,
-            **where,
         )
+        return made
 
     def fault(layer: Any) -> Fault | None:
         if layer.groups == 1:
@@ -204,7 +328,7 @@ def _convolution(layer_class: Any, function: Callable[..., Tensor]) -> tuple[Kin
         run=run,
         build=build,
         sizes=sizes,
-        matches=lambda layer: not is_depthwise(layer),
+        matches=lambda layer: not _is_depthwise(layer),
         fault=fault,
     )
     depthwise = Kind(
@@ -215,7 +339,7 @@ def _convolution(layer_class: Any, function: Callable[..., Tensor]) -> tuple[Kin
         build=build,
         sizes=sizes,
         mixes=False,
-        matches=is_depthwise,
+        matches=_is_depthwise,
     )
     return full, depthwise
 
@@ -226,11 +350,11 @@ def _batch_norm(layer_class: Any) -> Kind:
         weight, bias = tensors.get("weight"), tensors.get("bias")
         return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, layer.eps)
 
-    def build(layer: Any, outputs: int, inputs: int, where: dict[str, Any]) -> nn.Module:
-        # Only newer versions of PyTorch know of the word.
+    def build(layer: Any, num_outputs: int, num_inputs: int) -> nn.Module:
+        # Only newer versions of PyTorch have the argument.
         bias = {"bias": False} if layer.affine and layer.bias is None else {}
         settings = {"eps": layer.eps, "momentum": layer.momentum, "affine": layer.affine, **bias}
-        made: nn.Module = layer_class(outputs, **settings, **where)
+        made: nn.Module = layer_class(num_outputs, **settings)
         return made
 
     def fault(layer: Any) -> Fault | None:
@@ -260,14 +384,6 @@ def _batch_norm(layer_class: Any) -> Kind:
     )
 
 
-def _run_prelu(layer: Any, x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    return F.prelu(x, tensors["weight"])
-
-
-def _build_prelu(layer: Any, outputs: int, inputs: int, where: dict[str, Any]) -> nn.Module:
-    return _empty(nn.PReLU, outputs, **where)
-
-
 def _prelu_fault(layer: Any) -> Fault | None:
     if layer.num_parameters > 1:
         return None
@@ -281,8 +397,8 @@ PRELU = Kind(
     "PReLU",
     nn.PReLU,
     slots=(Slot("weight", middle=0.25),),
-    run=_run_prelu,
-    build=_build_prelu,
+    run=lambda layer, x, tensors: F.prelu(x, tensors["weight"]),
+    build=lambda layer, num_outputs, num_inputs: nn.PReLU(num_outputs),
     sizes=("num_parameters",),
     mixes=False,
     penalised=False,
@@ -302,3 +418,4 @@ KINDS: dict[str, Kind] = {
         PRELU,
     )
 }
+"""The table, by name."""

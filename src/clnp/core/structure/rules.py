@@ -1,26 +1,223 @@
-"""One PyTorch operation that ran: its name however it was spelled, its tensors, its result."""
+"""Rules: what every PyTorch operation does to the neurons of its tensors.
 
+While a model is traced, every tensor has a state: its `Neurons` (which dimension is the neuron
+axis, and whose neurons lie along it), or a `Mark` that says why it has none. `interpret` gives the
+state of an operation's result, or raises a `Refusal`. All sizes are those of the full-width model.
+"""
+
+import enum
+import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from .axis import Axis, Segment
 from .inputs import imitate, tensors_in
-from .layouts import (
-    Groups,
-    Mark,
-    Neurons,
-    Refusal,
-    State,
-    concatenate,
-    meet,
-    merge_axes,
-    refuse_fixed,
-    reshape,
-    spell,
-)
+
+
+class Mark(enum.Enum):
+    """The reason why a tensor has no neurons."""
+
+    INPUT = "a tensor computed from the network's input"
+    CONSTANT = "a constant tensor"
+    UNSEEN = "a tensor of unknown origin"
+    OUTPUTS = "outputs of the classifier"
+    UNKNOWN = "behind a problem that was reported"
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """Neurons along dimension `dim`, arranged as `axis`."""
+
+    dim: int
+    axis: Axis
+
+
+State = Neurons | Mark
+
+
+@dataclass(eq=False)
+class Refusal(Exception):
+    """Raised if an operation cannot be sliced by neuron, with what was found and what to do."""
+
+    found: str
+    remedy: str
+
+
+class Groups:
+    """The sets of mixing layers that make the same neurons, each named after the first that ran."""
+
+    def __init__(self) -> None:
+        self._leader: dict[str, str] = {}
+
+    def add(self, path: str) -> None:
+        """Add the layer at `path`, which makes its own neurons until they meet others."""
+        self._leader.setdefault(path, path)
+
+    def find(self, path: str) -> str:
+        """Return the name of the group that the layer at `path` makes."""
+        while self._leader[path] != path:
+            path = self._leader[path]
+        return path
+
+    def join(self, one: str, other: str) -> None:
+        """Unite the groups that two layers make."""
+        order = list(self._leader)
+        first, second = sorted((self.find(one), self.find(other)), key=order.index)
+        self._leader[second] = first
+
+    def resolve(self, axis: Axis) -> Axis:
+        """Return the axis with every group under its present name."""
+        return tuple(
+            segment if segment.group is None else replace(segment, group=self.find(segment.group))
+            for segment in axis
+        )
+
+    def names(self) -> list[str]:
+        """Return the groups in the order in which they are made."""
+        return list(dict.fromkeys(self.find(path) for path in self._leader))
+
+
+def spell(axis: Axis) -> str:
+    """Return the axis in words: "64 of 'conv1' + 3 of the input"."""
+    parts = []
+    for segment in axis:
+        wide = f" x {segment.span}" if segment.span > 1 else ""
+        owner = "of the input" if segment.group is None else f"of {segment.group!r}"
+        parts.append(f"{segment.size}{wide} {owner}")
+    return " + ".join(parts)
+
+
+def full_size(axis: Axis) -> int:
+    """Count the entries of the axis in the full-width model."""
+    return sum(segment.size * segment.span for segment in axis)
+
+
+def merge_axes(groups: Groups, one: Axis, other: Axis) -> Axis:
+    """Join the groups of two axes that meet element by element, and return the axis of both."""
+    one, other = groups.resolve(one), groups.resolve(other)
+    if one == other:
+        return one
+    both = f"{spell(one)} against {spell(other)}"
+    if 1 in (full_size(one), full_size(other)) and full_size(one) != full_size(other):
+        raise Refusal(
+            f"one neuron is broadcast over many ({both})",
+            "Give both sides the same number of neurons: a gate of one channel cannot be pruned "
+            "together with the channels that it multiplies",
+        )
+    same_shape = len(one) == len(other) and all(
+        (a.size, a.span) == (b.size, b.span) for a, b in zip(one, other, strict=True)
+    )
+    if not same_shape:
+        raise Refusal(
+            f"neurons meet whose boundaries differ ({both})",
+            "Bring both sides to the same groups first, for example with a 1x1 convolution or a "
+            "Linear layer on one of them",
+        )
+    for a, b in zip(one, other, strict=True):
+        if (a.group is None) != (b.group is None):
+            raise Refusal(
+                f"hidden neurons meet the network's input ({both})",
+                "Put a convolution or a Linear layer between the input and the sum, so that every "
+                "summand is made of neurons",
+            )
+        if a.group is not None and b.group is not None:
+            groups.join(a.group, b.group)
+    return groups.resolve(one)
+
+
+def meet(
+    groups: Groups, tensors: Sequence[tuple[Sequence[int], State]], *, num_dims: int
+) -> Neurons:
+    """Return the neurons of tensors that are broadcast together to `num_dims` dimensions."""
+    found: Neurons | None = None
+    for shape, state in tensors:
+        if isinstance(state, Neurons):
+            placed = Neurons(state.dim + num_dims - len(shape), state.axis)
+            if found is None:
+                found = placed
+            elif found.dim != placed.dim:
+                raise Refusal(
+                    f"neurons lie along dimension {found.dim} of one tensor and {placed.dim} of "
+                    "another",
+                    "Bring the neurons of both tensors to the same dimension first",
+                )
+            else:
+                found = Neurons(found.dim, merge_axes(groups, found.axis, placed.axis))
+    if found is None:
+        raise LookupError("no neurons among the tensors")
+    for shape, state in tensors:
+        dim = found.dim - num_dims + len(shape)
+        if isinstance(state, Neurons) or dim < 0 or shape[dim] == 1:
+            continue
+        refuse_fixed(found, state, tuple(shape))
+    return found
+
+
+def refuse_fixed(neurons: Neurons, state: Mark, shape: tuple[int, ...]) -> None:
+    """Refuse a tensor without neurons that has one entry for each neuron."""
+    found = f"{spell(neurons.axis)} meet {state.value} of shape {shape}, which has entries for them"
+    if state is Mark.INPUT:
+        raise Refusal(
+            f"hidden neurons meet the network's input: {found}",
+            "Put a convolution or a Linear layer between the input and this operation",
+        )
+    raise Refusal(
+        found,
+        "Only a constant of size 1 along the neurons can be sliced; a learned one belongs into a "
+        "layer, and noise or zeros come from torch.zeros_like and the like",
+    )
+
+
+def concatenate(
+    tensors: Sequence[tuple[Sequence[int], State]], *, dim: int, neuron_dim: int
+) -> Neurons:
+    """Return the neurons of tensors that are put one after the other along their neuron axis."""
+    axis: list[Segment] = []
+    for shape, state in tensors:
+        if isinstance(state, Neurons):
+            if state.dim != neuron_dim:
+                raise Refusal(
+                    f"neurons lie along dimension {neuron_dim} of one tensor and {state.dim} of "
+                    "another",
+                    "Bring the neurons of both tensors to the same dimension first",
+                )
+            axis.extend(state.axis)
+        elif len(shape) == 1 and shape[0] == 0:
+            continue  # torch.cat skips empty tensors of one dimension, whatever the others are
+        else:
+            axis.append(Segment(None, shape[dim]))
+    return Neurons(dim, tuple(axis))
+
+
+def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Neurons:
+    """Return the neurons after a row-major reshape, which may merge dimensions behind them.
+
+    reshape([N, C, H, W] -> [N, C * H * W]) makes each neuron H * W entries wide, and the other way
+    round. Nothing before the neuron axis may merge into it, and no neuron may be cut.
+    """
+    ahead = math.prod(before[: neurons.dim])
+    size = before[neurons.dim]
+    for dim, entries in enumerate(after):
+        if math.prod(after[:dim]) != ahead:
+            continue
+        spans = [segment.span * entries for segment in neurons.axis]
+        if entries and all(span % size == 0 for span in spans):
+            axis = tuple(
+                replace(segment, span=span // size)
+                for segment, span in zip(neurons.axis, spans, strict=True)
+            )
+            return Neurons(dim, axis)
+    raise Refusal(
+        f"the shape {tuple(before)} becomes {tuple(after)}, which splits the neuron axis "
+        f"(dimension {neurons.dim}: {spell(neurons.axis)}) or merges it with what lies before it",
+        "Only dimensions behind the neurons may be merged into them, as flatten(1) does; channels "
+        "cannot be shuffled or regrouped",
+    )
+
 
 _OPERATORS = "add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift"
 _METADATA = (
@@ -33,13 +230,13 @@ _METADATA = (
     "set_grad_enabled register_hook retain_grad"
 )
 METADATA = frozenset(_METADATA.split())
-"""Operations that look at a tensor's form only: allowed, but for the `SIZES` of weights."""
+"""Operations that look at a tensor's form only: allowed, except for the `SIZES` of weights."""
 SIZES = frozenset(["shape", "size", "numel", "nelement", "len"])
-"""What tells the number of neurons when a weight is asked."""
+"""Operations that show the number of neurons of a weight."""
 
 
 def operation_name(func: Callable[..., Any]) -> str:
-    """One name for all spellings: torch.add, Tensor.add_, __iadd__ and __radd__ are "add"."""
+    """Return one name for all spellings: torch.add, Tensor.add_ and __radd__ are "add"."""
     name = str(getattr(func, "__name__", func))
     if name in ("__get__", "__set__", "__delete__"):
         attribute = str(getattr(getattr(func, "__self__", None), "__name__", "attribute"))
@@ -54,7 +251,7 @@ def operation_name(func: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation that ran: its tensors with the shapes and states from before it ran."""
+    """One operation that ran, and its tensors with the shapes and states from before."""
 
     name: str
     func: Callable[..., Any]
@@ -66,7 +263,7 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the first tensor that comes out."""
+        """Return the shape of the first tensor in the result."""
         for tensor in tensors_in(self.result):
             return tuple(tensor.shape)
         raise Refusal(
@@ -76,11 +273,11 @@ class Call:
         )
 
     def placed(self) -> list[tuple[tuple[int, ...], State]]:
-        """Shape and state of every tensor that goes in."""
+        """Return shape and state of every input tensor."""
         return [(shape, state) for _, shape, state in self.tensors]
 
     def subject(self) -> tuple[tuple[int, ...], Neurons]:
-        """Shape and neurons of the tensor that the operation is about, the only one with any."""
+        """Return shape and neurons of the first argument, which must be the only one with any."""
         first = self.args[0] if self.args else self.kwargs.get("input")
         hidden = [item for item in self.tensors if isinstance(item[2], Neurons)]
         for tensor, shape, state in hidden:
@@ -91,8 +288,13 @@ class Call:
             "Compute what it needs from the network's input or from constants",
         )
 
+    def where(self) -> str:
+        """Say where the neurons of the first argument lie."""
+        shape, neurons = self.subject()
+        return f"(dimension {neurons.dim} of {shape}: {spell(neurons.axis)})"
+
     def argument(self, position: int, *names: str) -> Any:
-        """The argument at a position or under one of its names; None when it is not given."""
+        """Return the argument at a position or under one of its names, or None."""
         for name in names:
             if name in self.kwargs:
                 return self.kwargs[name]
@@ -100,19 +302,19 @@ class Call:
 
 
 MARKER = 1_000_003
-"""A size that no real dimension has: a probe's neuron axis is recognised by it."""
+"""A size that no real dimension has, by which the neuron axis of a probe is recognised."""
 
 
 def probe(shape: tuple[int, ...], neurons: Neurons, *, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor without storage whose neuron axis has an unmistakable size."""
+    """Return a tensor without storage whose neuron axis has an unmistakable size."""
     sizes = [MARKER if dim == neurons.dim else size for dim, size in enumerate(shape)]
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
 def follow(call: Call) -> Neurons | None:
-    """The neurons of the result, found by running the operation on a probe.
+    """Find the neurons of the result by running the operation on a probe.
 
-    None when the neuron axis comes out with another size, or not at all.
+    Return None if the neuron axis has another size in the result, or is gone.
     """
     shape, neurons = call.subject()
     stand_in = probe(shape, neurons, dtype=call.tensors[0][0].dtype)
@@ -147,7 +349,7 @@ _NO_WEIGHTS = "Neurons may meet only through the weights of a Linear layer or a 
 
 
 def interpret(call: Call) -> State:
-    """State of the results of an operation, by the states of its tensors."""
+    """Return the state of the results of an operation, or raise a `Refusal`."""
     states = [state for _, _, state in call.tensors]
     if call.name in FORM_ONLY:
         states = states[:1]
@@ -222,7 +424,6 @@ def _expand(call: Call) -> State:
 
 
 def _move(call: Call) -> State:
-    shape, neurons = call.subject()
     if call.name == "squeeze" and len(call.args) + len(call.kwargs) == 1:
         raise Refusal(
             "'squeeze' without a dimension drops whatever has size 1, a neuron axis too",
@@ -231,8 +432,7 @@ def _move(call: Call) -> State:
     found = follow(call)
     if found is None:
         raise Refusal(
-            f"'{call.name}' takes apart, repeats or indexes the neuron axis (dimension "
-            f"{neurons.dim} of {shape}: {spell(neurons.axis)})",
+            f"'{call.name}' takes apart, repeats or indexes the neuron axis {call.where()}",
             "Make the parts with layers of their own, and index other dimensions only",
         )
     return found
@@ -241,12 +441,10 @@ def _move(call: Call) -> State:
 def _reduce(call: Call) -> State:
     if call.name in ("max", "min") and len(call.tensors) > 1:  # of two tensors: no reduction
         return _pointwise(call)
-    shape, neurons = call.subject()
     found = follow(call)
     if found is None:
         raise Refusal(
-            f"'{call.name}' over the neuron axis (dimension {neurons.dim} of {shape}: "
-            f"{spell(neurons.axis)}) mixes neurons without weights",
+            f"'{call.name}' over the neuron axis {call.where()} mixes neurons without weights",
             f"{_NO_WEIGHTS}; reduce over other dimensions only",
         )
     return found
@@ -273,40 +471,31 @@ def _along(call: Call) -> State:
     touched = [dims] if isinstance(dims, int) else list(dims or range(len(shape)))
     if neurons.dim in [dim % len(shape) for dim in touched]:
         raise Refusal(
-            f"'{call.name}' along the neuron axis (dimension {neurons.dim} of {shape}: "
-            f"{spell(neurons.axis)}) mixes neurons without weights",
+            f"'{call.name}' along the neuron axis {call.where()} mixes neurons without weights",
             f"{_NO_WEIGHTS}; behind the classifier it is allowed",
         )
     return neurons
 
 
 def _spatial(call: Call) -> State:
-    """Pooling: the last dimensions are space, and the neurons must not be among them."""
+    """Follow pooling: the last dimensions are space, and the neurons must not be among them."""
     shape, neurons = call.subject()
     digits = re.search(r"([123])d", call.name)
     first_spatial = len(shape) - int(digits[1]) if digits else 2
     if neurons.dim >= first_spatial:
         raise Refusal(
-            f"'{call.name}' runs over the neuron axis (dimension {neurons.dim} of {shape}: "
-            f"{spell(neurons.axis)}) and mixes neurons without weights",
+            f"'{call.name}' runs over the neuron axis {call.where()} and mixes neurons without "
+            "weights",
             f"{_NO_WEIGHTS}; keep them in dimension 1",
         )
     return neurons
 
 
 def _normalise_each(call: Call) -> State:
-    """Instance norm: every channel by itself, unless it brings values for each of them."""
+    """Follow an instance norm, which has every channel by itself unless it has values for each."""
     if len(call.tensors) > 1:
         return _normalise(call)
     return _spatial(call)
-
-
-def _normalise(call: Call) -> State:
-    raise Refusal(
-        f"'{call.name}' normalises over several neurons at once, or with values for each of them "
-        "that belong to no layer",
-        "Use a BatchNorm module, or no normalisation",
-    )
 
 
 def _pad(call: Call) -> State:
@@ -315,7 +504,7 @@ def _pad(call: Call) -> State:
     place = 2 * (len(shape) - 1 - neurons.dim)
     if any(amounts[place : place + 2]):
         raise Refusal(
-            f"'pad' adds to the neuron axis (dimension {neurons.dim} of {shape})",
+            f"'pad' adds to the neuron axis {call.where()}",
             "Widen with a 1x1 convolution or a Linear layer instead of padding",
         )
     return neurons
@@ -358,19 +547,27 @@ def _setitem(call: Call) -> State:
     return neurons
 
 
-def _multiply(call: Call) -> State:
-    raise Refusal(
-        f"'{call.name}' multiplies hidden neurons outside a layer",
-        f"{_NO_WEIGHTS}: use the nn.Linear or nn.Conv module, called once; attention between "
-        "neurons cannot be pruned yet",
-    )
+def _refused(found: str, remedy: str) -> Rule:
+    def refuse(call: Call) -> State:
+        raise Refusal(f"'{call.name}' {found}", remedy)
+
+    return refuse
 
 
-def _rearrange(call: Call) -> State:
-    raise Refusal(
-        f"'{call.name}' moves neurons between channels and space, or regroups them",
-        "Use interpolation or a strided convolution instead",
-    )
+_normalise = _refused(
+    "normalises over several neurons at once, or with values for each of them that belong to no "
+    "layer",
+    "Use a BatchNorm module, or no normalisation",
+)
+_multiply = _refused(
+    "multiplies hidden neurons outside a layer",
+    f"{_NO_WEIGHTS}: use the nn.Linear or nn.Conv module, called once. Attention between neurons "
+    "cannot be pruned yet",
+)
+_rearrange = _refused(
+    "moves neurons between channels and space, or regroups them",
+    "Use interpolation or a strided convolution instead",
+)
 
 
 def _table(**rules: tuple[Rule, str]) -> dict[str, Rule]:
@@ -446,4 +643,4 @@ RULES: dict[str, Rule] = _table(
         "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle unfold fold",
     ),
 )
-"""How every operation that may touch neurons moves them."""
+"""The rule of every operation that may touch neurons."""

@@ -1,0 +1,392 @@
+"""Progress of a run in `status.json`, which the run replaces while it works.
+
+`clnp watch` and `clnp inspect` show it. Nothing here imports PyTorch.
+"""
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+from clnp.plain import to_json
+from clnp.records import (
+    OURS,
+    CandidateChosen,
+    CandidatePruned,
+    CandidateTrained,
+    EpochEnded,
+    Evaluated,
+    Event,
+    FineTuningSettings,
+    NetworkFull,
+    RoundEnded,
+    RunConfig,
+    RunFailed,
+    RunFinished,
+    RunStopped,
+    TaskEnded,
+    TaskResumed,
+    TaskStarted,
+)
+from clnp.storage.atomic import is_running, replace_file
+
+from .directory import CONFIG, EVENTS, STATUS, read_config, read_events, read_record
+
+RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
+LEAST_SECONDS = 1.0
+"""Epochs replace the file this often at most."""
+RECENT = 3
+"""Tasks by whose duration that of the next ones is estimated."""
+MOST_POINTS = 60
+"""Points of a curve in the file."""
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """A task that has ended, and its test score then."""
+
+    task: str
+    test_score: float | None = None
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """The task that is being learned; numbers of candidates, rounds and epochs count from 1.
+
+    `phase` is starting, training, pruning or fine-tuning. `losses` and `scores` are the curves of
+    the candidate or round, as means of several epochs if there are many.
+    """
+
+    task: str
+    number: int
+    phase: str = "starting"
+    candidate: int | None = None
+    num_candidates: int = 0
+    round: int | None = None
+    epoch: int | None = None
+    num_epochs: int | None = None
+    loss: float | None = None
+    score: float | None = None
+    losses: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
+    epoch_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """Progress of a run at the time `updated`, in seconds as of `time.time`.
+
+    `state` is running, finished, stopped or failed, for a `reason`; `full` says why no further task
+    fits. Epochs include those of fine-tuning. `seconds` counts how long the run has worked.
+    `seconds_left` is an estimate, and `bound` of which kind: about, at least or at most. `claimed`
+    has the neurons of each group by ended task.
+    """
+
+    state: str = RUNNING
+    reason: str | None = None
+    mendable: bool | None = None
+    full: str | None = None
+    recipe: str | None = None
+    method: str = OURS
+    seed: int | None = None
+    num_tasks: int = 0
+    learned: tuple[LearnedTask, ...] = ()
+    average: float | None = None
+    open: OpenTask | None = None
+    epochs_done: int = 0
+    epochs_of_run: int = 0
+    seconds: float = 0.0
+    seconds_left: float | None = None
+    bound: str = "about"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    claimed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    process: int | None = None
+    host: str | None = None
+    updated: float = 0.0
+
+    @property
+    def fraction(self) -> float:
+        """The part of the run that is done, by its epochs; below 1 until it is finished."""
+        if self.state == FINISHED:
+            return 1.0
+        # Pruning after the last epoch takes time too.
+        return min(self.epochs_done / self.epochs_of_run, 0.99) if self.epochs_of_run else 0.0
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process of the run is known to have ended without a word."""
+        if self.state != RUNNING or self.process is None or os.name != "posix":
+            return False
+        return self.host == platform.node() and not is_running(self.process)
+
+
+def read_status(path: Path) -> Status | None:
+    """Return the status of a run, None if there is no run.
+
+    If a version without the file wrote the run, its log is read instead.
+    """
+    status = read_record(path / STATUS, Status)
+    # A run that failed before it learned anything has a status, but no config any more.
+    if status is not None or not os.path.isfile(path / CONFIG):
+        return status
+    status = Progress(read_config(path), read_events(path)).status()
+    if os.path.isfile(path / EVENTS):
+        status = replace(status, updated=(path / EVENTS).stat().st_mtime)
+    return status
+
+
+class StatusWriter:
+    """Replaces the status of a run at each event; `events` are those before it was resumed."""
+
+    def __init__(self, path: Path, config: RunConfig, events: Iterable[Event] = ()) -> None:
+        self._file, self._progress = path / STATUS, Progress(config, events)
+        self._progress.state = RUNNING
+        self._write()
+
+    def update(self, event: Event) -> None:
+        """Add an event, and replace the file unless epochs are too short for that."""
+        self._progress.add(event)
+        due = time.monotonic() - self._written >= LEAST_SECONDS
+        if due or not isinstance(event, EpochEnded):
+            self._write()
+
+    def _write(self) -> None:
+        status = self._progress.status()
+        status = replace(status, process=os.getpid(), host=platform.node(), updated=time.time())
+        with contextlib.suppress(OSError):  # The log of the run says that the disk is full.
+            replace_file(self._file, (to_json(status, indent=1) + "\n").encode())
+        self._written = time.monotonic()
+
+
+@dataclass
+class _Curve:
+    """Loss and validation score after each epoch of a candidate, or of a round of fine-tuning."""
+
+    losses: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    num_epochs: int = 0
+    seconds: float = 0.0
+
+    def add(self, event: EpochEnded) -> None:
+        """Add an epoch; one that is logged again after a crash replaces the old one."""
+        self.num_epochs, self.seconds = event.num_epochs, event.seconds
+        self.losses[event.number :] = [event.loss]
+        self.scores[event.number :] = [event.score]
+
+
+@dataclass
+class _Learning:
+    """The open task, from the second of the run when it began.
+
+    `reached` has the epochs of each candidate, and `tuned` counts those of fine-tuning.
+    """
+
+    start: TaskStarted
+    began: float
+    phase: str = "starting"
+    candidate: int | None = None
+    round: int | None = None
+    curve: _Curve = field(default_factory=_Curve)
+    curves: dict[tuple[int | None, int | None], _Curve] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)
+    tuned: int = 0
+
+    @property
+    def num_epochs(self) -> int:
+        """The epochs of all candidates, if none stops early."""
+        return self.start.num_candidates * self.start.num_epochs
+
+    @property
+    def num_trained(self) -> int:
+        """The epochs of candidates that are done, or not needed any more."""
+        if self.phase in ("starting", "training"):
+            return min(sum(self.reached.values()), self.num_epochs)
+        return self.num_epochs
+
+
+class Progress:
+    """The progress of a run, from its events in their order."""
+
+    def __init__(self, config: RunConfig, events: Iterable[Event] = ()) -> None:
+        self.state = RUNNING
+        self._config, self._tuning = config, fine_tuning(config)
+        self._most_tuned = self._tuning.rounds * self._tuning.epochs
+        self._failure: RunFailed | None = None
+        self._full: str | None = None
+        self._ended: list[TaskEnded] = []
+        self._took: list[tuple[float, int]] = []  # Seconds and epochs of each ended task.
+        self._sizes: Mapping[str, int] = {}
+        self._average: float | None = None
+        self._at = 0.0
+        self._start: TaskStarted | None = None
+        self._open: _Learning | None = None
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        self._at = self._at if event.at is None else event.at
+        match event:
+            case TaskStarted():
+                self._start, self.state = event, RUNNING
+                known = self._open if isinstance(event, TaskResumed) else None
+                if known is None or known.start.task != event.task:
+                    self._open = _Learning(event, self._at)
+            case NetworkFull():
+                self._full, self._open = event.reason, None
+            case Evaluated():
+                known_scores = [score for score in event.scores if score is not None]
+                self._average = fmean(known_scores) if known_scores else None
+                self._sizes = event.sizes or self._sizes
+            case RunFailed():
+                self.state, self._failure = FAILED, event
+            case RunStopped():
+                self.state = STOPPED
+            case RunFinished():
+                self.state, self._open = FINISHED, None
+            case TaskEnded():
+                self._ended.append(event)
+                if self._open is not None:
+                    num_epochs = self._open.num_epochs + self._most_tuned
+                    self._took.append((self._at - self._open.began, num_epochs))
+                self._open = None
+            case _ if self._open is not None:
+                self._learn(event, self._open)
+
+    def _learn(self, event: Event, task: _Learning) -> None:
+        match event:
+            case EpochEnded():
+                key = event.candidate, event.round
+                task.curve = task.curves.setdefault(key, _Curve())
+                task.curve.add(event)
+                if event.round is not None:
+                    self._tune(task, event.round, event.number + 1)
+                elif event.candidate is not None:
+                    task.phase, task.candidate = "training", event.candidate
+                    task.reached[event.candidate] = event.number + 1
+            case CandidateTrained():
+                # One that stopped early, or diverged, makes the rest of its epochs unnecessary.
+                task.reached[event.candidate] = task.start.num_epochs
+            case CandidatePruned() | CandidateChosen():
+                task.phase, task.candidate = "pruning", event.candidate
+            case RoundEnded():
+                # A round that is rolled back is the last one.
+                left = self._tuning.epochs if event.kept else self._most_tuned
+                self._tune(task, event.round, left)
+
+    def _tune(self, task: _Learning, number: int, num_epochs: int) -> None:
+        task.phase, task.round = "fine-tuning", number
+        task.tuned = min(number * self._tuning.epochs + num_epochs, self._most_tuned)
+
+    def _epochs(self) -> tuple[int, int]:
+        """Return the epochs of the run that are done, and all if none is left out."""
+        start, task, tuned = self._start, self._open, self._most_tuned
+        if start is None:
+            return 0, 0
+        num_epochs = start.epochs_of_run + tuned * start.num_tasks
+        if self.state == FINISHED:
+            return num_epochs, num_epochs
+        before = start.epochs_before + tuned * (start.number - 1)
+        if task is None:
+            return before + start.num_candidates * start.num_epochs + tuned, num_epochs
+        return before + task.num_trained + task.tuned, num_epochs
+
+    def _seconds_left(self) -> float | None:
+        """Return how much longer the run will work, if that can be estimated.
+
+        Tasks are assumed to take as long for an epoch, pruning included, as the last three did; the
+        first one, which searches a grid, counts only while there is no other.
+        """
+        if self.state != RUNNING or self._full is not None:
+            return 0.0
+        task, (done, num_epochs) = self._open, self._epochs()
+        timed = [took for took in self._took if took[1]]
+        timed = (timed[1:] or timed)[-RECENT:]
+        usual = sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else None
+        if task is None:
+            return None if usual is None else usual * (num_epochs - done)
+        spent, here = self._at - task.began, task.num_trained + task.tuned
+        size = task.num_epochs + self._most_tuned
+        own = spent / here if here else None
+        if usual is None:
+            return None if own is None else own * (num_epochs - done)
+        # A task that is slower than the others takes as long as its epochs say.
+        own_left = (own or 0.0) * (task.num_epochs - task.num_trained)
+        return max(own_left, usual * size - spent, 0.0) + usual * (num_epochs - done - size + here)
+
+    def _bound(self) -> str:
+        """Return in which direction the estimate of the time left may be wrong."""
+        if not self._ended and not self._most_tuned:
+            return "at least"  # The duration of pruning is not known yet.
+        tuning = self._open is not None and self._open.phase == "fine-tuning"
+        return "at most" if not self._ended and tuning and self._tuning.rounds > 1 else "about"
+
+    def status(self) -> Status:
+        """Return the progress as a record."""
+        config, failure = self._config, self._failure if self.state == FAILED else None
+        groups = dict.fromkeys(group for task in self._ended for group in task.new)
+        done, num_epochs = self._epochs()
+        return Status(
+            state=self.state,
+            reason=failure.reason if failure else None,
+            mendable=failure.mendable if failure else None,
+            full=self._full,
+            recipe=config.recipe,
+            method=config.method,
+            seed=config.seed,
+            num_tasks=len(config.tasks),
+            learned=tuple(LearnedTask(task.task, task.test_score) for task in self._ended),
+            average=self._average,
+            open=_open_task(self._open) if self._open else None,
+            epochs_done=done,
+            epochs_of_run=num_epochs,
+            seconds=self._at,
+            seconds_left=self._seconds_left(),
+            bound=self._bound(),
+            sizes=self._sizes,
+            claimed={g: tuple(task.new.get(g, 0) for task in self._ended) for g in groups},
+        )
+
+
+def _open_task(task: _Learning) -> OpenTask:
+    curve, in_epochs = task.curve, task.phase in ("training", "fine-tuning")
+    return OpenTask(
+        task=task.start.task,
+        number=task.start.number,
+        phase=task.phase,
+        candidate=None if task.candidate is None else task.candidate + 1,
+        num_candidates=task.start.num_candidates,
+        round=None if task.round is None else task.round + 1,
+        epoch=len(curve.losses) if in_epochs else None,
+        num_epochs=curve.num_epochs if in_epochs else None,
+        loss=curve.losses[-1] if curve.losses else None,
+        score=curve.scores[-1] if curve.scores else None,
+        losses=condensed(curve.losses, MOST_POINTS),
+        scores=condensed(curve.scores, MOST_POINTS),
+        epoch_seconds=curve.seconds,
+    )
+
+
+def fine_tuning(config: RunConfig) -> FineTuningSettings:
+    """Return the fine-tuning of each task; a baseline may retrain for a number of epochs."""
+    if config.method == OURS:
+        return config.settings.fine_tuning or FineTuningSettings()
+    epochs = config.baseline.get("retrain_epochs") if isinstance(config.baseline, Mapping) else None
+    if isinstance(epochs, int) and epochs > 0:
+        return FineTuningSettings(1, epochs)
+    return FineTuningSettings()
+
+
+def condensed(values: Sequence[float], most: int) -> tuple[float, ...]:
+    """Return the values, or the means of so many stretches of them if there are more."""
+    if len(values) <= most:
+        return tuple(values)
+    edges = [round(i * len(values) / most) for i in range(most + 1)]
+    parts = [values[start:end] for start, end in pairwise(edges)]
+    # Dividing first keeps the sum of large values finite.
+    return tuple(sum(value / len(part) for value in part) for part in parts)

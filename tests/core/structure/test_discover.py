@@ -1,0 +1,980 @@
+"""Groups of whole models; and the problems that only a whole model shows."""
+
+import copy
+import functools
+import itertools
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional as F
+
+from clnp.core.structure.axis import Segment, groups_of, num_entries
+from clnp.core.structure.declared import takes_task
+from clnp.core.structure.discover import discover
+from clnp.core.structure.graph import Graph
+from clnp.errors import ArgumentError, GraphError
+from support.assembled import Assembled
+
+IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+VECTORS = torch.randn(2, 12, generator=torch.Generator().manual_seed(0))
+
+
+def problems_of(model, example, **kwargs):
+    with pytest.raises(GraphError) as caught:
+        discover(model, example, **kwargs)
+    return {(problem.where, problem.found) for problem in caught.value.problems}
+
+
+def assert_only_problem(model, example, *, where, found, **kwargs):
+    problems = problems_of(model, example, **kwargs)
+    assert len(problems) == 1, problems
+    [(path, text)] = problems
+    assert path == where
+    assert found in text, text
+
+
+def made_by(graph: Graph, group: str) -> list[str]:
+    return [s.path for s in graph.sites.values() if s.mixes and group in groups_of(s.rows)]
+
+
+def acting_on(graph: Graph, group: str) -> list[str]:
+    return [s.path for s in graph.sites.values() if not s.mixes and group in groups_of(s.rows)]
+
+
+def mlp(*sizes):
+    layers = [nn.Flatten()]
+    for num_in, num_out in itertools.pairwise(sizes):
+        layers += [nn.Linear(num_in, num_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def test_mlp():
+    graph = discover(mlp(784, 2000, 2000, 10), torch.randn(1, 1, 28, 28))
+    assert graph.groups == {"1": 2000, "3": 2000}
+    assert graph.classifier == "5"
+    assert list(graph.sites) == ["1", "3", "5"]
+    assert graph.sites["1"].columns == (Segment(None, 784),)
+    assert graph.sites["3"].rows == (Segment("3", 2000),)
+    assert graph.sites["3"].columns == (Segment("1", 2000),)
+    assert graph.sites["5"].rows == ()
+    assert graph.sites["5"].columns == (Segment("3", 2000),)
+
+
+def test_flatten_makes_each_channel_a_block_of_columns():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10),
+        nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 2),
+    )  # fmt: skip
+    graph = discover(model, IMAGES)
+    assert graph.groups == {"0": 4, "4": 10}
+    assert graph.sites["4"].columns == (Segment("0", 4, 9),)
+    assert graph.sites["5"].rows == graph.sites["5"].columns == (Segment("4", 10),)
+
+
+def test_batch_norm_after_flatten_acts_on_blocks():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.Flatten(), nn.BatchNorm1d(144), nn.PReLU(144), nn.Linear(144, 2)
+    )
+    graph = discover(model, IMAGES)
+    assert graph.sites["2"].rows == (Segment("0", 4, 36),)
+    assert graph.sites["3"].rows == (Segment("0", 4, 36),)
+
+
+def test_last_convolution_is_the_classifier():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 7, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    graph = discover(model, IMAGES)
+    assert graph.classifier == "2"
+    assert graph.groups == {"0": 4}
+
+
+def test_residual_layers_share_neurons():
+    def run(m, x):
+        h = F.relu(m.stem(x))
+        h = F.relu(h + m.bn(m.second(torch.relu(m.first(h)))))
+        return m.fc(h.mean((2, 3)))
+
+    model = Assembled(
+        run,
+        stem=nn.Conv2d(3, 6, 3),
+        first=nn.Conv2d(6, 4, 3, padding=1),
+        second=nn.Conv2d(4, 6, 1),
+        bn=nn.BatchNorm2d(6),
+        fc=nn.Linear(6, 2),
+    )
+    graph = discover(model, IMAGES)
+    assert graph.groups == {"stem": 6, "first": 4}
+    assert made_by(graph, "stem") == ["stem", "second"]
+    assert acting_on(graph, "stem") == ["bn"]
+    assert [site.path for site in graph.readers("stem")] == ["first", "fc"]
+
+
+def test_layer_that_adds_to_what_it_reads_mixes():
+    def run(m, x):
+        h = m.first(x)
+        return m.last(h + m.inner(h))
+
+    model = Assembled(run, first=nn.Linear(12, 6), inner=nn.Linear(6, 6), last=nn.Linear(6, 2))
+    graph = discover(model, VECTORS)
+    assert graph.sites["inner"].rows == graph.sites["inner"].columns == (Segment("first", 6),)
+    assert graph.sites["inner"].mixes
+    assert [site.path for site in graph.readers("first")] == ["inner", "last"]
+
+
+def test_concatenation_strings_groups_together():
+    def run(m, x):
+        h = m.first(x)
+        h = torch.cat([h, m.second(m.bn(h).relu())], 1)
+        h = torch.cat([x, m.norm(h)], 1)
+        return m.fc(m.third(h).amax((2, 3)))
+
+    model = Assembled(
+        run,
+        first=nn.Conv2d(3, 4, 1),
+        bn=nn.BatchNorm2d(4),
+        second=nn.Conv2d(4, 5, 3, padding=1),
+        norm=nn.BatchNorm2d(9),
+        third=nn.Conv2d(12, 6, 1),
+        fc=nn.Linear(6, 2),
+    )
+    graph = discover(model, IMAGES)
+    assert graph.sites["norm"].rows == (Segment("first", 4), Segment("second", 5))
+    assert graph.sites["third"].columns == (
+        Segment(None, 3), Segment("first", 4), Segment("second", 5),
+    )  # fmt: skip
+
+
+def test_squeeze_and_excitation_gates_its_own_channels():
+    def run(m, x):
+        h = m.conv(x)
+        gate = F.adaptive_avg_pool2d(h, 1)
+        gate = torch.sigmoid(m.up(F.silu(m.down(gate))))
+        return m.fc((h * gate).flatten(1))
+
+    model = Assembled(
+        run,
+        conv=nn.Conv2d(3, 8, 3),
+        down=nn.Conv2d(8, 1, 1),
+        up=nn.Conv2d(1, 8, 1),
+        fc=nn.Linear(8 * 36, 2),
+    )
+    graph = discover(model, IMAGES)
+    assert graph.groups == {"conv": 8, "down": 1}
+    assert made_by(graph, "conv") == ["conv", "up"]
+
+
+def test_one_and_three_dimensional_convolutions():
+    def run(m, x):
+        h = F.leaky_relu(m.bn3(m.conv3(x)))
+        h = h.flatten(3).mean(2)
+        h = F.avg_pool1d(m.bn1(m.depthwise(m.conv1(h))), 2)
+        return m.fc(m.prelu(h).flatten(1))
+
+    model = Assembled(
+        run,
+        conv3=nn.Conv3d(2, 4, 3, padding="same", padding_mode="reflect"),
+        bn3=nn.BatchNorm3d(4, affine=False),
+        conv1=nn.Conv1d(4, 6, 3, bias=False),
+        depthwise=nn.Conv1d(6, 6, 3, groups=6),
+        bn1=nn.BatchNorm1d(6),
+        prelu=nn.PReLU(6),
+        fc=nn.Linear(36, 3),
+    )
+    graph = discover(model, torch.randn(1, 2, 4, 4, 4))
+    assert graph.groups == {"conv3": 4, "conv1": 6}
+    assert graph.sites["depthwise"].kind == "DepthwiseConv1d"
+    assert acting_on(graph, "conv1") == ["depthwise", "bn1", "prelu"]
+
+
+def test_in_place_operations_and_nested_containers():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(12, 12), nn.Linear(12, 12)])
+            self.by_name = nn.ModuleDict({"out": nn.Linear(12, 12)})
+
+        def forward(self, x):
+            h = self.layers[0](x).relu_()
+            h.add_(self.layers[1](h)).mul_(0.5)
+            h += 1
+            h -= self.by_name["out"](h)
+            h[0] = 0.0
+            h.unsqueeze_(0).transpose_(0, 2)
+            h.transpose_(0, 2).squeeze_(0)
+            return h
+
+    graph = discover(nn.Sequential(Block(), nn.Linear(12, 2)), VECTORS)
+    assert made_by(graph, "0.layers.0") == ["0.layers.0", "0.layers.1", "0.by_name.out"]
+
+
+def test_tokens_and_permuted_channels():
+    def run(m, x):
+        batch, _, height, width = x.shape
+        h = m.conv(x).permute(0, 2, 3, 1)
+        h = m.inner(h.reshape(batch * height, width, -1)).relu()
+        h = h.view(batch, height * width, h.shape[-1]).transpose(1, 2)
+        return m.fc(h.softmax(-1).sum(-1))
+
+    model = Assembled(run, conv=nn.Conv2d(3, 5, 1), inner=nn.Linear(5, 7), fc=nn.Linear(7, 2))
+    graph = discover(model, IMAGES)
+    assert graph.groups == {"conv": 5, "inner": 7}
+
+
+@pytest.mark.parametrize("example", [(IMAGES, VECTORS), {"x": IMAGES, "y": VECTORS}])
+def test_several_inputs(example):
+    def run(m, x, y):
+        return m.fc(torch.cat([m.conv(x).flatten(1), m.linear(y), y], 1))
+
+    model = Assembled(
+        run, conv=nn.Conv2d(3, 2, 3), linear=nn.Linear(12, 4), fc=nn.Linear(72 + 4 + 12, 2)
+    )
+    graph = discover(model, example)
+    assert graph.sites["fc"].columns == (
+        Segment("conv", 2, 36), Segment("linear", 4), Segment(None, 12),
+    )  # fmt: skip
+
+
+def test_control_flow_may_depend_on_the_input():
+    def run(m, x):
+        h = m.first(x) if x.mean().item() > 0 and bool((x > 0).any()) else m.first(-x).tanh()
+        for _ in range(int(x.abs().max()) + 1):
+            h = h * 0.5
+        return m.fc(h)
+
+    model = Assembled(run, first=nn.Linear(12, 6), fc=nn.Linear(6, 2))
+    assert discover(model, VECTORS.abs()).groups == {"first": 6}
+    assert discover(model, -VECTORS.abs()).groups == {"first": 6}
+
+
+def test_constants_are_the_buffers_outside_of_layers():
+    """Those too that the example does not lead to."""
+
+    def run(m, x):
+        return m.fc(m.bn(m.first((x - m.inner.mean) / m.scale)))
+
+    layers = {"first": nn.Linear(12, 6), "bn": nn.BatchNorm1d(6), "fc": nn.Linear(6, 2)}
+    model = Assembled(run, inner=nn.Module(), **layers)
+    model.inner.register_buffer("mean", torch.zeros(12))
+    model.inner.register_buffer("elsewhere", torch.zeros(12))
+    model.register_buffer("scale", torch.ones(()))
+    assert discover(model, VECTORS).constants == ("scale", "inner.mean", "inner.elsewhere")
+
+
+def test_frozen_parameters_and_half_precision():
+    model = mlp(12, 8, 8, 2).requires_grad_(False)
+    assert discover(model, VECTORS).groups == {"1": 8, "3": 8}
+    assert discover(model.bfloat16(), VECTORS.bfloat16()).groups == {"1": 8, "3": 8}
+
+
+def test_forward_that_insists_on_its_precision():
+    def run(m, x):
+        return m.fc(m.first(x.float()))
+
+    model = Assembled(run, first=nn.Linear(12, 6), fc=nn.Linear(6, 2))
+    assert discover(model, VECTORS).groups == {"first": 6}
+
+
+def test_plain_subclass_is_accepted():
+    class MyLinear(nn.Linear):
+        pass
+
+    def run(m, x):
+        return m.fc(m.first(x) * m.first.factor) if isinstance(m.first, MyLinear) else x
+
+    model = Assembled(run, first=MyLinear(12, 6), fc=MyLinear(6, 2))
+    model.first.factor = 2.0
+    graph = discover(model, VECTORS)
+    assert graph.sites["first"].kind == "Linear"
+
+
+def test_direct_call_of_forward_is_seen():
+    model = Assembled(
+        lambda m, x: m.fc.forward(m.first.forward(x)), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
+    )
+    assert list(discover(model, VECTORS).sites) == ["first", "fc"]
+
+
+def test_outputs_may_be_anything_behind_the_classifier():
+    def run(m, x):
+        logits = m.fc(m.first(x))
+        return {"p": logits.softmax(1).view(-1, 2), "top": [logits.topk(1)[0] @ torch.ones(1, 1)]}
+
+    model = Assembled(run, first=nn.Linear(12, 6), fc=nn.Linear(6, 2))
+    assert discover(model, VECTORS).classifier == "fc"
+
+
+class Keeping(nn.Module):
+    """Keeps its hidden neurons where others can look at them."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        self.features = [self.fc1(x).relu()]
+        return self.fc2(self.features[0])
+
+
+def test_what_forward_leaves_behind_is_refused():
+    found = "forward leaves a tensor of the pass in the attribute 'features'"
+    assert_only_problem(Keeping(), torch.randn(3, 4), where="(model)", found=found)
+
+
+class WithGrid(nn.Module):
+    """Computes constants when it first needs them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(4, 5, 3), nn.Conv2d(5, 2, 1)
+
+    @functools.cached_property
+    def grid(self):
+        return torch.linspace(-1, 1, 8).expand(1, 1, 8, 8)
+
+    def forward(self, x):
+        return self.out(self.conv(torch.cat([x, self.grid.expand(len(x), -1, -1, -1)], 1)).relu())
+
+
+def test_constants_may_stay_behind():
+    assert discover(WithGrid(), IMAGES).groups == {"conv": 5}
+
+
+def test_given_classifier():
+    def run(m, x):
+        h = m.first(x)
+        return m.out(h), None
+
+    model = Assembled(run, out=nn.Linear(6, 2), first=nn.Linear(12, 6))
+    assert discover(model, VECTORS, classifier="out").classifier == "out"
+    with pytest.raises(ArgumentError, match="unknown classifier 'ou'; did you mean 'out'"):
+        discover(model, VECTORS, classifier="ou")
+    with pytest.raises(ArgumentError, match="Linear layer or convolution"):
+        discover(nn.Sequential(*mlp(12, 8, 2), nn.ReLU()), VECTORS, classifier="2")
+
+
+def test_wrong_arguments():
+    with pytest.raises(ArgumentError, match="model is a int"):
+        discover(3, VECTORS)
+    with pytest.raises(ArgumentError, match="example_input is a str"):
+        discover(mlp(12, 8, 2), "x")
+
+
+def test_model_and_random_numbers_are_untouched():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten(), nn.Linear(144, 2)
+    )
+    model[1].eval()
+    before = copy.deepcopy(model.state_dict())
+    modes = [module.training for module in model.modules()]
+    example = IMAGES.clone()
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    discover(model, example)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert np.array_equal(np.random.get_state()[1], states[2])
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(example, IMAGES)
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.gpu
+def test_model_on_the_gpu():
+    def run(m, x):
+        h = m.bn(m.conv(x))[:, :, torch.arange(6, device=x.device)]
+        return m.fc(F.dropout(h, training=m.training).flatten(1))
+
+    model = Assembled(
+        run, conv=nn.Conv2d(3, 4, 3), bn=nn.BatchNorm2d(4), fc=nn.Linear(144, 2)
+    ).cuda()
+    state = torch.cuda.get_rng_state()
+    graph = discover(model, IMAGES.cuda())
+    assert graph.groups == {"conv": 4}
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+def test_result_is_the_same_every_time():
+    model = torchvision.models.squeezenet1_1(weights=None)
+    example = torch.randn(1, 3, 64, 64)
+    assert discover(model, example) == discover(model, example)
+
+
+def _subtract(x):
+    x -= 1
+    return x
+
+
+WRITES = {
+    "mul": lambda x: x.mul_(0.1),
+    "sub": _subtract,
+    "relu": nn.ReLU(inplace=True),
+    "view": lambda x: (x[0].add_(1), x)[1],
+    "shape": lambda x: x.unsqueeze_(0)[0],
+    "out": lambda x: torch.neg(x, out=x),
+}
+
+
+@pytest.mark.parametrize("only", [None, False, True], ids=["always", "evaluation", "training"])
+@pytest.mark.parametrize("name", WRITES)
+def test_forward_that_writes_into_its_input(name, only):
+    def run(m, x):
+        return m.fc(m.first(WRITES[name](x) if only in (None, m.training) else x))
+
+    model = Assembled(run, first=nn.Linear(12, 6), fc=nn.Linear(6, 2))
+    example = VECTORS.clone()
+    assert_only_problem(model, example, where="(model)", found="writes into the network's input")
+    assert torch.equal(example, VECTORS)
+
+
+def test_input_that_is_written_names_operation_and_line():
+    model = Assembled(
+        lambda m, x: m.fc(m.first(x.mul_(0.1))), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
+    )
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    [problem] = caught.value.problems
+    assert problem.found.startswith("'mul' writes into the network's input")
+    assert "(test_discover.py:" in problem.found
+    assert "write x = x * 0.1" in problem.remedy
+
+
+def test_copies_of_the_input_may_be_written():
+    model = Assembled(
+        lambda m, x: m.fc(m.first(x.clone().mul_(0.1))), first=nn.Linear(12, 6), fc=nn.Linear(6, 2)
+    )
+    assert discover(model, VECTORS).groups == {"first": 6}
+
+
+def test_a_graph_prints_its_groups(capsys):
+    graph = discover(mlp(12, 8, 6, 2), VECTORS)
+    print(graph)
+    printed = capsys.readouterr().out
+    assert "classifier: 5" in printed
+    assert graph.groups == {"1": 8, "3": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "num_groups", "num_neurons", "classifier"),
+    [
+        ("resnet18", 12, 2880, "fc"),
+        ("wide_resnet50_2", 37, 19008, "fc"),
+        ("mobilenet_v2", 25, 9128, "classifier.1"),
+        ("mobilenet_v3_small", 27, 4872, "classifier.3"),
+        ("efficientnet_b0", 40, 11404, "classifier.1"),
+        ("densenet121", 120, 10240, "classifier"),
+        ("squeezenet1_1", 25, 2944, "classifier.1"),
+    ],
+)
+def test_torchvision(name, num_groups, num_neurons, classifier):
+    model = getattr(torchvision.models, name)(weights=None)
+    graph = discover(model, torch.randn(1, 3, 32, 32))
+    assert (len(graph.groups), sum(graph.groups.values())) == (num_groups, num_neurons)
+    assert graph.classifier == classifier
+    check_sites(model, graph)
+
+
+def test_torchvision_vgg():
+    model = torchvision.models.vgg11_bn(weights=None, init_weights=False, num_classes=3)
+    model.classifier[0] = nn.Linear(512 * 49, 64)
+    model.classifier[3] = nn.Linear(64, 16)
+    model.classifier[6] = nn.Linear(16, 3)
+    graph = discover(model, torch.randn(1, 3, 32, 32))
+    assert graph.classifier == "classifier.6"
+    assert graph.sites["classifier.0"].columns == (Segment("features.25", 512, 49),)
+    check_sites(model, graph)
+
+
+def check_sites(model, graph):
+    """Every layer with weights is there, and its axes have the sizes of its tensors."""
+    owners = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    assert set(graph.sites) == owners
+    for path, site in graph.sites.items():
+        layer = model.get_submodule(path)
+        if site.mixes:
+            assert num_entries(site.columns, graph.groups) == layer.weight.shape[1]
+        if path != graph.classifier:
+            assert num_entries(site.rows, graph.groups) == layer.weight.shape[0]
+        for segment in (*site.rows, *site.columns):
+            assert segment.group is None or segment.size == graph.groups[segment.group]
+    for group in graph.groups:
+        assert graph.group_named(group) == group
+        assert made_by(graph, group)[0] == group
+        assert graph.readers(group)
+
+
+def test_torchvision_resnet18_groups():
+    graph = discover(torchvision.models.resnet18(weights=None), torch.randn(1, 3, 64, 64))
+    assert made_by(graph, "conv1") == ["conv1", "layer1.0.conv2", "layer1.1.conv2"]
+    assert acting_on(graph, "conv1") == ["bn1", "layer1.0.bn2", "layer1.1.bn2"]
+    assert [site.path for site in graph.readers("layer4.0.conv2")] == ["layer4.1.conv1", "fc"]
+
+
+def test_torchvision_that_cannot_be_handled_has_one_problem_per_cause():
+    example = torch.randn(1, 3, 64, 64)
+    shuffled = problems_of(torchvision.models.shufflenet_v2_x0_5(weights=None), example)
+    assert {where for where, _ in shuffled} == {"stage2.0", "stage3.0", "stage4.0"}
+    assert all("splits the neuron axis" in found for _, found in shuffled)
+    grouped = problems_of(torchvision.models.regnet_x_400mf(weights=None), example)
+    assert all("grouped convolution" in found for _, found in grouped)
+
+
+def test_hard_coded_widths_are_all_reported():
+    def run(m, x):
+        h = m.first(x).view(-1, 8).relu()
+        h = m.second(h)
+        h = h.reshape(h.shape[0], 6)
+        return m.fc(h)
+
+    model = Assembled(run, first=nn.Linear(12, 8), second=nn.Linear(8, 6), fc=nn.Linear(6, 2))
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    view, reshape = caught.value.problems
+    assert "'view' has a number of neurons built in: with fewer it gives" in view.found
+    assert "'reshape' has a number of neurons built in: with fewer it fails" in reshape.found
+    assert "test_discover.py:" in view.found
+    assert "flatten(1)" in view.remedy
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_hard_coded_width_in_one_mode(training):
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h.view(-1, 8) if m.training == training else h)
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="'view' has a number of neurons")
+
+
+def test_path_that_depends_on_the_width():
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h.relu() if h.shape[1] > 6 else h.tanh())
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS, where="(model)", found="another path with fewer neurons: 'tanh' runs where"
+    )
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_path_that_depends_on_a_small_width(least):
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h.relu() if h.shape[1] > least else h.tanh())
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS, where="(model)", found="another path with fewer neurons: 'tanh' runs where"
+    )
+
+
+def test_factor_that_depends_on_a_small_width():
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h * min(h.shape[1], 2))
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="with fewer neurons the outputs dif")
+
+
+def test_path_that_ends_earlier_in_training():
+    def run(m, x):
+        h = m.first(x)
+        y = m.fc(h)
+        return y * 2 if m.training and h.shape[1] > 6 else y
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="it ends where 'mul' ran")
+
+
+def test_path_changes_between_layers_of_one_kind():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, h):
+            if h.shape[1] > 6:
+                return self.other(self.one(h))
+            return self.one(self.other(h))
+
+    model = nn.Sequential(nn.Linear(12, 8), Two(), nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS, where="1.other", found="Linear '1.other' runs where Linear '1.one' ran"
+    )
+
+
+def test_mixing_that_no_operation_shows():
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h * h.shape[1] ** -0.5)
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS, where="(model)", found="mixes neurons in a way that was not"
+    )
+
+
+def test_forward_that_fails():
+    assert_only_problem(
+        mlp(12, 8, 2),
+        IMAGES,
+        where="(model)",
+        found="fails on the example input, with Runtime",
+    )
+
+    def run(m, x):
+        if m.training:
+            raise KeyError("labels")
+        return m.fc(m.first(x))
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS[:1], where="(model)", found="in training mode on a batch of 2, with KeyError"
+    )
+
+
+def test_forward_that_checks_its_width():
+    def run(m, x):
+        h = m.first(x)
+        assert h.shape[1] == 8, "eight or nothing"
+        return m.fc(h)
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    [problem] = caught.value.problems
+    assert "fails with fewer neurons, with AssertionError: eight or nothing" in problem.found
+    assert "(test_discover.py:" in problem.found
+    assert problem.remedy.endswith("any number of neurons: take sizes from tensors alone")
+
+
+SIZES_OF_LAYERS = {
+    "in_features": lambda m, h: h.view(-1, m.fc.in_features),
+    "out_channels": lambda m, h: h.view(-1, m.conv.out_channels * 36),
+    "in_channels": lambda m, h: h.view(-1, m.depthwise.in_channels, 36).flatten(1),
+    "num_features": lambda m, h: h.view(-1, m.norm.num_features, 36).flatten(1),
+    "num_parameters": lambda m, h: h.view(-1, m.act.num_parameters, 36).flatten(1),
+}
+
+
+@pytest.mark.parametrize("name", SIZES_OF_LAYERS)
+def test_size_that_is_taken_from_a_layer(name):
+    # The layers of a network keep the sizes of the user's own, whatever a task has of them.
+    def run(m, x):
+        return m.fc(SIZES_OF_LAYERS[name](m, m.act(m.norm(m.depthwise(m.conv(x))))))
+
+    model = Assembled(
+        run, conv=nn.Conv2d(3, 8, 3), depthwise=nn.Conv2d(8, 8, 1, groups=8),
+        norm=nn.BatchNorm2d(8), act=nn.PReLU(8), fc=nn.Linear(288, 2),
+    )  # fmt: skip
+    with pytest.raises(GraphError) as caught:
+        discover(model, IMAGES)
+    [problem] = caught.value.problems
+    assert "'view' has a number of neurons built in" in problem.found
+    assert "not from numbers or from layers" in problem.remedy
+
+
+def test_size_of_a_layer_that_reads_the_input_is_fixed():
+    def run(m, x):
+        return m.fc(m.first(x.view(-1, m.first.in_features)))
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert discover(model, VECTORS).groups == {"first": 8}
+
+
+def test_factor_that_is_taken_from_a_layer():
+    # A network would compute with the full size, its exported subnetworks with their own.
+    def run(m, x):
+        return m.fc(m.first(x) * m.fc.in_features**-0.5)
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="a factor that depends on their num")
+
+
+def test_model_that_cannot_be_copied():
+    class Uncopied(nn.Linear):
+        def __deepcopy__(self, memo):
+            raise TypeError("no copies")
+
+    model = nn.Sequential(nn.Linear(12, 8), Uncopied(8, 2))
+    assert_only_problem(
+        model,
+        VECTORS,
+        where="(model)",
+        found="copy.deepcopy cannot copy the model, with TypeError: no copies",
+    )
+
+
+def test_argument_named_task():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.fc = nn.Linear(12, 8), nn.Linear(8, 2)
+
+        def forward(self, x, task=None):
+            return self.fc(self.first(x))
+
+    assert_only_problem(Net(), VECTORS, where="(model)", found="forward has an argument 'task'")
+    model = Assembled(
+        lambda m, x, **rest: m.fc(m.first(x)), first=nn.Linear(12, 8), fc=nn.Linear(8, 2)
+    )
+    assert_only_problem(
+        model, {"x": VECTORS, "task": 1}, where="(model)", found="forward has an argument 'task'"
+    )
+    starred = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 2))
+    starred.forward = lambda x, *task: nn.Sequential.forward(starred, x)
+    assert not takes_task(starred)
+
+
+def test_nothing_to_prune():
+    only = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    assert_only_problem(only, VECTORS, where="(model)", found="only '1' runs")
+    assert_only_problem(
+        nn.Linear(12, 2), VECTORS, where="(model)", found="only '(model)' runs, so there are no"
+    )
+    none = nn.Sequential(nn.Flatten(), nn.ReLU())
+    assert_only_problem(none, VECTORS, where="(model)", found="no Linear layer or convolution runs")
+
+
+def test_refused_layers_may_be_those_that_are_missing():
+    model = nn.Sequential(nn.LSTM(12, 8), nn.Identity())
+    assert_only_problem(model, VECTORS, where="0", found="LSTM is recurrent")
+    model = Assembled(
+        lambda m, x: m.fc(m.norm(m.grouped(x)).flatten(1)),
+        grouped=nn.Conv2d(3, 6, 3, groups=3), norm=nn.BatchNorm2d(6), fc=nn.Linear(216, 2),
+    )  # fmt: skip
+    assert_only_problem(model, IMAGES, where="grouped", found="Conv2d is a grouped convolution")
+
+
+HELD = torch.tensor(2.0)
+
+
+@pytest.mark.parametrize(
+    ("forward", "operation"),
+    [
+        (lambda m, x: m.fc(m.first(x) * HELD), "mul"),
+        (lambda m, x: m.fc(m.first(x) + m.settings.shift.relu()), "add"),
+        (lambda m, x: m.fc(m.first(x)) * HELD, "mul"),
+        (lambda m, x: torch.where(x.sum() > 1e9, HELD, m.fc(m.first(x))), "where"),
+    ],
+)
+def test_tensors_of_unknown_origin(forward, operation):
+    """What is held by a global or a plain object could change behind an ended task."""
+    model = Assembled(forward, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    model.settings = SimpleNamespace(shift=torch.ones(1))
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    (problem,) = caught.value.problems
+    assert problem.found.startswith(f"'{operation}' takes a tensor that is neither an input,")
+    assert problem.remedy.startswith("Compute it in forward, or register it as a buffer")
+
+
+def test_tensors_that_forward_makes():
+    def forward(m, x):
+        made = torch.tensor(2.0) * torch.arange(8.0, device=x.device).amax() + x.new_ones(1)
+        return m.fc(m.first(x) * made + torch.full((), 3.0))
+
+    model = Assembled(forward, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert list(discover(model, VECTORS).sites) == ["first", "fc"]
+
+
+def test_layer_that_is_called_twice():
+    model = Assembled(
+        lambda m, x: m.fc(m.inner(m.inner(m.first(x)))),
+        first=nn.Linear(12, 8),
+        inner=nn.Linear(8, 8),
+        fc=nn.Linear(8, 2),
+    )
+    assert_only_problem(model, VECTORS, where="inner", found="Linear is called 2 times")
+
+
+def test_layer_at_two_paths_that_is_called_once():
+    model = Assembled(lambda m, x: m.fc(m.alias(x)), first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    model.alias = model.first
+    assert list(discover(model, VECTORS).sites) == ["first", "fc"]
+
+
+def test_layer_that_never_runs():
+    model = Assembled(
+        lambda m, x: m.fc(m.first(x)),
+        first=nn.Linear(12, 8),
+        unused=nn.Linear(8, 8),
+        fc=nn.Linear(8, 2),
+    )
+    assert_only_problem(model, VECTORS, where="unused", found="never runs on this example")
+
+
+def test_layer_that_runs_in_training_only():
+    def run(m, x):
+        h = m.first(x)
+        if m.training:
+            h = h + m.extra(h)
+        return m.fc(h)
+
+    model = Assembled(run, first=nn.Linear(12, 8), extra=nn.Linear(8, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="extra", found="runs in training mode only")
+
+
+def test_layer_that_reads_others_in_training():
+    def run(m, x):
+        one, other = m.first(x), m.second(x)
+        return m.fc(torch.cat([one, other] if m.training else [other, one], 1))
+
+    model = Assembled(run, first=nn.Linear(12, 8), second=nn.Linear(12, 8), fc=nn.Linear(16, 2))
+    assert_only_problem(model, VECTORS, where="fc", found="in training mode")
+
+
+def test_weights_used_outside_their_module():
+    model = Assembled(
+        lambda m, x: m.fc(F.linear(m.second(m.first(x)), m.first.weight)),
+        first=nn.Linear(12, 12),
+        second=nn.Linear(12, 12),
+        fc=nn.Linear(12, 2),
+    )
+    assert_only_problem(
+        model, VECTORS, where="(model)", found="'linear' uses weights outside their module, 'first'"
+    )
+    never_called = Assembled(
+        lambda m, x: m.fc(m.second(x @ m.first.weight.t())),
+        first=nn.Linear(12, 12),
+        second=nn.Linear(12, 12),
+        fc=nn.Linear(12, 2),
+    )
+    assert_only_problem(never_called, VECTORS, where="(model)", found="'t' uses weights outside")
+
+
+def test_reading_the_form_of_a_weight_is_no_use_of_it():
+    def run(m, x):
+        x = x.to(m.first.weight.device, next(m.parameters()).dtype).type_as(m.first.weight)
+        return m.fc(m.first(x))
+
+    assert discover(Assembled(run, first=nn.Linear(12, 6), fc=nn.Linear(6, 2)), VECTORS).groups
+
+
+def test_buffer_that_forward_changes():
+    def run(m, x):
+        if m.training:
+            m.steps += 1
+        m.inner.seen = x.mean(0)
+        return m.fc(m.first(x))
+
+    model = Assembled(run, first=nn.Linear(12, 8), inner=nn.Module(), fc=nn.Linear(8, 2))
+    model.register_buffer("steps", torch.zeros(()))
+    model.inner.register_buffer("seen", torch.zeros(12))
+    problems = sorted(problems_of(model, VECTORS))
+    assert [where for where, _ in problems] == ["(model)", "inner", "inner"]
+    assert "changes the buffer 'steps' in training mode" in problems[0][1]
+    assert "changes the buffer 'inner.seen' in evaluation mode" in problems[1][1]
+
+
+def test_hidden_neurons_are_returned():
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h), h
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(
+        model, VECTORS, where="(model)", found="forward returns hidden neurons (8 of 'first')"
+    )
+    two_heads = Assembled(
+        lambda m, x: (m.one(m.first(x)), m.other(m.first.eval()(x))),
+        first=nn.Linear(12, 8), one=nn.Linear(8, 2), other=nn.Linear(8, 2),
+    )  # fmt: skip
+    assert {where for where, _ in problems_of(two_heads, VECTORS)} == {"(model)", "first"}
+
+
+def test_outputs_that_do_not_come_from_the_classifier():
+    def run(m, x):
+        m.fc(m.first(x))
+        return x
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="does not come from the classifier")
+
+
+def test_classifier_that_reads_the_input_only():
+    def run(m, x):
+        return m.fc(x) + 0 * m.out(m.first(x)).sum().detach()
+
+    model = Assembled(run, first=nn.Linear(12, 8), out=nn.Linear(8, 1), fc=nn.Linear(12, 2))
+    assert ("fc", "the classifier (Linear) reads no hidden neurons") in problems_of(
+        model, VECTORS, classifier="fc"
+    )
+
+
+def test_layers_behind_the_classifier():
+    model = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 4), nn.BatchNorm1d(4))
+    assert_only_problem(
+        model, VECTORS, where="2", found="BatchNorm1d lies behind the classifier '1'"
+    )
+    model = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 4), nn.Linear(4, 2))
+    assert_only_problem(
+        model, VECTORS, where="2", found="lies behind the classifier '1'", classifier="1"
+    )
+
+
+def test_hidden_neurons_that_meet_the_outputs():
+    def run(m, x):
+        h = m.first(x)
+        return m.fc(h) * h
+
+    model = Assembled(run, first=nn.Linear(12, 2), fc=nn.Linear(2, 2))
+    assert_only_problem(model, VECTORS, where="(model)", found="meet the outputs of the classifier")
+
+
+def test_problems_are_listed_once_and_in_the_order_of_the_model():
+    def run(m, x):
+        h = m.second(m.norm(m.first(x))).sum(1, keepdim=True)
+        return m.fc(m.third(m.first(x)) + h)
+
+    model = Assembled(
+        run,
+        first=nn.Linear(12, 8),
+        norm=nn.LayerNorm(8),
+        second=nn.Linear(8, 8),
+        third=nn.Linear(8, 8),
+        unused=nn.Linear(8, 8),
+        fc=nn.Linear(8, 2),
+    )
+    with pytest.raises(GraphError) as caught:
+        discover(model, VECTORS)
+    assert [p.where for p in caught.value.problems] == ["(model)", "first", "norm", "unused"]
+    assert "4 problems" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "size", [lambda w: w.shape[1], lambda w: w.size(1), lambda w: w.numel() // 2]
+)
+def test_sizes_of_weights_are_not_those_of_a_task(size):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(12, 6)
+            self.b = nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.b(self.a(x).relu().view(-1, size(self.b.weight)))
+
+    with pytest.raises(GraphError, match="uses weights outside their module, 'b'"):
+        discover(Model(), VECTORS)
+
+
+def test_asking_a_weight_for_its_dtype_and_device_is_fine():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(12, 6)
+            self.b = nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.b(self.a(x.to(self.a.weight.dtype).to(self.a.weight.device)).relu())
+
+    assert discover(Model(), VECTORS).groups == {"a": 6}

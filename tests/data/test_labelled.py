@@ -1,0 +1,111 @@
+import pytest
+import torch
+
+from clnp.data.labelled import LabelledData, Prepare
+from clnp.errors import ArgumentError
+
+
+def test_the_shape_is_that_of_one_sample():
+    pair = torch.zeros(5, 3, 2), torch.zeros(5)
+    assert LabelledData("a", pair, pair, 1).shape == (3, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_samples_are_divided_and_reordered(dtype):
+    stored = torch.arange(24).reshape(4, 1, 2, 3).to(dtype)
+    before = stored.clone()
+    order = torch.tensor([5, 0, 3, 1, 4, 2])
+    inputs = Prepare(16.0, order)(stored)
+    assert inputs.dtype == torch.float32
+    expected = (stored.float() / 16).flatten(1)[:, order].reshape(stored.shape)
+    assert torch.equal(inputs, expected)
+    assert torch.equal(Prepare(16.0)(stored), stored.float() / 16)
+    assert torch.equal(Prepare(1.0, order)(stored), expected.mul(16).to(dtype))
+    assert torch.equal(stored, before)
+    assert Prepare()(stored) is stored
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("largest", [1.0, 255.0])
+def test_samples_are_normalised_after_the_division(dtype, largest):
+    stored = torch.arange(36).reshape(2, 3, 2, 3).to(dtype)
+    before = stored.clone()
+    mean, deviation = (0.5, 0.25, 0.125), (2.0, 0.5, 0.3)
+    inputs = Prepare(largest, mean=mean, deviation=deviation)(stored)
+    assert inputs.dtype == torch.float32
+    for channel in range(3):
+        expected = stored[:, channel].float() / largest
+        expected = (expected - torch.tensor(mean[channel])) / torch.tensor(deviation[channel])
+        assert torch.equal(inputs[:, channel], expected)
+    assert torch.equal(stored, before)
+
+
+def test_samples_are_normalised_before_they_are_reordered():
+    stored = torch.arange(8, dtype=torch.uint8).reshape(2, 2, 2)
+    order = torch.tensor([3, 0, 2, 1])
+    figures = {"mean": (0.5, 0.25), "deviation": (2.0, 0.5)}
+    plain = Prepare(16.0, **figures)(stored)
+    inputs = Prepare(16.0, order, **figures)(stored)
+    assert torch.equal(inputs, plain.flatten(1)[:, order].reshape(2, 2, 2))
+    assert not torch.equal(inputs, plain)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 1, 2, 2), (4, 3, 2)])
+def test_one_mean_is_for_all_channels(shape):
+    stored = torch.rand(shape)
+    assert torch.equal(Prepare(mean=(0.5,), deviation=(0.25,))(stored), (stored - 0.5) / 0.25)
+
+
+def test_tensors_are_kept_on_every_device():
+    order = torch.tensor([1, 0])
+    prepare = Prepare(1.0, order, mean=(1.0, 2.0), deviation=(1.0, 2.0))
+    assert prepare(torch.zeros(2, 2, device="meta")).device.type == "meta"
+    assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
+    kept = prepare._scales[torch.device("cpu")]
+    assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
+    assert (
+        set(prepare._orders)
+        == set(prepare._scales)
+        == {
+            torch.device("meta"),
+            torch.device("cpu"),
+        }
+    )
+    assert prepare._orders[torch.device("cpu")] is order
+    assert prepare._scales[torch.device("cpu")] is kept
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "argument", "message"),
+    [
+        (
+            (0.5,),
+            (),
+            "deviation",
+            "mean has 1 numbers and deviation 0; both must have one for each channel",
+        ),
+        (
+            (0.5, 0.5),
+            (1.0, 0.0),
+            "deviation",
+            "deviation is (1.0, 0.0); every number must be more than 0",
+        ),
+        (
+            (0.5,),
+            (float("nan"),),
+            "deviation",
+            "deviation is (nan,); every number must be more than 0",
+        ),
+        (
+            (0.5, 0.5),
+            (1.0, 1.0),
+            "mean",
+            "mean has 2 numbers and samples of shape (3, 4) have 3 channels; give one for each",
+        ),
+    ],
+)
+def test_means_that_do_not_fit_are_refused(mean, deviation, argument, message):
+    with pytest.raises(ArgumentError) as caught:
+        Prepare(mean=mean, deviation=deviation)(torch.zeros(2, 3, 4))
+    assert str(caught.value) == message
+    assert caught.value.argument == argument

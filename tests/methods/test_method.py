@@ -1,0 +1,199 @@
+"""Methods of a user's own: what they may use, and what is told where they are wrong."""
+
+import copy
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from clnp import Training
+from clnp.errors import ArgumentError
+from clnp.methods.method import Retraining, Strategy
+from clnp.methods.single import Finetune
+from clnp.records import EpochEnded, RoundEnded
+from clnp.training.fit import StepRule
+from support.forgetting import (
+    check_captured,
+    check_resumes,
+    experiment,
+    labelled,
+    method_of,
+    remaining,
+)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Some samples of every task, of which a batch is drawn in every step."""
+
+    num: int = 100
+    training: Training | None = None
+
+    def strategy(self, net):
+        return Replaying(self.num, net)
+
+
+class Replaying(Strategy):
+    def __init__(self, num, net):
+        self.num, self.net, self.memory = num, net, []
+
+    def rule(self):
+        def loss(inputs, targets):
+            total = 0.0
+            for index, (x, y) in enumerate(self.memory):
+                chosen = torch.randint(len(x), (len(inputs),), device=x.device)
+                total += F.cross_entropy(self.net.answer(x[chosen], index), y[chosen])
+            return total
+
+        return StepRule(loss=loss)
+
+    def end(self, index, data):
+        self.memory.append(next(data.train.batches(self.num, seed=index)))
+
+    def state(self):
+        return {"memory": self.memory}
+
+    def restore(self, state):
+        device = self.net.device
+        self.memory = [(x.to(device), y.to(device)) for x, y in state["memory"]]
+
+
+@dataclass(frozen=True)
+class Distil:
+    """Answers for earlier tasks stay where they were before this one."""
+
+    training: Training | None = None
+
+    def strategy(self, net):
+        return Distilling(net)
+
+
+class Distilling(Strategy):
+    def __init__(self, net):
+        self.net = net
+
+    def begin(self, index, data):
+        self.teacher = copy.deepcopy(self.net).eval()
+
+    def rule(self):
+        def loss(inputs, targets):
+            total = 0.0
+            for index in range(len(self.net.tasks)):
+                with torch.no_grad():
+                    wanted = self.teacher.answer(inputs, index).softmax(1)
+                total += F.cross_entropy(self.net.answer(inputs, index), wanted)
+            return total
+
+        return StepRule(loss=loss)
+
+    def state(self):
+        return {"teacher": self.teacher.model.state_dict()}
+
+    def restore(self, state):
+        self.teacher = copy.deepcopy(self.net).eval()
+        self.teacher.model.load_state_dict(state["teacher"])
+
+
+def test_replay_forgets_less(tmp_path):
+    assert remaining(Replay(), tmp_path) > remaining(Finetune(), tmp_path) + 5
+
+
+@pytest.mark.parametrize("settings", [Replay(), Distil()], ids=["replay", "distil"])
+@pytest.mark.parametrize("head", ["single", "multi"])
+def test_a_strategy_that_needs_the_batch_resumes(tmp_path, settings, head):
+    check_resumes(lambda: experiment(settings, head=head), tmp_path, epochs=(0, 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", [Replay(), Distil()], ids=["replay", "distil"])
+def test_steps_that_need_the_batch_are_captured(tmp_path, settings):
+    check_captured(settings, tmp_path)
+
+
+def test_a_task_begins_and_ends_with_its_data():
+    seen = []
+
+    class Looking(Strategy):
+        def begin(self, index, data):
+            seen.append((index, data))
+
+        end = begin
+
+    @dataclass(frozen=True)
+    class Look:
+        training: Training | None = None
+
+        def strategy(self, net):
+            return Looking()
+
+    made = method_of(Look(Training(epochs=1)), "mlp", head="multi", device="cpu")
+    for name in "ab":
+        made.learn(labelled(name))
+    assert [(index, data.task.name) for index, data in seen] == [
+        *((0, "a"), (0, "a")),
+        *((1, "b"), (1, "b")),
+    ]
+    assert seen[0][1] is seen[1][1]
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A method of somebody's own that gives back what it is told to."""
+
+    made: object = None
+    training: Training | None = None
+
+    def strategy(self, net):
+        return self.made
+
+
+class Forgetful(Strategy):
+    def rule(self):
+        StepRule()
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (
+            None,
+            r"baseline: Mine\.strategy\(net\) returns nothing\. Return a clnp\.methods\.Strategy",
+        ),
+        (3, r"baseline: Mine\.strategy\(net\) returns an object of type int\. Return a"),
+        (
+            Forgetful(),
+            r"baseline: Forgetful\.rule\(\) returns nothing\. Return a clnp\.methods\.StepRule",
+        ),
+    ],
+)
+def test_a_method_that_returns_something_else_is_refused(tmp_path, made, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
+        replace(experiment(Finetune()), baseline=Mine(made)).run(tmp_path / "run")
+    assert caught.value.argument == "baseline"
+    experiment(Finetune(Training(epochs=1))).run(tmp_path / "run")  # Nothing was learnt there.
+
+
+class Twice(Strategy):
+    """Trains every task once more, for as long as it is told to."""
+
+    def __init__(self, again):
+        self.again = again
+
+    def retraining(self):
+        return self.again
+
+
+def test_a_task_can_be_trained_once_more(tmp_path):
+    again, events = Retraining(Training(epochs=2), StepRule()), []
+    made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(again)))
+    made.run(tmp_path / "run", on_event=events.append)
+    rounds = [event for event in events if getattr(event, "round", None) is not None]
+    assert [type(event) for event in rounds] == [EpochEnded, EpochEnded, RoundEnded] * 3
+
+
+def test_what_a_task_is_trained_with_once_more_is_told_if_it_is_something_else(tmp_path):
+    made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(Training())))
+    message = r"Twice\.retraining\(\) returns an object of type Training\. Return a clnp\.m"
+    with pytest.raises(ArgumentError, match=message):
+        made.run(tmp_path / "run")

@@ -1,0 +1,111 @@
+"""Settings of baselines that cannot be used are refused, and those that can are easy to reach."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, make_dataclass
+
+import pytest
+import torch
+
+import clnp
+from clnp.errors import ArgumentError
+from clnp.methods.ewc import EWC
+from clnp.methods.hat import HAT
+from clnp.methods.joint import Joint
+from clnp.methods.method import Strategy, is_ours
+from clnp.methods.packnet import PackNet
+from clnp.methods.registry import NAMES
+from clnp.methods.si import SI
+from clnp.methods.single import Finetune
+from clnp.records import OURS, RunConfig, RunResult
+from support.networks import mlp
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "wrong"),
+    [
+        (EWC, "strength", (0, -1, INF, NAN, "1", True, None)),
+        (EWC, "num_samples", (0, -1, INF, 10.5, 10.0)),
+        (SI, "strength", (0, -1, INF, NAN, "1", True, None)),
+        (SI, "damping", (0, INF)),
+        (HAT, "strength", (-1, INF)),
+        (HAT, "s_max", (0.5, INF)),
+        (PackNet, "prune", (0, 1, NAN)),
+        (PackNet, "retrain_epochs", (-1, INF, 0.5)),
+        (PackNet, "retrain_lr_factor", (0, INF)),
+        (Joint, "first", (0, INF, "1", 2.5)),
+        (Joint, "others", (0, INF, 2.5)),
+    ],
+)
+def test_numbers_that_cannot_be_used_are_refused(settings, name, wrong):
+    for value in wrong:
+        if settings is Joint and value is None:
+            continue
+        with pytest.raises(ArgumentError, match=f": {name} is .*; it must be ") as error:
+            settings(**{name: value})
+        assert error.value.argument == name
+
+
+def test_baselines_are_there_when_the_package_is():
+    program = "import clnp; print(clnp.methods.EWC(strength=100).strength)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "100.0\n"
+
+
+@pytest.mark.parametrize("baseline", ["si", SI, 3])
+def test_a_baseline_is_given_by_its_settings(baseline):
+    x = torch.rand(8, 6)
+    task = clnp.Task("a", (x, torch.arange(8) % 4))
+    with pytest.raises(ArgumentError, match="Give the settings of a baseline, such as"):
+        clnp.Experiment(mlp(), x[:2], [task], baseline=baseline)
+
+
+@dataclass(frozen=True)
+class Own(Finetune):
+    """A method of a user's."""
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """One that does not say how it is trained."""
+
+    def strategy(self, net):
+        return Strategy()
+
+
+@dataclass(frozen=True)
+class Idle:
+    """One that does nothing."""
+
+    training: clnp.Training | None = None
+
+
+def test_a_method_of_ones_own_is_refused_where_it_cannot_be_one():
+    x = torch.rand(8, 6)
+    task = clnp.Task("a", (x, torch.arange(8) % 4))
+    for wrong in (Untrained(), Idle(), Own):
+        with pytest.raises(ArgumentError, match="a dataclass with `training` and `strategy`"):
+            clnp.Experiment(mlp(), x[:2], [task], baseline=wrong)
+    for taken in ("Ewc", "CLNP"):
+        kind = make_dataclass(taken, [], bases=(Finetune,), frozen=True)
+        with pytest.raises(ArgumentError, match=f"called '{taken.lower()}' already exists"):
+            clnp.Experiment(mlp(), x[:2], [task], baseline=kind())
+    with pytest.raises(ArgumentError, match=r"baseline\.training is a int"):
+        clnp.Experiment(mlp(), x[:2], [task], baseline=Own(training=3))
+    assert clnp.Experiment(mlp(), x[:2], [task], baseline=Own()).method == "own"
+
+
+def test_settings_begin_with_those_of_the_authors():
+    assert (SI().strength, SI().damping, SI().keep_optimizer) == (0.1, 0.1, False)
+    assert (HAT().s_max, HAT().strength) == (400.0, 0.75)
+    packnet = PackNet()
+    assert (packnet.prune, packnet.retrain_epochs, packnet.retrain_lr_factor) == (0.75, 10, 0.1)
+
+
+def test_a_record_without_a_method_is_of_neural_pruning():
+    assert NAMES[0] == OURS
+    assert OURS not in NAMES[1:]
+    assert is_ours(RunConfig())
+    assert not is_ours(RunResult(method="ewc"))

@@ -1,0 +1,49 @@
+import contextlib
+import io
+import re
+
+import pytest
+
+from clnp.cli import app
+from clnp.studies import series
+from support.terminal import recipe
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with a recipe."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(recipe())
+    return tmp_path
+
+
+@pytest.fixture
+def clnp(capsys):
+    """Run a command: `clnp("resume c", code=2, error=REGEX)` returns what it prints."""
+
+    def run(command, *arguments, code=0, error=""):
+        capsys.readouterr()
+        found = app.main([*command.split(), *map(str, arguments)])
+        printed = capsys.readouterr()
+        assert found == code, printed.err
+        if error:
+            assert re.fullmatch(f"clnp: {error}\n", printed.err, re.DOTALL), printed.err
+        return printed.out
+
+    return run
+
+
+@pytest.fixture
+def jobs_here(monkeypatch):
+    """Run jobs one after the other in this process: starting Python takes longer than a run."""
+
+    def run_jobs(jobs, *, at_most):
+        codes = {}
+        for job in jobs:
+            assert job.arguments[:2] == ("-m", "clnp")
+            with contextlib.redirect_stdout(io.StringIO()):
+                codes[job.name] = app.main(list(job.arguments[2:]))
+        return codes
+
+    monkeypatch.setattr(series, "run_jobs", run_jobs)
+    monkeypatch.setattr(app, "stop_with_parent", lambda: None)
