@@ -6,7 +6,6 @@ are Parameters that exist while a task is open.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -49,7 +48,7 @@ class PrefixLayer(Staged):
     def __init_subclass__(cls) -> None:
         """Offer the tensors that only some kinds of layers have, as `weight`."""
         for name in slot_names(cls) - set(dir(PrefixLayer)):
-            setattr(cls, name, property(partial(PrefixLayer._own, name=name)))
+            setattr(cls, name, _trained(name))
 
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""
