@@ -155,11 +155,7 @@ def test_alpha_that_is_no_number_is_refused(graph, value):
 
 
 def test_negative_alpha_is_refused(graph):
-    with pytest.raises(
-        ArgumentError, match=r"alpha is -0\.1; it must be a finite number, 0"
-    ):
+    with pytest.raises(ArgumentError, match=r"alpha is -0\.1; it must be a finite number, 0"):
         alpha_by_layer(graph, -0.1)
-    with pytest.raises(
-        ArgumentError, match="alpha of fc1 is -1; it must be a finite number, 0"
-    ):
+    with pytest.raises(ArgumentError, match="alpha of fc1 is -1; it must be a finite number, 0"):
         alpha_by_layer(graph, {"fc1": -1})

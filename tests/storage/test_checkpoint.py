@@ -297,7 +297,7 @@ def test_files_of_others_are_refused(tmp_path):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="net does not exist. Check the path"):
+    with pytest.raises(CheckpointError, match=r"net does not exist\. Check the path"):
         load(tmp_path / "net")
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 
 import pytest
 import torch
@@ -882,3 +883,25 @@ def test_a_call_waits_for_a_task_that_is_ending_in_another_thread(call, tmp_path
     if call == "save":
         loaded = clnp.load(tmp_path / "net.safetensors", mlp())
         assert loaded.tasks == ("a", "b")
+
+
+@pytest.mark.parametrize(("name", "num_calls"), [("mlp", 36), ("conv", 61)])
+def test_a_training_step_takes_few_calls(name, num_calls):
+    """ARCHITECTURE.md has the path and the numbers."""
+    net, x = make(name), example(name)
+    learn(net, "a", x)
+    net.begin_task("b")
+    files: list[str] = []
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "/clnp/core/" in frame.f_code.co_filename:
+            files.append(frame.f_code.co_filename)
+
+    for profile in (None, count):  # The first step sets up what the others find.
+        sys.setprofile(profile)
+        try:
+            (net(x).square().mean() + net.l1_penalty(1e-5)).backward()
+        finally:
+            sys.setprofile(None)
+    assert len(files) <= num_calls
+    assert len(set(files)) <= 6
