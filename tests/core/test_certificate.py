@@ -128,13 +128,6 @@ def test_the_first_task_that_reads_a_changed_weight_is_named():
         net.verify()
 
 
-def test_a_changed_constant_is_named():
-    net = two_tasks("shifted", "multi")
-    flip_bit(net.model.mean, entry=3)
-    with pytest.raises(ForgettingError, match="task 'a' has changed: mean"):
-        net.verify()
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_change_in_the_free_part_changes_nothing(name, head):

@@ -85,18 +85,6 @@ def test_weights_from_frozen_neurons_are_a_block_of_their_own():
     ]
 
 
-def test_an_opened_layer_can_start_from_given_weights():
-    layer, stage = dense()
-    stage.free = {"in": 4, "out": 5}
-    initial = nn.Linear(6, 5)
-    layer.open(initial)
-    assert torch.equal(layer.weight_free, initial.weight)
-    assert layer.weight_free is not initial.weight
-    with torch.no_grad():
-        layer.weight_free.zero_()
-    assert initial.weight.count_nonzero() == 30
-
-
 def test_a_full_layer_has_nothing_to_train():
     layer, stage = dense()
     stage.frozen = {"in": 1, "out": 5}
@@ -265,14 +253,6 @@ def test_free_channels_normalise_and_count_as_batch_norm_does(affine, momentum):
     assert torch.equal(layer.running_var_free, like.running_var)
     layer.eval(), like.eval()
     assert torch.equal(layer(x), like(x))
-
-
-def test_statistics_are_buffers_and_not_parameters():
-    layer, stage = norm()
-    open_task(layer, stage, out=5)
-    assert [name for name, _ in layer.named_parameters()] == ["weight_free", "bias_free"]
-    assert torch.equal(layer.running_mean_free, torch.zeros(5))
-    assert torch.equal(layer.running_var_free, torch.ones(5))
 
 
 def test_frozen_channels_use_their_statistics_in_training_too():

@@ -331,17 +331,6 @@ def test_contribution_in_a_concatenation_with_network_input():
     torch.testing.assert_close(found["left"], up_to(torch.maximum(given[:5] / total, directly)))
 
 
-def test_a_threshold_on_contribution_cuts_at_most_that_part():
-    model, x = mlp().double(), torch.randn(50, 6).double()
-    net = begun(model, x)
-    shares = share(F.relu(model.fc1(x)).mean(0).detach(), model.fc2.weight)
-    keep = net.plan_pruning(net.measure_contribution([x]), thresholds=0.3).keep["fc1"]
-    cut = [neuron for neuron in range(len(shares)) if neuron not in keep]
-    assert cut
-    assert float(shares[cut].sum()) <= 0.3
-    assert float(shares[cut].sum() + shares[list(keep)].min()) > 0.3
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("head", ["multi", "single"])
 def test_every_group_of_every_network_has_contributions(name, head):
@@ -377,13 +366,3 @@ def test_a_single_sample_is_no_batch(layer):
     whole, one_by_one = net.measure_activity([x]), net.measure_activity(x.split(1))
     for group, values in whole.items():
         torch.testing.assert_close(one_by_one[group], values)
-
-
-def test_batches_may_be_made_with_the_help_of_ended_tasks():
-    net, x = make(), example("mlp")
-    learn(net, "a", x)
-    net.begin_task("b")
-    expected = net.measure_activity([x, x])
-    for helped in (lambda: net(x, task="a"), lambda: net.predict_all(x)):
-        found = net.measure_activity((helped(), x)[1] for _ in range(2))
-        assert all(torch.equal(found[group], values) for group, values in expected.items())

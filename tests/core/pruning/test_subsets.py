@@ -66,14 +66,6 @@ def test_copies_that_round_widths_up_change_nothing(name, head, step):
     torch.testing.assert_close(aligned, plain)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_a_task_that_keeps_none_is_rounded_up_too(head):
-    net, x = opened("conv", head=head)
-    keep = dict.fromkeys(net.ledger.free(), ())
-    plain = subsets(net, x)(keep)
-    torch.testing.assert_close(subsets(net, x, multiple=8)(keep), plain)
-
-
 class Log(nn.Module):
     """What follows its convolution is not finite at 0."""
 

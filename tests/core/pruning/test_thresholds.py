@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 import clnp
 from clnp.core.pruning.activity import Activity
@@ -170,16 +170,6 @@ def test_the_highest_of_all_thresholds_is_found_for_any_score(one, two, random, 
     assert survivors(found, dict.fromkeys("ab", within[0])) == made.keep
     assert made.thresholds["a"] == within[0]
     assert len(set(score.asked)) == len(score.asked)
-
-
-@pytest.mark.parametrize("needed", [1, 50, 137, 199, 200])
-def test_a_coarse_search_refines_between_two_thresholds(needed):
-    found = activity(a=[float(n) for n in range(1, 201)])
-    score = Score(lambda num: float(num >= needed))
-    made = search(found, score, resolution=10)
-    assert made.kept == {"a": needed}
-    assert made.num_evaluations <= 1 + 11 + 7
-    assert made.num_evaluations == len(score.asked)
 
 
 def test_a_coarse_search_tries_strides_from_the_top_and_halves_the_gap():
@@ -502,21 +492,6 @@ def test_thresholds_name_groups_or_layers_in_them(graph):
 def test_a_threshold_for_no_group_is_refused(graph, name):
     with pytest.raises(ArgumentError, match=f"unknown group '{name}'.*Known: conv1, conv2, fc1"):
         threshold_by_group(graph, {name: 0.0}, otherwise=-1)
-
-
-def test_a_layer_that_acts_on_two_groups_names_neither():
-    class Joined(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left, self.right = nn.Linear(6, 3), nn.Linear(6, 2)
-            self.norm, self.fc = nn.BatchNorm1d(5), nn.Linear(5, 4)
-
-        def forward(self, x):
-            return self.fc(self.norm(torch.cat([self.left(x), self.right(x)], 1)).relu())
-
-    joined = clnp.ContinualNet(Joined(), torch.randn(4, 6)).graph
-    with pytest.raises(ArgumentError, match=r"unknown group 'norm'\. Known: left, right"):
-        threshold_by_group(joined, {"norm": 0.0}, otherwise=-1)
 
 
 @pytest.mark.parametrize("value", [math.nan, False, None, "0"])
