@@ -1,9 +1,10 @@
-"""Several small networks on one GPU: one after the other, on streams of their own, or stacked.
+"""Train several small networks on one GPU: one after the other, on their own streams, or stacked.
 
     python benchmarks/together.py NUMBER {after,streams,stacked}
 
-The 784-2000-2000-10 network with Adam and an L1 term, batch 256, TF32, steps captured: the time of
-a step of one network. Stacked weights go through batched products. What `lanes.py` stands on.
+Prints the time of a step of one network: the 784-2000-2000-10 network with Adam and an L1 term,
+batch 256, TF32, captured steps. Stacked weights use batched products. The result is the reason for
+the lanes of `clnp.learner.grid`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ ALPHA = 1e-5
 
 
 class Networks:
-    """One network, or `stacked` of them in one, with a step that is captured on its own stream."""
+    """One network, or `stacked` of them in one, with a step captured on its own stream."""
 
     def __init__(self, x: Tensor, y: Tensor, stacked: int | None) -> None:
         self.x, self.y, self.stacked = x, y, stacked

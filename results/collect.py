@@ -27,7 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from clnp import plain
 from clnp.methods.registry import NAMES
+from clnp.records import ComparisonRow, RunResult, Spread
 from clnp.studies.comparison import TABLE, rows_of, texts
 from clnp.studies.series import aggregate, plus_minus
 
@@ -85,7 +87,8 @@ def collect(recipe: str, runs: list[Path], commit: str | None) -> None:
             put(folder, recipe, found, commit)
     summary = {"recipe": recipe, **summarise(folder)}
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    print(f"{folder}: {plus_minus(summary['average'])} over seeds {summary['seeds']}")
+    average = plain.read(Spread, summary["average"])
+    print(f"{folder}: {plus_minus(average)} over seeds {summary['seeds']}")
 
 
 def collect_comparison(
@@ -146,22 +149,22 @@ def _value(text: str) -> Any:
         return text
 
 
-def compared(folder: Path) -> list[dict[str, Any]]:
+def compared(folder: Path) -> list[ComparisonRow]:
     """The rows of a comparison: those methods, in their usual order, that have results."""
     return rows_of({name: _results(folder / name) for name in NAMES})
 
 
-def _results(folder: Path) -> list[dict[str, Any]]:
+def _results(folder: Path) -> list[RunResult]:
     paths = sorted(folder.glob("seed*.json"))
-    return [json.loads(path.read_text())["result"] for path in paths]
+    return [plain.read(RunResult, json.loads(path.read_text())["result"]) for path in paths]
 
 
 def summarise(folder: Path) -> dict[str, Any]:
     """Means and deviations over the seeds in the folder, and on what they ran."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("seed*.json"))]
     environments = {json.dumps(record["environment"]): record["environment"] for record in records}
-    summary = aggregate([record["result"] for record in records])
-    return {**summary, "environments": list(environments.values())}
+    summary = aggregate([plain.read(RunResult, record["result"]) for record in records])
+    return {**plain.to_plain(summary), "environments": list(environments.values())}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clnp.records import Spread
 from clnp.studies.series import plus_minus, spread
 
 HERE = Path(__file__).parent
@@ -57,10 +58,15 @@ def headline() -> list[list[str]]:
             continue
         summary = _summary(recipe)
         forgetting = "none, to the bit" if summary["unchanged"] else f"{summary['forgetting']:.2f}"
-        average = f"**{plus_minus(summary['average'])}**"
+        average = f"**{_shown(summary['average'])}**"
         seeds = str(len(summary["seeds"]))
         rows.append([what, f"`{recipe}`", average, paper, seeds, forgetting])
     return rows
+
+
+def _shown(value: dict[str, float], digits: int = 2) -> str:
+    """Mean and deviation, as in a summary."""
+    return plus_minus(Spread(value["mean"], value["deviation"]), digits)
 
 
 def accuracy(*recipes: str) -> list[list[str]]:
@@ -70,7 +76,7 @@ def accuracy(*recipes: str) -> list[list[str]]:
     return [
         ["", *tasks, "mean"],
         *(
-            [f"`{s['recipe']}`", *(plus_minus(t, 1) for t in s["tasks"]), plus_minus(s["average"])]
+            [f"`{s['recipe']}`", *(_shown(t, 1) for t in s["tasks"]), _shown(s["average"])]
             for s in summaries
         ),
     ]
@@ -121,7 +127,7 @@ def published(recipe: str) -> list[list[str]]:
     for method, number in PUBLISHED[recipe].items():
         scores = [result["scores"][-1] for result in _results(f"compare-{recipe}/{method}")]
         measured = spread([statistics.fmean(row) for row in scores])
-        difference = measured["mean"] - number
+        difference = measured.mean - number
         verdict = "yes" if difference >= -TOLERANCE else "no"
         rows.append(
             [f"`{method}`", f"{number:.1f}", plus_minus(measured), f"{difference:+.2f}", verdict]

@@ -212,14 +212,13 @@ def _latex(lines: Sequence[Sequence[str]]) -> str:
 def compare(
     source: Source,
     options: RunOptions,
+    console: Console,
     *,
     methods: Sequence[str],
     seed: int | None,
     num_seeds: int | None,
     search_once: bool,
-    num_jobs: int,
     out: str | None,
-    console: Console,
 ) -> tuple[list[ComparisonRow], str]:
     """Run a recipe with several methods, in a new comparison or in one that gets more of them.
 
@@ -254,18 +253,18 @@ def compare(
             if found := difference(now, Source(str(file)).load().recipe):
                 raise _another(path, f"{found[0]} of its {method} is {found[1]}")
         text = to_toml(loaded.recipe, header=HEADER)
-        return _run(path, config, methods, options, num_jobs=num_jobs, console=console, recipe=text)
+        return _run(path, config, methods, options, console, recipe=text)
 
 
 def resume_comparison(
-    path: Path, options: RunOptions, *, num_jobs: int, console: Console
+    path: Path, options: RunOptions, console: Console
 ) -> tuple[list[ComparisonRow], str]:
     """Start or resume all runs of a comparison that are not finished."""
     with _locked(path):
         config = read_comparison(path)
         if config is None:
             raise RunError(missing_run(path))
-        return _run(path, config, config.methods or (), options, num_jobs=num_jobs, console=console)
+        return _run(path, config, config.methods or (), options, console)
 
 
 @contextmanager
@@ -318,9 +317,8 @@ def _run(
     config: SeriesConfig,
     methods: Sequence[str],
     options: RunOptions,
-    *,
-    num_jobs: int,
     console: Console,
+    *,
     recipe: str | None = None,
 ) -> tuple[list[ComparisonRow], str]:
     """Run all that is not finished of these methods, and return the table of all methods.
@@ -346,11 +344,11 @@ def _run(
     failed = None
     try:
         try:
-            run_members(path, first, options, num_jobs=num_jobs, console=console)
+            run_members(path, first, options, console)
         except RunError as error:
             failed = error
         left = [m for m in wanted if m not in (first if failed is None else searching)]
-        run_members(path, left, options, num_jobs=num_jobs, console=console)
+        run_members(path, left, options, console)
         if failed is not None:
             raise failed
     except BaseException:

@@ -219,12 +219,7 @@ def series_to_extend(path: Path, series: SeriesConfig, recipe: Recipe) -> Series
 
 
 def resume_series(
-    path: Path,
-    options: RunOptions,
-    *,
-    num_jobs: int,
-    console: Console,
-    source: Source | None = None,
+    path: Path, options: RunOptions, console: Console, *, source: Source | None = None
 ) -> tuple[SeriesSummary, str]:
     """Start or resume all runs of a series that are not finished.
 
@@ -236,14 +231,14 @@ def resume_series(
     if started and len(started) < len(members):
         check_data(started[0].path, [options.data or series.data], console)
     # If the first run searches the grid for all, it has to come first.
-    alone = members if num_jobs == 1 else members[: int(series.search_once)]
+    alone = members if options.num_jobs == 1 else members[: int(series.search_once)]
     for number, member in enumerate(alone, 1):
         console.say(f"{member.title}, {number} of {len(members)}")
         try:
             run_member(member, options, console, source=source)
         except StoppedError as error:
             raise _stopped(path) from error
-    run_members(path, members[len(alone) :], options, num_jobs=num_jobs, console=console)
+    run_members(path, members[len(alone) :], options, console)
     summary = summarise(path)
     return summary, f"{described(summary)}\n\nThe runs are in {path}."
 
@@ -272,7 +267,7 @@ def check_data(run: Path, directories: Iterable[str | None], console: Console) -
 
 
 def run_members(
-    path: Path, members: Sequence[Member], options: RunOptions, *, num_jobs: int, console: Console
+    path: Path, members: Sequence[Member], options: RunOptions, console: Console
 ) -> None:
     """Run members of the series or comparison at `path` as jobs, several at the same time."""
     if not members:
@@ -286,7 +281,7 @@ def run_members(
         own = replace(options, device=devices[index % len(devices)]).arguments()
         job = ("-m", "clnp", "resume", f"--job={member.title}", *own, "--", str(member.path))
         jobs.append(Job(member.title, job))
-    codes = run_jobs(jobs, at_most=num_jobs)
+    codes = run_jobs(jobs, at_most=options.num_jobs)
     failed = {name: code for name, code in codes.items() if code not in (0, STOPPED)}
     if failed:
         killed = [f"{name} (signal {-code})" for name, code in failed.items() if code < 0]

@@ -39,7 +39,7 @@ from clnp.text import duration
 
 from .progress import alpha_text
 from .summary import everything, guesses, part_of, sentence, verdict
-from .tables import Screen, layers, measure, screen_of, tasks
+from .tables import Screen, layers, measure, printable, screen_of, tasks
 from .watch import Watcher, news, state_of, unfinished
 
 MOST_CHOICES = 2
@@ -72,7 +72,8 @@ def inspect(path: str, *, in_full: bool = False, screen: Screen | None = None) -
     state = progress_of(directory, config, environments, result)
     if in_full:
         details = everything(config.settings, environments, result)
-        return answer, "\n\n".join(["\n".join(state), *details])
+        lines = "\n\n".join(["\n".join(state), *details]).split("\n")
+        return answer, "\n".join(map(printable, lines))
     return answer, overview(directory, config, environments, result, state, screen=screen)
 
 

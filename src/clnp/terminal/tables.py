@@ -137,6 +137,11 @@ def _cell(cell: RenderableType) -> RenderableType:
     return Text(clean(cell)) if isinstance(cell, str) and cell else cell
 
 
+def printable(line: str) -> str:
+    """Return a line without characters that move a cursor or change a colour."""
+    return "".join(character if character.isprintable() else "?" for character in line)
+
+
 def full_text(made: Table) -> str:
     """Return a table as text, however wide it is."""
     return Screen(UNLIMITED).text(made)
@@ -261,11 +266,11 @@ def stacked_bars(
     """Return a table with the row of each group, and a bar of its neurons in the last column."""
     front, hidden, back = ends(list(sizes), MOST_LAYERS)
     rows = [row(group) for group in [*front, *back]]
-    width = max(4, screen.width - _width([head[:-1], *rows]) - 2)
+    gap = [[f"... {len(hidden)} more", *[""] * (len(head) - 2)]] if hidden else []
+    width = max(4, screen.width - _width([head[:-1], *rows, *gap]) - 2)
     for group, cells in zip([*front, *back], rows, strict=True):
         cells.append(screen.stacked(new.get(group, ()), sizes[group], width))
-    if hidden:
-        rows.insert(len(front), [f"... {len(hidden)} more", *[""] * (len(head) - 1)])
+    rows[len(front) : len(front)] = [[*cells, ""] for cells in gap]
     align = "l" + "r" * (len(head) - 2) + "l"
     title = screen.short(head[-1], width) if head[-1] else ""
     return table([*head[:-1], title], rows, align)

@@ -479,7 +479,10 @@ class Frames(Quiet):
         width, height = self._console.size
         # The last column makes some terminals begin a new line.
         screen = Screen(max(20, min(width, 120) - 1), height, self._unicode)
-        self._live.update(frame(scene, screen), refresh=True)
+        shown = frame(scene, screen)
+        if not self._unicode:
+            shown = Text(screen.text(shown))  # With escapes in place of other characters.
+        self._live.update(shown, refresh=True)
 
     def close(self) -> None:
         """Leave the last screen on the terminal, and its cursor visible."""

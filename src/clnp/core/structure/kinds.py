@@ -216,7 +216,7 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
 
 
 def refusal_of(module: nn.Module) -> Fault | None:
-    """Return why a module outside of the table is refused, if it has tensors of its own."""
+    """Return why a module outside of the table is refused, if it has its own tensors."""
     names = ", ".join(name for name, _ in module.named_parameters(recurse=False))
     is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
     if not names and not (is_norm and module.track_running_stats):

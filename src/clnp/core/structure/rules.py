@@ -380,7 +380,7 @@ def interpret(call: Call) -> State:
 
 
 def _unrecognised(call: Call) -> State:
-    _ = call.shape  # refuses what reads values, with a message of its own
+    _ = call.shape  # refuses what reads values, with another message
     raise Refusal(
         f"'{call.name}' on hidden neurons is not known to leave each neuron to itself",
         "Replace it by an operation that acts on every neuron alone, or move it behind the "
@@ -433,7 +433,7 @@ def _move(call: Call) -> State:
     if found is None:
         raise Refusal(
             f"'{call.name}' takes apart, repeats or indexes the neuron axis {call.where()}",
-            "Make the parts with layers of their own, and index other dimensions only",
+            "Make each part with its own layer, and index other dimensions only",
         )
     return found
 
