@@ -316,6 +316,7 @@ def test_an_entry_that_computes_something_else_is_refused(name, registered):
         ({"slots": (), "mixes": False}, "Give it one at least"),
         ({"mixes": False}, "none with columns"),
         ({"slots": (Slot("scale"),), "mixes": False}, "no slot 'weight' to penalise"),
+        ({"keeps_statistics": True}, "Add 'running_mean' and 'running_var'"),
     ],
 )
 def test_an_entry_that_contradicts_itself_is_refused(changes, message, registered):

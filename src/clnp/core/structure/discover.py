@@ -316,7 +316,7 @@ class _Search:
                     self.add(
                         path,
                         f"forward leaves a tensor of the pass in the attribute {name!r}",
-                        "Let forward return it, because a pass of a later task has only a part of it",
+                        "Let forward return it, since a pass of a later task has only a part",
                     )
 
     def _check_outputs(self, recorder: Recorder, outputs: Any) -> None:

@@ -214,8 +214,8 @@ def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Ne
     raise Refusal(
         f"the shape {tuple(before)} becomes {tuple(after)}, which splits the neuron axis "
         f"(dimension {neurons.dim}: {spell(neurons.axis)}) or merges it with what lies before it",
-        "Merge only dimensions behind the neurons into them, as flatten(1) does, and do not shuffle "
-        "or regroup channels",
+        "Merge only dimensions behind the neurons into them, as flatten(1) does, and do not "
+        "shuffle or regroup channels",
     )
 
 
