@@ -99,8 +99,8 @@ def plain(setting: Setting, alpha: Mapping[str, float]) -> Learn:
     weights = [(a, model.get_submodule(path).weight) for path, a in alpha.items()]
 
     def run_epoch(x: Tensor, y: Tensor) -> None:
-        for places in torch.randperm(len(x), device=x.device).split(BATCH):
-            loss = F.cross_entropy(model(x[places]), y[places])
+        for indices in torch.randperm(len(x), device=x.device).split(BATCH):
+            loss = F.cross_entropy(model(x[indices]), y[indices])
             for a, weight in weights:
                 loss = loss + a * weight.abs().sum()
             optimizer.zero_grad()
