@@ -274,7 +274,9 @@ def test_settings_environment_and_certificates_of_a_run(tmp_path, no_figures):
 def test_settings_that_differ(tmp_path, no_figures):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", margin=4.0, seed=3)]
     table = "|Settings that differ|key|a|b|learner.margin|1.0|4.0|Settings|"
-    assert table in words_of(*runs)
+    text = words_of(*runs)
+    assert table in text
+    assert "|All settings of a|" in text
     alike = [write_run(tmp_path / "c"), write_run(tmp_path / "d")]
     assert "The settings are the same, except for the seeds." in words_of(*alike)
     change(runs[1], "config.json", baseline={"strength": 100.0}, learner={"margin": 1.0})

@@ -8,21 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clnp.errors import RunError
-from clnp.plain import UnreadableError, to_plain
-from clnp.records import OURS, RunConfig, SeriesConfig
-from clnp.runs.directory import (
-    CONFIG,
-    EVENTS,
-    command,
-    expanded,
-    name_of,
-    read_record,
-    resume_command,
-)
+from clnp.plain import to_plain
+from clnp.records import OURS, RunConfig
+from clnp.runs.directory import CONFIG, EVENTS, command, expanded, name_of, resume_command
 from clnp.runs.history import RunHistory, TaskHistory, flat, read_run
+from clnp.studies.comparison import read_comparison
+from clnp.studies.series import SERIES, read_series, run_of
 from clnp.text import clean
-
-SERIES, COMPARISON = "series.json", "compare.json"
 
 
 @dataclass(frozen=True)
@@ -144,8 +136,8 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
 
 def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
     name = name_of(path)
-    if os.path.isfile(path / COMPARISON):
-        for method in _read_series(path / COMPARISON).methods or ():
+    if comparison := read_comparison(path):
+        for method in comparison.methods or ():
             if runs := _read_series_runs(path / method, notes, method):
                 yield Member(method, runs, path)
     elif os.path.isfile(path / SERIES):
@@ -171,29 +163,16 @@ def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Memb
         yield Member(name, (read_run(path),))
 
 
-def _read_series(file: Path) -> SeriesConfig:
-    """Return the file of a series or comparison; a `RunError` if it is damaged."""
-    try:
-        config = read_record(file, SeriesConfig)
-    except UnreadableError as error:
-        raise RunError(f"{file} is damaged: {error}. Restore a copy of it.") from error
-    listed = config is not None and (config.seeds if file.name == SERIES else config.methods)
-    if config is None or not listed:
-        lacking = "seeds" if file.name == SERIES else "methods"
-        raise RunError(f"{file} is damaged: it has no {lacking}. Restore a copy of it.")
-    return config
-
-
 def _read_series_runs(path: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
-    if not os.path.isfile(path / SERIES):
-        notes.append(f"{name} has not started.")
-        return ()
     try:
-        seeds = _read_series(path / SERIES).seeds
+        series = read_series(path)
     except RunError as error:
         notes.append(f"{name} is left out. {error}")
         return ()
-    return _read_seeds(path, seeds, notes, name)
+    if series is None or not series.seeds:
+        notes.append(f"{name} has not started.")
+        return ()
+    return _read_seeds(path, series.seeds, notes, name)
 
 
 def _read_seeds(
@@ -201,7 +180,7 @@ def _read_seeds(
 ) -> tuple[RunHistory, ...]:
     runs = []
     for seed in seeds:
-        place = path / f"seed{seed}"
+        place = run_of(path, seed)
         if not os.path.isfile(place / CONFIG):
             notes.append(f"{name}: the run with seed {seed} has not started.")
             continue

@@ -10,11 +10,9 @@ from statistics import fmean, stdev
 from clnp.core.layers.ledger import free_fraction
 from clnp.runs.history import RunHistory, TaskHistory
 from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
+from clnp.studies.comparison import ALONE
 
 from .collection import Collection, Member
-
-ALONE = "single"
-"""The method that learns each task with a network of its own: forward transfer refers to it."""
 
 
 @dataclass(frozen=True)

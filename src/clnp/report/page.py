@@ -75,9 +75,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of a member, and the lines of its recipe."""
+    """All settings of a member, which has a name if there are several, and its recipe."""
 
-    whose: str
+    member: str
     table: Table
     recipe: tuple[str, ...]
 
@@ -353,8 +353,8 @@ def _settings(member: Member, members: Sequence[Member]) -> Settings:
     run = member.runs[0]
     config = config_of(run.config, without=("tasks",))
     rows = tuple((key, _plain(value)) for key, value in config.items())
-    whose = f" of {member.label}" if len(members) > 1 else ""
-    return Settings(whose, Table(("key", "value"), rows), tuple(run.text.splitlines()[:2000]))
+    name = member.label if len(members) > 1 else ""
+    return Settings(name, Table(("key", "value"), rows), tuple(run.text.splitlines()[:2000]))
 
 
 def environments(collection: Collection) -> Table:
