@@ -23,7 +23,7 @@ from .formats import Preparation, check_installed
 
 Answer = tuple[Export | list[Export], str]
 MOST_SAMPLES = 1024
-"""How many test samples a program is checked on."""
+"""The largest number of test samples in a check."""
 
 
 class Deployed(nn.Module):
