@@ -139,7 +139,7 @@ def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
     """Return the runs of a search with seed 0, the best of each method in bold."""
     lines = (HERE / folder / file).read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["seed"] == 0]
-    rows = [["method", "set", "average", "when learnt"]]
+    rows = [["method", "set", "average", "when learned"]]
     for record in records:
         settings = dict(record["set"])
         method = settings.pop("method", "clnp")
@@ -148,15 +148,15 @@ def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
             for r in records
             if r["set"].get("method", "clnp") == method and _is_of_the_recipe(r["set"])
         ]
-        average, learnt = f"{record['average']:.2f}", record["learnt"]
+        average, learned = f"{record['average']:.2f}", record["learnt"]
         best = len(rivals) > 1 and record["average"] == max(rivals)
-        known = all(score is not None for score in learnt)
+        known = all(score is not None for score in learned)
         rows.append(
             [
                 f"`{method}`",
                 ", ".join(_setting(k, v) for k, v in settings.items() if k not in COMMON),
                 f"**{average}**" if best else average,
-                f"{statistics.fmean(learnt):.2f}" if known else "-",
+                f"{statistics.fmean(learned):.2f}" if known else "-",
             ]
         )
     return rows
@@ -168,7 +168,7 @@ def tried(path: str) -> list[list[str]]:
     several = any(record["n"] > 1 for record in records)
     rows = [["set", "validation", "test", "neurons kept, layer 1 and 2"]]
     if several:
-        rows = [["set", "tasks learnt", "validation", "test", "used, layer 1 and 2"]]
+        rows = [["set", "tasks learned", "validation", "test", "used, layer 1 and 2"]]
     for record in sorted(records, key=lambda record: float(record["mean"])):
         settings = [text.split("=", 1) for text in record["set"]]
         changed = [_assignment(key, value) for key, value in settings if key != "stream.num_tasks"]

@@ -22,7 +22,7 @@ def printed_by(*arguments):
 
 
 def test_digits():
-    assert printed_by(EXAMPLES / "digits.py").count("learnt digits") == 3
+    assert printed_by(EXAMPLES / "digits.py").count("learned digits") == 3
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
@@ -35,5 +35,5 @@ def test_several_processes():
         if "terminate called without an active exception" not in str(error):
             raise
         out = printed_by(*torchrun, EXAMPLES / "several_processes.py")
-    assert out.count("learnt digits") == 2
+    assert out.count("learned digits") == 2
     assert "all processes have the same network, and nothing was forgotten" in out

@@ -44,7 +44,7 @@ def test_candidates_have_their_epochs_and_their_pruning(run):
 
 def test_a_task_in_training_comes_after_those_that_are_learnt(tmp_path):
     history = read_run(write_run(tmp_path / "run", num_learnt=1))
-    assert [task.learnt for task in history.tasks] == [True, False]
+    assert [task.learned for task in history.tasks] == [True, False]
     assert not history.finished
     assert history.tasks[1].chosen is None
     assert len(history.tasks[1].candidates[0].epochs) == 3

@@ -42,7 +42,7 @@ class Single:
 
 
 class SingleStrategy(Strategy):
-    """The networks of the tasks that have been learnt; one of them at a time is in the net.
+    """The networks of the tasks that have been learned; one of them at a time is in the net.
 
     The heads that tasks have to themselves stay where they are, and are no part of them.
     """

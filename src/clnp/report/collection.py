@@ -31,17 +31,17 @@ class Member:
     @property
     def has_neurons(self) -> bool:
         """Whether its tasks claim neurons. Those of baselines do not."""
-        return any(run.sizes and run.learnt for run in self.runs)
+        return any(run.sizes and run.learned for run in self.runs)
 
     @property
     def num_tasks(self) -> int:
         """The largest number of tasks that a run has learned."""
-        return max(len(run.learnt) for run in self.runs)
+        return max(len(run.learned) for run in self.runs)
 
     @property
     def sizes(self) -> dict[str, int]:
         """The number of neurons of each layer, in the order of the network."""
-        return dict(max(self.runs, key=lambda run: len(run.learnt)).sizes)
+        return dict(max(self.runs, key=lambda run: len(run.learned)).sizes)
 
     def task(self, index: int) -> list[TaskHistory]:
         """The task at this index, in every run that has started it."""
@@ -49,7 +49,7 @@ class Member:
 
     def learned(self, index: int) -> list[TaskHistory]:
         """The task at this index, in every run that has learned it."""
-        return [task for task in self.task(index) if task.learnt]
+        return [task for task in self.task(index) if task.learned]
 
 
 @dataclass(frozen=True)
@@ -306,11 +306,11 @@ def _name_in_notes(run: RunHistory, member: Member, members: Sequence[Member]) -
 def _notes(run: RunHistory, name: str) -> Iterable[str]:
     """Return what a reader has to know about a run before its numbers."""
     where = f"{clean(name)}: the" if name else "The"
-    num = f"{len(run.learnt)} of {run.num_tasks} tasks"
+    num = f"{len(run.learned)} of {run.num_tasks} tasks"
     if run.failed is not None:
         yield f"{where} run failed after {num}: {run.failed.rstrip('.')}."
     elif not run.finished:
-        open_task = next((task.name for task in run.tasks if not task.learnt), None)
+        open_task = next((task.name for task in run.tasks if not task.learned), None)
         current = f"; {clean(open_task)} is in training" if open_task else ""
         yield (
             f"{where} run is not finished: {num} are learned{current}. Resume it with "
@@ -325,7 +325,7 @@ def _notes(run: RunHistory, name: str) -> Iterable[str]:
         yield f"{where} log {EVENTS} has {lines}, which are left out; curves may have gaps."
     if not run.num_events:
         yield f"{where} log {EVENTS} is missing, and with it training and pruning curves."
-    if any(task.unchanged is False for task in run.learnt) and run.method == OURS:
+    if any(task.unchanged is False for task in run.learned) and run.method == OURS:
         yield (
             f"{where} OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
             f"`{command('verify', run.path)}`."

@@ -72,10 +72,10 @@ class Column:
         return value
 
 
-LEARNT = Column("tasks learnt", "tasks", 1)
+LEARNED = Column("tasks learned", "tasks", 1)
 """Shown unless every run learned all tasks: all other columns are about these."""
 COLUMNS = (
-    LEARNT,
+    LEARNED,
     Column("average", "average", 2),
     Column("forgetting", "forgetting", 2),
     Column("backward transfer", "backward_transfer", 2),
@@ -113,7 +113,7 @@ def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
         if not own:
             continue
         values = [_values(result, alone.get(result.seed, [])) for result in own]
-        columns = [column for column in COLUMNS if column is not LEARNT or not all_learned]
+        columns = [column for column in COLUMNS if column is not LEARNED or not all_learned]
         spreads = {column.key: _spread([each[column.key] for each in values]) for column in columns}
         seeds = tuple(result.seed for result in own if result.seed is not None)
         found.append(ComparisonRow(method, seeds, **spreads))
@@ -157,7 +157,7 @@ def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
 def _columns(found: Sequence[ComparisonRow]) -> list[Column]:
     """Return the columns that are shown."""
     counted = any(row.tasks is not None for row in found)
-    return [column for column in COLUMNS if counted or column is not LEARNT]
+    return [column for column in COLUMNS if counted or column is not LEARNED]
 
 
 def _cells(found: Sequence[ComparisonRow], sign: str) -> list[list[str]]:
