@@ -36,10 +36,10 @@ def test_candidates_have_their_epochs_and_their_pruning(run):
     assert task.chosen is task.candidates[0]
     assert [epoch.score for epoch in task.candidates[1].epochs] == [81.0, 82.0, 83.0]
     assert len(task.tuning) == 1
-    pruning = task.candidates[0].pruning
+    pruning = task.candidates[0].plan
     assert (pruning.theta, pruning.num_kept, pruning.margin) == (0.25, 4, 1.0)
     assert [point.theta for point in pruning.curve] == [0.9, 0.5, 0.25, -1.0]
-    assert task.candidates[1].pruning is None
+    assert task.candidates[1].plan is None
 
 
 def test_a_task_in_training_comes_after_those_that_are_learnt(tmp_path):

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import SymmetricalLogLocator
 
-from clnp.runs.history import Point, Pruning
+from clnp.core.pruning.plan import CurvePoint, PruningPlan
 from clnp.text import clean, shortened
 
 from . import draw
@@ -27,10 +27,10 @@ class Curve:
     """A pruning: how far each threshold is from the best score, and which was chosen."""
 
     colour: str
-    pruning: Pruning
+    plan: PruningPlan
     by_threshold: bool
 
-    def x(self, point: Point | Pruning) -> float:
+    def x(self, point: CurvePoint | PruningPlan) -> float:
         """Return the threshold, or the neurons kept if layers have their own thresholds."""
         if not self.by_threshold:
             return float(point.num_kept)
@@ -40,25 +40,25 @@ class Curve:
     @property
     def best(self) -> float:
         """The score of the best candidate before pruning."""
-        known = self.pruning.best
-        return max(point.score for point in self.pruning.curve) if known is None else known
+        known = self.plan.best
+        return max(point.score for point in self.plan.curve) if known is None else known
 
     @property
     def points(self) -> list[tuple[float, float]]:
         """Where the score was evaluated, and how far it was from the best."""
-        return sorted((self.x(p), p.score - self.best) for p in self.pruning.curve)
+        return sorted((self.x(p), p.score - self.best) for p in self.plan.curve)
 
     @property
     def lowest(self) -> float:
         """The lowest score that is shown."""
-        floor = -BELOW * max(self.pruning.margin or 0.0, 0.25)
+        floor = -BELOW * max(self.plan.margin or 0.0, 0.25)
         return max(min(y for _, y in self.points), floor)
 
 
 def draw_pruning(collection: Collection) -> Picture | None:
     """Draw score against threshold for each task; None if nothing was pruned.
 
-    If layers have thresholds of their own, the score is drawn against the neurons kept.
+    If layers have different thresholds, the score is drawn against the neurons kept.
     """
     names, colours = collection.names, draw.member_colours(collection)
     found = [
@@ -87,7 +87,7 @@ def draw_pruning(collection: Collection) -> Picture | None:
     small = len(shown) > 20
     thin = sum(map(len, curves.values())) > len(shown)
     for axes, own in zip(panels.axes, curves.values(), strict=True):
-        margins = [c.pruning.margin for c in own if c.pruning.margin is not None]
+        margins = [c.plan.margin for c in own if c.plan.margin is not None]
         if margins:
             axes.axhspan(-max(margins), 0, color=MARGIN, alpha=0.22, lw=0)
         for curve in own:
@@ -123,19 +123,19 @@ def draw_pruning(collection: Collection) -> Picture | None:
     )
 
 
-def _prunings(member: Member, index: int) -> list[Pruning]:
-    """Return how the task was pruned in each run, if it was."""
-    found = [task.chosen.pruning for task in member.task(index) if task.chosen is not None]
+def _prunings(member: Member, index: int) -> list[PruningPlan]:
+    """Return the plans of the task, in the runs that pruned it."""
+    found = [task.chosen.plan for task in member.task(index) if task.chosen is not None]
     return [pruning for pruning in found if pruning is not None and pruning.curve]
 
 
 def _draw_curve(axes: Axes, curve: Curve, *, thin: bool, small: bool) -> None:
     xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
     axes.plot(xs, ys, color=curve.colour, marker="o", ms=1.8, lw=0.6 if thin else 0.9)
-    if curve.pruning.score is not None:
+    if curve.plan.score is not None:
         axes.plot(
-            curve.x(curve.pruning),
-            curve.pruning.score - curve.best,
+            curve.x(curve.plan),
+            curve.plan.score - curve.best,
             "*",
             ms=5 if small else 7,
             color=curve.colour if thin else draw.INK,
@@ -151,7 +151,7 @@ def _fit(axes: Axes, curves: Sequence[Curve], *, small: bool) -> None:
     high = max(y for curve in curves for _, y in curve.points)
     axes.set_ylim(1.05 * low, max(-0.18 * low, 1.1 * high))
     ends = [x for c in curves for x, y in c.points if y >= c.lowest]
-    ends += [curve.x(curve.pruning) for curve in curves]
+    ends += [curve.x(curve.plan) for curve in curves]
     positive = sorted(x for x in ends if x > 0)
     if not positive or positive[-1] <= 12 * positive[len(positive) // 4]:
         axes.set_xlim(0, 1.05 * max(ends, default=0) or 1.0)
@@ -181,7 +181,7 @@ def _table(collection: Collection, members: Sequence[Member]) -> Table:
     for member in members:
         for run in member.runs:
             for index, task in enumerate(run.tasks):
-                pruning = task.chosen.pruning if task.chosen is not None else None
+                pruning = task.chosen.plan if task.chosen is not None else None
                 if pruning is None:
                     continue
                 for point in sorted(pruning.curve, key=lambda p: -p.num_kept):

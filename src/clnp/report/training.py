@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from clnp.runs.history import CandidateHistory, Epoch, TaskHistory
+from clnp.records import EpochEnded
+from clnp.runs.history import CandidateHistory, TaskHistory
 from clnp.text import clean, shortened
 
 from . import draw
@@ -133,7 +134,7 @@ def _caption(collection: Collection, labels: Sequence[str]) -> str:
 
 
 def _curves(
-    collection: Collection, index: int, value: Callable[[Epoch], float | None]
+    collection: Collection, index: int, value: Callable[[EpochEnded], float | None]
 ) -> list[Curve]:
     """Return the curves of a task: all candidates of a single run, otherwise one a member."""
     run = collection.single
@@ -154,7 +155,9 @@ def _curves(
     return found
 
 
-def _of_member(member: Member, index: int, value: Callable[[Epoch], float | None]) -> list[Curve]:
+def _of_member(
+    member: Member, index: int, value: Callable[[EpochEnded], float | None]
+) -> list[Curve]:
     label = member.label
     tasks = member.task(index)
     rows = [[value(e) for e in epochs] for task in tasks if (epochs := _shown_epochs(task))]
@@ -165,7 +168,7 @@ def _of_member(member: Member, index: int, value: Callable[[Epoch], float | None
     return found
 
 
-def _shown_epochs(task: TaskHistory) -> tuple[Epoch, ...]:
+def _shown_epochs(task: TaskHistory) -> tuple[EpochEnded, ...]:
     """Return the epochs of the chosen candidate, or of the last candidate so far."""
     if task.chosen is not None:
         return task.chosen.epochs
@@ -249,18 +252,16 @@ def _summary(collection: Collection) -> Table:
         for run in member.runs:
             for task in run.tasks:
                 for candidate in task.candidates:
-                    last = candidate.epochs[-1] if candidate.epochs else Epoch(None, None)
-                    best = max(
-                        (e.score for e in candidate.epochs if e.score is not None), default=None
-                    )
+                    last = candidate.epochs[-1] if candidate.epochs else None
+                    best = max((epoch.score for epoch in candidate.epochs), default=None)
                     rows.append(
                         (
                             *([f"{member.label}, seed {run.seed}"] if several else []),
                             clean(task.name),
                             clean(candidate.name),
                             len(candidate.epochs),
-                            None if last.loss is None else f"{last.loss:.4g}",
-                            None if last.score is None else f"{last.score:.2f}",
+                            None if last is None else f"{last.loss:.4g}",
+                            None if last is None else f"{last.score:.2f}",
                             None if best is None else f"{best:.2f}",
                         )
                     )
@@ -354,7 +355,7 @@ def _grid_column(member: Member, index: int) -> dict[str, GridCell]:
     cells = {}
     for name, own in found.items():
         score = spread_of(candidate.score for candidate, _ in own)
-        kept = spread_of(c.pruning.num_kept for c, _ in own if c.pruning is not None)
+        kept = spread_of(c.plan.num_kept for c, _ in own if c.plan is not None)
         is_chosen = any(chosen for _, chosen in own)
         cells[name] = GridCell(score, kept, is_chosen)
     return cells
@@ -393,7 +394,7 @@ def _table_of_grid(member: Member) -> Table:
                 state = "chosen" if candidate is task.chosen else ""
                 if candidate.diverged:
                     state = f"diverged: {clean(candidate.diverged)}"
-                pruning = candidate.pruning
+                plan = candidate.plan
                 rows.append(
                     (
                         *([f"seed {run.seed}"] if several else []),
@@ -401,7 +402,7 @@ def _table_of_grid(member: Member) -> Table:
                         candidate.alpha,
                         None if candidate.lr is None else f"{candidate.lr:g}",
                         None if candidate.score is None else Spread(candidate.score),
-                        None if pruning is None else pruning.num_kept,
+                        None if plan is None else plan.num_kept,
                         state,
                     )
                 )

@@ -1,7 +1,6 @@
-"""A run as a report shows it: its tasks, their candidates, curves and neurons.
+"""The history of a run for reports: tasks, candidates, curves and neurons.
 
-It is put together from the records of `clnp.records`, which may be of an older version, unfinished
-or damaged: a value that is missing is None or empty.
+The files may be from an older version, unfinished or damaged: a missing value is None or empty.
 """
 
 import os
@@ -54,7 +53,7 @@ def flat(value: object, prefix: str = "") -> dict[str, object]:
 
 T = TypeVar("T")
 LONGEST_GROUP = 32
-"""Characters of the name of a group in the sentence."""
+"""Characters of the name of a group in a forecast."""
 
 
 def room_left(forecast: Forecast) -> str:
@@ -84,64 +83,30 @@ def room_left(forecast: Forecast) -> str:
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """The training loss and the validation score at the end of an epoch."""
-
-    loss: float | None
-    score: float | None
-
-
-@dataclass(frozen=True)
-class Point:
-    """One evaluation on the way to a threshold; `theta` is None where groups have their own."""
-
-    theta: float | None
-    num_kept: int
-    score: float
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """How the threshold of a candidate was found, and what it keeps of each group."""
-
-    curve: tuple[Point, ...]
-    best: float | None
-    margin: float | None
-    score: float | None
-    theta: float | None
-    kept: Mapping[str, int]
-
-    @property
-    def num_kept(self) -> int:
-        """Neurons kept over all groups."""
-        return sum(self.kept.values())
-
-
-@dataclass(frozen=True)
 class CandidateHistory:
-    """One combination of the grid: how it was trained, and how it was pruned if it was."""
+    """A combination of the grid: its settings, its training and, if it was pruned, its plan."""
 
     alpha: str
     lr: float | None
     score: float | None
     diverged: str | None
-    epochs: tuple[Epoch, ...]
-    pruning: Pruning | None
+    epochs: tuple[EpochEnded, ...]
+    plan: PruningPlan | None
 
     @property
     def name(self) -> str:
-        """Alpha and learning rate, as one reads them."""
+        """Alpha and learning rate as text."""
         lr = "?" if self.lr is None else f"{self.lr:g}"
         return f"alpha {self.alpha}, lr {lr}"
 
 
 @dataclass(frozen=True)
 class TaskHistory:
-    """A task: its scores, its neurons, its candidates; not `learned` if it is still being trained.
+    """A task: its scores, neurons and candidates.
 
-    `test_score` is from when it was learned, None if all were learned at the same time; `now` is from
-    after the last task; `tuning` are the epochs of all rounds of fine-tuning. It `is_a_guess` if
-    always naming the same class is known to be as good.
+    `learned` is False while it is being trained. `test_score` is from when it ended, None if all
+    tasks were learned together; `now` is from after the last task. `tuning` are the epochs of all
+    rounds of fine-tuning. `is_a_guess` means that always naming the same class is as good.
     """
 
     name: str
@@ -155,20 +120,20 @@ class TaskHistory:
     reused: Mapping[str, int | None]
     candidates: tuple[CandidateHistory, ...]
     winner: int | None
-    tuning: tuple[Epoch, ...]
+    tuning: tuple[EpochEnded, ...]
     certificate: str | None
     seconds: float | None
 
     @property
     def chosen(self) -> CandidateHistory | None:
-        """The candidate that won, once one has."""
+        """The winner, once there is one."""
         known = self.winner is not None and self.winner < len(self.candidates)
         return self.candidates[self.winner] if known and self.winner is not None else None
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run; `tasks` are those that have begun, `scores` the accuracy matrix of those learned."""
+    """A run: all tasks that have started, and the accuracy matrix of those that have ended."""
 
     path: Path
     recipe: str
@@ -201,7 +166,7 @@ class RunHistory:
         return tuple(task for task in self.tasks if task.learned)
 
     def used(self, group: str) -> list[int]:
-        """How many neurons of the group are claimed at the start and after each task."""
+        """Return the number of claimed neurons of a group, at the start and after each task."""
         found = [0]
         for task in self.learned:
             found.append(found[-1] + task.new.get(group, 0))
@@ -314,7 +279,7 @@ def _read_tasks(
                 reused=reused,
                 candidates=candidates,
                 winner=winner,
-                tuning=_epochs([e for e in _epoch_events(own) if e.round is not None]),
+                tuning=tuple(e for e in own if isinstance(e, EpochEnded) and e.round is not None),
                 certificate=result.certificates.get(name),
                 seconds=seconds[index] if index < len(seconds) else None,
             )
@@ -361,8 +326,8 @@ def _candidates(
                 lr=None if known is None else known.lr,
                 score=None if known is None else known.score,
                 diverged=None if known is None else known.diverged,
-                epochs=_epochs(epochs.get(number, [])),
-                pruning=_pruning(plans.get(number)),
+                epochs=tuple(epochs.get(number, ())),
+                plan=plans.get(number),
             )
         )
     return tuple(histories), numbers.index(winner) if winner in numbers else None
@@ -372,31 +337,3 @@ def _alpha(value: float | Mapping[str, float]) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{layer} {each:g}" for layer, each in value.items())
     return f"{value:g}"
-
-
-def _epoch_events(events: Sequence[Event]) -> list[EpochEnded]:
-    return [event for event in events if isinstance(event, EpochEnded)]
-
-
-def _epochs(events: Sequence[EpochEnded]) -> tuple[Epoch, ...]:
-    return tuple(Epoch(event.loss, event.score) for event in events)
-
-
-def _pruning(plan: PruningPlan | None) -> Pruning | None:
-    if plan is None:
-        return None
-    curve = (Point(p.theta, sum(p.kept.values()), p.score) for p in plan.curve)
-    return Pruning(
-        curve=tuple(curve),
-        best=plan.best,
-        margin=plan.margin,
-        score=plan.score,
-        theta=_theta(plan.thresholds),
-        kept=plan.kept,
-    )
-
-
-def _theta(thresholds: Mapping[str, float]) -> float | None:
-    """Return the threshold, where all groups have the same."""
-    values = set(thresholds.values())
-    return values.pop() if len(values) == 1 else None

@@ -24,8 +24,7 @@ class CurvePoint:
     @property
     def theta(self) -> float | None:
         """The threshold, if it is the same in all groups."""
-        values = set(self.thresholds.values())
-        return values.pop() if len(values) == 1 else None
+        return common(self.thresholds)
 
     @property
     def num_kept(self) -> int:
@@ -69,9 +68,19 @@ class PruningPlan:
         return len(self.curve)
 
     @property
+    def theta(self) -> float | None:
+        """The threshold, if it is the same in all groups."""
+        return common(self.thresholds)
+
+    @property
     def kept(self) -> dict[str, int]:
         """The number of neurons kept of each group."""
         return num_kept(self.keep)
+
+    @property
+    def num_kept(self) -> int:
+        """The number of neurons kept in all groups."""
+        return sum(self.kept.values())
 
     def __str__(self) -> str:
         parts = (f"{g} {n} of {self.available[g]}" for g, n in self.kept.items())
@@ -85,3 +94,9 @@ class PruningPlan:
 def num_kept(keep: Keep) -> dict[str, int]:
     """Return the number of neurons kept of each group."""
     return {group: len(neurons) for group, neurons in keep.items()}
+
+
+def common(thresholds: Mapping[str, float]) -> float | None:
+    """Return the threshold, if it is the same in all groups."""
+    values = set(thresholds.values())
+    return values.pop() if len(values) == 1 else None
