@@ -136,6 +136,9 @@ class Scene:
         return {"path": str(self.path), "kind": self.kind, "state": self.state, "runs": runs}
 
 
+Show = Callable[[Scene], None]
+
+
 @dataclass
 class Watcher:
     """Looks at a run, a series or a comparison again and again; it may not exist yet."""
@@ -400,9 +403,12 @@ def watch(
             read_config(watcher.path)  # It says what is missing.
         screen = screen_of(sys.stdout)
         return scene, screen.text(frame(scene, screen))
-    shows = _nothing if quiet else _log if _is_log(sys.stdout) else _screen
-    seconds = LINE_SECONDS if shows is _log else SCREEN_SECONDS
-    with shows(sys.stdout) as show:
+    is_log = not sys.stdout.isatty() or Console(file=sys.stdout).is_dumb_terminal
+    seconds = LINE_SECONDS if is_log and not quiet else SCREEN_SECONDS
+    display: contextlib.AbstractContextManager[Show] = _screen(sys.stdout)
+    if quiet or is_log:
+        display = contextlib.nullcontext((lambda _: None) if quiet else Log(sys.stdout).show)
+    with display as show:
         seconds = seconds if interval is None else max(interval, LEAST_SECONDS)
         scene = follow(watcher, show, seconds=seconds)
     return scene, closing(scene)
@@ -410,7 +416,7 @@ def watch(
 
 def follow(
     watcher: Watcher,
-    show: Callable[[Scene], None],
+    show: Show,
     *,
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
@@ -422,9 +428,6 @@ def follow(
         if scene.state in ENDED:
             return scene
         sleep(seconds)
-
-
-Show = Callable[[Scene], None]
 
 
 class Log:
@@ -453,16 +456,6 @@ class Log:
         encoding = self._stream.encoding or "utf-8"
         data = f"{datetime.now():%H:%M:%S} {clean(text)}".encode(encoding, "backslashreplace")
         print(data.decode(encoding), file=self._stream, flush=True)
-
-
-@contextlib.contextmanager
-def _nothing(stream: TextIO) -> Iterator[Show]:
-    yield lambda scene: None
-
-
-@contextlib.contextmanager
-def _log(stream: TextIO) -> Iterator[Show]:
-    yield Log(stream).show
 
 
 @contextlib.contextmanager
@@ -499,7 +492,3 @@ def _interruptible() -> Iterator[None]:
     finally:
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)
-
-
-def _is_log(stream: TextIO) -> bool:
-    return not stream.isatty() or Console(file=stream).is_dumb_terminal
