@@ -1,10 +1,10 @@
-"""A training step captured as a CUDA graph against one that `torch.compile` has made.
+"""Compare a training step captured as a CUDA graph with a step of `torch.compile`.
 
     python benchmarks/compiled.py [--fraction 0.5] [--rounds 3] [--device cuda]
 
-The steps are those of `step.py`. Every task has other shapes, so that what is done once, compiling
-or capturing, is done for every task: the last column says after how many steps of a task compiling
-has paid, counted from the first. On a CPU the step beside it is run as it is.
+The steps are those of `step.py`. Every task has other shapes, so compiling or capturing is repeated
+for each. The last column is the number of steps of a task after which compiling pays off. On a CPU,
+the other step is not captured.
 """
 
 import argparse
@@ -25,13 +25,13 @@ import clnp
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 WARM_UP = 5
-"""Calls that belong to what is done once: the first ones compile, and capture."""
+"""Calls that count as preparation: the first ones compile and capture."""
 
 
 def compiled_step(
     net: clnp.ContinualNet, x: Tensor, labels: Tensor, mode: str
 ) -> Callable[[], None]:
-    """The step with forward, loss and backward compiled, and on a GPU a fused optimizer."""
+    """Return a step with compiled forward, loss and backward, on a GPU with a fused optimizer."""
     net.train()
     fused = x.device.type == "cuda"
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=fused)
@@ -50,7 +50,7 @@ def compiled_step(
 
 
 def first_calls(step: Callable[[], None], device: torch.device) -> float:
-    """How long that takes which is done once."""
+    """Return the seconds of the preparation."""
     return seconds(lambda: [step() for _ in range(WARM_UP)], device)
 
 
@@ -67,11 +67,11 @@ def report(subject: Subject, x: Tensor, *, fraction: float, rounds: int, modes: 
         step = compiled_step(opened(), x, labels, mode)
         try:
             once[mode] = first_calls(step, x.device)
-        except Exception as error:  # What a compiler raises is its own affair.
+        except Exception as error:  # Compilers raise errors of any type.
             failed[mode] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
         else:
             steps[mode] = step
-    # Ours comes last: where the compiler captures, it frees cuBLAS' memory, older graphs' as well.
+    # Ours is last: a capture by the compiler frees cuBLAS' memory, also that of older graphs.
     ours = "captured" if x.device.type == "cuda" else "as it is"
     usual_step = clnp_step(opened(), x, labels)
     once[ours] = first_calls(usual_step, x.device)
@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fraction", type=float, default=0.5, help="of every layer that is frozen")
+    parser.add_argument("--fraction", type=float, default=0.5, help="frozen fraction of each layer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--device", default="cpu")

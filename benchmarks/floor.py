@@ -1,25 +1,24 @@
-"""The least that a training step can cost: operations and bytes, counted, and the time of an H200.
+"""Count the operations and bytes of a training step, and compute the least time of an H200.
 
     python benchmarks/floor.py [--markdown]
     python benchmarks/floor.py --measure [--device cuda] [--precision tf32]
 
-Counted is a step of the three networks of the paper, with batches of 256, when that fraction of
-every layer is frozen. Forward: all neurons, but for the frozen ones of the last hidden layer when
-the head is single, which the open task does not read. Backward: the gradients of trained weights,
-and of the activations of free neurons; nothing goes towards what is frozen. Operations are the
-multiplications and additions of matrix products and convolutions, those with padding included; all
-else takes its time by the bytes that it moves.
+The step is that of the three networks of the paper, with batches of 256 and a fraction of each
+layer frozen. Forward: all neurons, except with a single head the frozen ones of the last hidden
+layer, which the open task does not read. Backward: the gradients of trained weights and of the
+activations of free neurons; there is none towards frozen ones. Operations are the multiplications
+and additions of matrix products and convolutions, with padding; the rest counts by its bytes.
 
-Bytes: frozen weights are read once; of trained ones the step reads the weight, writes the gradient,
-and Adam reads weight, gradient and two moments and writes all but the gradient. The L1 term is a
-sign that Adam's kernel can add. Activations, and the gradients of those of free neurons, are
-written once and read once, the input is read once. Activations are in the precision of the step,
-all else is float32. What a cache saves is not taken off: where all that belongs to the weights is
-smaller than the 50 MB of an H200's, a step may take less than the time for its bytes.
+Bytes: frozen weights are read once. For trained weights, the step reads the weight, writes the
+gradient, and Adam reads weight, gradient and two moments and writes all but the gradient. The L1
+term is a sign that Adam's kernel can add. Activations, and the gradients of those of free neurons,
+are written once and read once; the input is read once. Activations have the precision of the step,
+the rest is float32. Caches are not considered: where all that belongs to the weights is smaller
+than the 50 MB of an H200's cache, a step may take less than the time for its bytes.
 
-The floor is the larger of the time for the operations and the time for the bytes, not their sum: a
-perfect step moves the bytes of one part while it computes another, and no step can take less than
-either. `--measure` runs the step through `Fit`, on a GPU captured and replayed.
+The floor is the larger of the times for operations and bytes, not their sum: a perfect step moves
+the bytes of one part while it computes another. `--measure` runs the step through `Fit`, on a GPU
+captured and replayed.
 """
 
 import argparse
@@ -38,32 +37,32 @@ from clnp.training.task import load
 BATCH = 256
 FRACTIONS = (0.0, 0.25, 0.5, 0.75)
 FLOPS = {"float32": 67e12, "tf32": 495e12, "bfloat16": 990e12}
-"""Dense peak of an H200, in operations a second, as its data sheet has it."""
+"""Dense peak of an H200 in operations per second, from its data sheet."""
 BANDWIDTH = 4.8e12
-"""Bytes a second between an H200 and its memory, likewise."""
+"""Bytes per second between an H200 and its memory, from its data sheet."""
 FLOAT = 4
 TRAINED = 9
-"""How often a trained weight, or something of its size, goes through memory."""
+"""Transfers of each trained weight, or of something of its size, to or from memory."""
 NETWORKS = {"mlp": MLP, "narrow-cnn": NARROW_CNN, "wide-cnn": WIDE_CNN}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A Linear layer or convolution, between neurons."""
+    """A linear layer or convolution."""
 
     num_inputs: int
     num_outputs: int
     span: int
     """Weights from one neuron to another: those of a kernel, or of a flattened image."""
     num_places: int
-    """Where in the image an output is computed; 1 for a Linear layer."""
+    """Positions in the image at which an output is computed; 1 for a linear layer."""
     num_own: int
-    """What else a neuron has: its bias, or the scale and shift of BatchNorm."""
+    """Other parameters of a neuron: its bias, or the scale and shift of BatchNorm."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """How many neurons a layer reads and makes when some are frozen."""
+    """Numbers of input and output neurons of a layer, some of which are frozen."""
 
     layer: Layer
     frozen_inputs: int
@@ -71,7 +70,7 @@ class Part:
     frozen_outputs: int
     free_outputs: int
     passes_back: bool
-    """Whether the free inputs are neurons, which want a gradient."""
+    """Whether the free inputs are neurons, which need a gradient."""
 
     @property
     def frozen_weights(self) -> int:
@@ -84,28 +83,28 @@ class Part:
 
     @property
     def flops(self) -> int:
-        """Of the forward pass, the gradients of the weights and those of the free inputs."""
+        """Operations of the forward pass and of the gradients of weights and free inputs."""
         back = self.free_inputs * self.free_outputs * self.layer.span if self.passes_back else 0
         products = self.frozen_weights + 2 * self.trained_weights + back
         return 2 * BATCH * self.layer.num_places * products
 
     @property
     def num_numbers(self) -> int:
-        """Weights and what belongs to them, as often as they go through memory."""
+        """Bytes of weights, gradients and moments, times their transfers."""
         own = self.layer.num_own
         trained = self.trained_weights + own * self.free_outputs
         return self.frozen_weights + own * self.frozen_outputs + TRAINED * trained
 
     @property
     def num_activations(self) -> int:
-        """Outputs and the gradients of free ones, each written and read."""
+        """Bytes of outputs and of the gradients of free ones, each written and read."""
         each = BATCH * self.layer.num_places
         return 2 * each * (self.frozen_outputs + 2 * self.free_outputs)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step does: operations, and the bytes that it moves in each precision."""
+    """The operations of a step, and the bytes that it moves in each precision."""
 
     flops: int
     num_numbers: int
@@ -122,17 +121,17 @@ class Cost:
         return self.num_bytes(precision) / BANDWIDTH
 
     def floor(self, precision: str) -> float:
-        """Seconds that a step takes at least."""
+        """Return the least seconds of a step."""
         return max(self.compute_time(precision), self.memory_time(precision))
 
     def bound(self, precision: str) -> str:
-        """What sets the floor."""
+        """Return which of both sets the floor."""
         compute, memory = self.compute_time(precision), self.memory_time(precision)
         return "operations" if compute >= memory else "bytes"
 
 
 def layers_of(network: Subject) -> list[Layer]:
-    """The layers in their order; each reads the one before it."""
+    """Return the layers in order; each reads the one before it."""
     model = network.make()
     shapes: dict[nn.Module, torch.Size] = {}
     for module in model.children():
@@ -159,7 +158,7 @@ def layers_of(network: Subject) -> list[Layer]:
 
 
 def parts_of(network: Subject, fraction: float) -> list[Part]:
-    """The layers when that fraction of every group is frozen."""
+    """Return the layers with this fraction of each group frozen."""
     layers = layers_of(network)
     single = network.head == "single"
     last = len(layers) - 1
@@ -182,7 +181,7 @@ def parts_of(network: Subject, fraction: float) -> list[Part]:
 
 
 def cost_of(network: Subject, fraction: float) -> Cost:
-    """What a step of the network costs with that fraction of every group frozen."""
+    """Return the cost of a step with this fraction of each group frozen."""
     parts = parts_of(network, fraction)
     inputs = BATCH * torch.Size(network.shape).numel()
     return Cost(
@@ -193,7 +192,7 @@ def cost_of(network: Subject, fraction: float) -> Cost:
 
 
 def counted(networks: list[Subject]) -> list[list[str]]:
-    """A row for each network and fraction; the time is what an H200 takes at least."""
+    """Return a row for each network and fraction, with the least time of an H200."""
     floors = [f"{precision}, µs" for precision in FLOPS]
     rows = [["network", "frozen", "GFLOP", "/ dense", "MB", "/ dense", *floors]]
     for network in networks:
@@ -218,7 +217,7 @@ def counted(networks: list[Subject]) -> list[list[str]]:
 def measured(
     network: Subject, fraction: float, *, device: torch.device, training: clnp.Training, steps: int
 ) -> float:
-    """Seconds of a step through `Fit`: the median of all epochs but the first."""
+    """Return the seconds of a step of `Fit`: the median of all epochs but the first."""
     x = torch.rand(steps * BATCH, *network.shape)
     y = torch.randint(0, 10, (len(x),))
     net = with_fraction_frozen(network.make, x[:2].to(device), head=network.head, fraction=fraction)
@@ -232,7 +231,7 @@ def measured(
 def compared(
     networks: list[Subject], *, device: torch.device, training: clnp.Training, steps: int
 ) -> list[list[str]]:
-    """A row for each network and fraction: the step as it is, and the floor."""
+    """Return a row for each network and fraction, with the measured time and the floor."""
     rows = [["network", "frozen", "measured, µs", "/ dense", "floor, µs", "measured / floor"]]
     for network in networks:
         dense = 0.0
@@ -254,16 +253,18 @@ def compared(
 
 
 def chosen() -> argparse.Namespace:
-    """The options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
-    parser.add_argument("--measure", action="store_true", help="measure the step, too")
-    parser.add_argument("--device", default="cpu", help="where it is measured")
-    parser.add_argument("--precision", choices=FLOPS, default="float32", help="that it is in")
-    parser.add_argument("--channels-last", action="store_true", help="lay images out so")
+    parser.add_argument("--measure", action="store_true", help="measure the step too")
+    parser.add_argument("--device", default="cpu", help="device to measure on")
+    parser.add_argument(
+        "--precision", choices=FLOPS, default="float32", help="of the measured step"
+    )
+    parser.add_argument("--channels-last", action="store_true", help="memory format of images")
     parser.add_argument("--autotune", action="store_true", help="let cuDNN time its kernels first")
-    parser.add_argument("--steps", type=int, default=100, help="of each of four epochs")
+    parser.add_argument("--steps", type=int, default=100, help="steps of each of the four epochs")
     return parser.parse_args()
 
 
@@ -276,7 +277,7 @@ def main() -> None:
     if not options.measure:
         return
     device = torch.device(options.device)
-    # PyTorch convolves float32 in TF32 unless told otherwise, also where products are exact.
+    # By default, PyTorch convolves float32 in TF32, also where products are exact.
     torch.backends.cudnn.allow_tf32 = options.precision != "float32"
     torch.backends.cudnn.benchmark = options.autotune
     training = clnp.Training(

@@ -1,4 +1,4 @@
-"""The networks that are measured, and such of which an ended task owns a part."""
+"""The networks to measure, and networks in which an ended task owns a part."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import clnp
 
 @dataclass(frozen=True)
 class Subject:
-    """A network that is measured: what it is called, and what it takes and has."""
+    """A network to measure: its title, constructor, input shape and head."""
 
     title: str
     make: Callable[[], nn.Module]
@@ -26,9 +26,9 @@ WIDE_CNN = Subject("wide CNN, single head", clnp.models.WideCNN, (3, 32, 32), "s
 def with_fraction_frozen(
     make: Callable[[], nn.Module], x: Tensor, *, head: str, fraction: float
 ) -> clnp.ContinualNet:
-    """A network in which one ended task owns that fraction of every group, and another is open.
+    """Return a network in which an ended task owns a fraction of each group, and another is open.
 
-    With nothing frozen the open task is the first one.
+    With a fraction of 0, the open task is the first one.
     """
     net = clnp.ContinualNet(make().to(x.device), x[:2], head=head)
     if fraction:

@@ -1,10 +1,10 @@
-"""Candidates of a grid at the same time, against one after the other.
+"""Compare candidates of a grid that are trained at the same time with one after the other.
 
     python benchmarks/grid.py [--candidates 4] [--rounds 3] [--device cpu] [--precision tf32]
 
-One task of noise in MNIST's shape, the 784-2000-2000-10 network and several learning rates, which a
-`Learner` trains one after the other and then all at once; the search for thresholds is in neither.
-A ratio is the median over rounds (lowest .. highest).
+A `Learner` trains the 784-2000-2000-10 network on a task of noise in the shape of MNIST with
+several learning rates, one after the other and then at once, without the search for thresholds. A
+ratio is the median over rounds (lowest .. highest).
 """
 
 import argparse
@@ -17,13 +17,13 @@ from clnp.learner.progress import Progress
 
 
 class Trained(Exception):
-    """All candidates have been trained."""
+    """Raised when all candidates are trained."""
 
 
 def grid_seconds(
     task: clnp.Task, training: clnp.Training, *, num: int, at_once: int, device: torch.device
 ) -> float:
-    """How long a learner takes to train all candidates."""
+    """Return the seconds in which a learner trains all candidates."""
     torch.manual_seed(0)
     net = clnp.ContinualNet(
         clnp.models.MLP().to(device), torch.zeros(2, 784, device=device), head="single"
@@ -52,7 +52,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--candidates", type=int, default=4)
-    parser.add_argument("--samples", type=int, default=12_800, help="of an epoch")
+    parser.add_argument("--samples", type=int, default=12_800, help="samples of an epoch")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--precision", default="tf32")

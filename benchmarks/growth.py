@@ -1,12 +1,11 @@
-"""What a task costs as a function of how many came before it, in time and memory.
+"""Measure the time and memory of a step as more and more tasks have ended.
 
     python benchmarks/growth.py [--tasks 25] [--keep 0.04] [--rounds 3] [--device cpu]
 
-The 784-2000-2000-10 network learns one task after the other and keeps a fixed part of every hidden
-layer of each. Beside every task, in turns, the dense network takes the same steps plainly. A ratio
-is the median over rounds (lowest .. highest). Memory is what a step needs at most beside the data:
-of the GPU as the allocator counts it, of the CPU the bytes of weights, gradients and the
-optimizer's averages.
+The 784-2000-2000-10 network learns one task after the other, and each keeps a fixed fraction of
+every hidden layer. With each task, the dense network takes the same steps in turns. A ratio is the
+median over rounds (lowest .. highest). Memory is the peak of a step without the data: on a GPU by
+the allocator, on a CPU the bytes of weights, gradients and the optimizer's moments.
 """
 
 import argparse
@@ -22,10 +21,7 @@ import clnp
 
 
 def held_bytes(network: nn.Module, device: torch.device, before: int) -> int:
-    """The most that a step has needed: the network, and what has come on top of it.
-
-    `before` is what was held on the GPU when there was the network and no step yet.
-    """
+    """Return the peak bytes of a step; `before` are those on the GPU without a step."""
     trained = sum(parameter.nbytes for parameter in network.parameters())
     fixed = sum(buffer.nbytes for buffer in network.buffers())
     if device.type == "cuda":
@@ -34,7 +30,7 @@ def held_bytes(network: nn.Module, device: torch.device, before: int) -> int:
 
 
 def held_now(device: torch.device) -> int:
-    """What is held on the GPU, from where the most is counted anew."""
+    """Return the bytes on the GPU, and reset the peak."""
     if device.type != "cuda":
         return 0
     gc.collect()
@@ -45,7 +41,7 @@ def held_now(device: torch.device) -> int:
 def timed(
     step: Callable[[], None], device: torch.device, *, calls: int, rounds: int
 ) -> list[float]:
-    """Seconds per call, one value for each round."""
+    """Return the seconds per call, one for each round."""
 
     def run() -> None:
         for _ in range(calls):

@@ -1,9 +1,9 @@
-"""The kernels of a training step on a GPU: how many there are, and which take longest.
+"""Count the kernels of a training step on a GPU, and list those that take longest.
 
     python benchmarks/kernels.py [--steps 10] [--most 9] [--bfloat16]
 
-The steps are those of `step.py`, not captured, with nothing and with half of every layer frozen;
-with `--bfloat16` in that format, and images with their channels last.
+The steps are those of `step.py`, not captured, with nothing and with half of each layer frozen;
+with `--bfloat16` in that format, and images channels-last.
 """
 
 import argparse
@@ -23,7 +23,7 @@ WARM_UP = 5
 def kernels(
     net: clnp.ContinualNet, x: torch.Tensor, num_steps: int, *, bfloat16: bool
 ) -> list[tuple[str, int, float]]:
-    """Name, number of calls and microseconds of each kernel in that many steps."""
+    """Return name, number of calls and microseconds of each kernel in these steps."""
     labels = torch.randint(0, 10, (len(x),), device=x.device)
     optimizer = torch.optim.Adam(net.parameters(), fused=True)
     net.train()
@@ -66,8 +66,8 @@ def report(subject: Subject, x: torch.Tensor, *, steps: int, most: int, bfloat16
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--most", type=int, default=9, help="kernels that are listed")
-    parser.add_argument("--bfloat16", action="store_true", help="with channels last")
+    parser.add_argument("--most", type=int, default=9, help="number of kernels to list")
+    parser.add_argument("--bfloat16", action="store_true", help="bfloat16 and channels-last images")
     options = parser.parse_args()
     device = torch.device("cuda")
     how = "bfloat16, channels last" if options.bfloat16 else "float32"

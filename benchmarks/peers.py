@@ -1,18 +1,18 @@
-"""An epoch of permuted MNIST in clnp, in plain PyTorch and in Avalanche, side by side.
+"""Measure an epoch of permuted MNIST in clnp, plain PyTorch and Avalanche, in turns.
 
     pip install 'clnp[bench]'
     python benchmarks/peers.py [--rounds 5] [--device cpu]
 
-Everybody trains the same 784-2000-2000-10 network with Adam, rate 0.002, in batches of 256, and is
-handed the same float32 tensors, permuted beforehand. The inputs are noise unless `--data` says
-where MNIST is: the time of a step does not depend on them. Nobody logs, and nobody evaluates, but
-for the one validation sample that `Fit` asks for.
+All systems train the same 784-2000-2000-10 network with Adam, rate 0.002, in batches of 256, on the
+same float32 tensors, permuted beforehand. The inputs are noise unless `--data` is a directory with
+MNIST: the time of a step does not depend on them. No system logs, and none evaluates, except for
+the one validation sample that `Fit` needs.
 
-In every round each system begins anew and learns the tasks one after the other; they take turns
-task by task. An epoch is the last one of its task. The whole task is all of its epochs and what is
-done once: EWC's pass over the data for its importances, a pruning, the capture of a CUDA graph. On
-a GPU clnp replays captured steps, and it and the plain loops keep the data there; Avalanche loads
-batches from the host, without worker processes.
+In each round, every system starts again and learns one task after the other; they take turns task
+by task. The epoch is the last one of its task. The whole task is all of its epochs and everything
+that is done once: EWC's pass over the data for its importances, a pruning, the capture of a CUDA
+graph. On a GPU, clnp replays captured steps, and clnp and the plain loops keep the data there;
+Avalanche loads batches from the host, without worker processes.
 """
 
 import argparse
@@ -43,38 +43,38 @@ ALPHA = {"fc1": 2e-5, "fc2": 1e-4, "fc3": 1e-5}
 PLAIN, NAIVE = "plain loop", "Avalanche Naive"
 
 Learn = Callable[[int], list[float]]
-"""Learns the task of that number, counted from 0; the seconds of each epoch."""
+"""Learns the task of a number, from 0, and returns the seconds of each epoch."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Inputs and labels of each task, on the host, and how long each is trained."""
+    """Inputs and labels of each task, on the host, and the epochs of each."""
 
     tasks: list[tuple[Tensor, Tensor]]
     device: torch.device
     epochs: int
     tf32: bool = False
-    """Whether the GPU may round what it multiplies; everybody's products, not only clnp's."""
+    """Whether products on a GPU are rounded, for all systems."""
 
 
 System = Callable[[Setting], Learn]
-"""A network that has learnt nothing yet, ready for the tasks of a setting."""
+"""Makes a new network for the tasks of a setting."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of one task's last epoch, and of everything from its beginning to its end."""
+    """Seconds of the last epoch of a task, and of the whole task."""
 
     epoch: float
     whole: float
 
 
 Times = dict[str, list[list[Measured]]]
-"""By system, then by task: one for each round."""
+"""Times by system and task, one for each round."""
 
 
 def noise(num_samples: int) -> LabelledData:
-    """As many images of MNIST's shape, and labels, as are wanted, without any meaning."""
+    """Return noise in the shape of MNIST, and random labels."""
     images = torch.randint(0, 256, (num_samples, 1, 28, 28), dtype=torch.uint8)
     data = images, torch.randint(0, 10, (num_samples,))
     return LabelledData("noise", data, data, 10, largest=255.0)
@@ -83,7 +83,7 @@ def noise(num_samples: int) -> LabelledData:
 def tasks_of(
     data: LabelledData, *, num_tasks: int, num_samples: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Float32 inputs [num_samples, 784] and labels of each task."""
+    """Return float32 inputs, [num_samples, 784], and labels of each task."""
     stream = Permuted("permuted", data.name, num_tasks=num_tasks, num_train=num_samples)
     made = []
     for task in permuted(data, stream, seed=0):
@@ -93,14 +93,14 @@ def tasks_of(
 
 
 def plain(setting: Setting, alpha: Mapping[str, float]) -> Learn:
-    """A hand-written loop over data on the device; the L1 term is on the layers in `alpha`."""
+    """Return a hand-written loop over data on the device, with the L1 term of `alpha`."""
     model = clnp.models.MLP().to(setting.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     weights = [(a, model.get_submodule(path).weight) for path, a in alpha.items()]
 
     def run_epoch(x: Tensor, y: Tensor) -> None:
-        for places in torch.randperm(len(x), device=x.device).split(BATCH):
-            loss = F.cross_entropy(model(x[places]), y[places])
+        for indices in torch.randperm(len(x), device=x.device).split(BATCH):
+            loss = F.cross_entropy(model(x[indices]), y[indices])
             for a, weight in weights:
                 loss = loss + a * weight.abs().sum()
             optimizer.zero_grad()
@@ -115,7 +115,7 @@ def plain(setting: Setting, alpha: Mapping[str, float]) -> Learn:
 
 
 def continual(setting: Setting, keep: float) -> Learn:
-    """clnp with its L1 term; each task keeps that fraction of every hidden layer."""
+    """Return clnp with its L1 term; each task keeps this fraction of each hidden layer."""
     model = clnp.models.MLP().to(setting.device)
     net = clnp.ContinualNet(model, torch.zeros(2, 784, device=setting.device), head="single")
     kept = {group: range(int(size * keep)) for group, size in net.graph.groups.items()}
@@ -142,14 +142,14 @@ def continual(setting: Setting, keep: float) -> Learn:
 
 
 def strategies(keep: float) -> dict[str, System]:
-    """Avalanche's strategies by name; an `ImportError` if it is not installed."""
+    """Return Avalanche's strategies by name; an `ImportError` if it is not installed."""
     from avalanche.models.packnet import PackNetModel
     from avalanche.training.plugins import EvaluationPlugin
     from avalanche.training.supervised import EWC, Naive, PackNet, SynapticIntelligence
 
     def system(strategy: type, options: dict[str, float]) -> System:
         def begin(setting: Setting) -> Learn:
-            # PackNet wants its own layers, and tells tasks apart by their labels.
+            # PackNet needs its own layers, and task labels.
             packs = strategy is PackNet
             model = (PackNetModel(clnp.models.MLP()) if packs else clnp.models.MLP()).to(
                 setting.device
@@ -179,7 +179,7 @@ def strategies(keep: float) -> dict[str, System]:
 
 
 def experiences(setting: Setting, *, labelled: bool) -> list[Any]:
-    """The tasks as Avalanche wants them; without task labels its loader has less to do."""
+    """Return the tasks for Avalanche; without task labels, its loader has less to do."""
     from avalanche.benchmarks import (
         benchmark_from_datasets,
         task_incremental_benchmark,
@@ -203,7 +203,7 @@ def experiences(setting: Setting, *, labelled: bool) -> list[Any]:
 
 
 def learn_with(strategy: Any, experiences: list[Any], *, device: torch.device) -> Learn:
-    """A strategy of Avalanche's, its epochs timed."""
+    """Return a strategy of Avalanche with timed epochs."""
     times: list[float] = []
     run_epoch = strategy.training_epoch
     strategy.training_epoch = lambda **options: times.append(
@@ -219,7 +219,7 @@ def learn_with(strategy: Any, experiences: list[Any], *, device: torch.device) -
 
 
 def warmed_up(systems: dict[str, System], setting: Setting) -> dict[str, System]:
-    """The systems that get through a little of every task; of the others it is said why not."""
+    """Return the systems that can learn a little of each task; print why others cannot."""
     few = replace(setting, tasks=[(x[: 2 * BATCH], y[: 2 * BATCH]) for x, y in setting.tasks])
     able = {}
     for name, begin in systems.items():
@@ -237,7 +237,7 @@ def warmed_up(systems: dict[str, System], setting: Setting) -> dict[str, System]
 
 
 def learnt(learn: Learn, number: int, *, device: torch.device) -> Measured:
-    """The task of that number, learnt now."""
+    """Learn the task of this number, and return its times."""
     gc.collect()  # Nobody is to clear away what another one left behind.
     epochs: list[float] = []
     whole = seconds(lambda: epochs.extend(learn(number)), device)
@@ -245,7 +245,7 @@ def learnt(learn: Learn, number: int, *, device: torch.device) -> Measured:
 
 
 def measured(systems: dict[str, System], setting: Setting, *, rounds: int) -> Times:
-    """What each system took for each task, one value for each round; they take turns."""
+    """Return the times of each system and task, one for each round; systems take turns."""
     times: Times = {name: [[] for _ in setting.tasks] for name in systems}
     for current in range(1, rounds + 1):
         print(f"round {current} of {rounds}", file=sys.stderr)
@@ -257,7 +257,7 @@ def measured(systems: dict[str, System], setting: Setting, *, rounds: int) -> Ti
 
 
 def table(times: Times, *, epochs: int) -> str:
-    """A row for each system and task; ratios are those of the same round."""
+    """Return a row for each system and task; ratios are within a round."""
     first = {name: [each.epoch for each in tasks[0]] for name, tasks in times.items()}
     whole = f"task of {epochs} epochs, s"
     rows = [["system", "task", "epoch, s", "/ Naive, task 1", "/ plain, task 1", whole]]
@@ -278,24 +278,24 @@ def table(times: Times, *, epochs: int) -> str:
 
 
 def chosen() -> argparse.Namespace:
-    """The options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--samples", type=int, default=12_800, help="samples of an epoch")
-    parser.add_argument("--tasks", type=int, default=3, help="how many are learnt in a row")
-    parser.add_argument("--epochs", type=int, default=2, help="of each task; at least 2")
-    parser.add_argument("--rounds", type=int, default=5, help="how often all of it is done")
+    parser.add_argument("--tasks", type=int, default=3, help="number of tasks")
+    parser.add_argument("--epochs", type=int, default=2, help="epochs of each task; at least 2")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--tf32", action="store_true", help="let a GPU round what it multiplies, for everybody"
+        "--tf32", action="store_true", help="round products on a GPU, in all systems"
     )
-    parser.add_argument("--data", help="directory of MNIST's files; noise is used unless given")
+    parser.add_argument("--data", help="directory with MNIST's files; noise by default")
     parser.add_argument(
         "--keep",
         type=float,
         nargs="+",
         default=[0.04, 0.25],
         help="fractions of a layer that a task of clnp keeps, a row for each; 0.04 is about what "
-        "the recipe permuted-mnist comes to",
+        "the recipe permuted-mnist keeps",
     )
     options = parser.parse_args()
     if options.epochs < 2:
@@ -306,7 +306,7 @@ def chosen() -> argparse.Namespace:
 
 
 def systems_of(keep: list[float]) -> dict[str, System]:
-    """All systems by name; those of Avalanche if it is there."""
+    """Return all systems by name; those of Avalanche if it is installed."""
     systems: dict[str, System] = {
         PLAIN: lambda setting: plain(setting, {}),
         "plain loop with L1": lambda setting: plain(setting, ALPHA),
@@ -343,7 +343,7 @@ def main() -> None:
     )
     systems = warmed_up(systems, setting)
     gc.collect()
-    gc.freeze()  # What Avalanche imports would be looked through at every collection.
+    gc.freeze()  # Collections need not search the modules of Avalanche.
     times = measured(systems, setting, rounds=options.rounds)
     gc.unfreeze()
     print(table(times, epochs=options.epochs))

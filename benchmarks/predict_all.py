@@ -1,12 +1,11 @@
-"""All tasks on one input: `predict_all` against running the tasks one by one.
+"""Compare `predict_all` with running the tasks one by one.
 
     python benchmarks/predict_all.py [--rounds 7] [--device cpu]
 
-Everything is measured in one run, the candidates taking turns in every round, so that a busy
-machine slows all of them alike. A ratio is the median over rounds; the spread is its lowest and
-highest value. The tasks claim equal parts of every group, all of it together. *Exported* are the
-plain modules of `subnetwork`, one after the other: the same products as `net(x, task=...)` without
-laying out another task for each.
+All candidates run in one process and take turns in every round, so a busy machine slows down all of
+them. A ratio is the median over rounds (lowest .. highest). The tasks claim equal parts of each
+group, all of it together. *Exported* are the plain modules of `subnetwork`, one after the other:
+the same products as `net(x, task=...)` without switching the task of the network.
 """
 
 import argparse
@@ -22,7 +21,7 @@ import clnp
 
 
 def with_tasks(subject: Subject, x: Tensor, *, num_tasks: int) -> clnp.ContinualNet:
-    """A network whose groups are full, each task owning an equal part of every group."""
+    """Return a full network in which each task owns an equal part of each group."""
     net = clnp.ContinualNet(subject.make().to(x.device), x[:2], head=subject.head)
     for number in range(num_tasks):
         left = num_tasks - number
@@ -34,11 +33,11 @@ def with_tasks(subject: Subject, x: Tensor, *, num_tasks: int) -> clnp.Continual
 def measured(
     candidates: dict[str, Callable[[], object]], *, rounds: int, repeats: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Seconds per call of each candidate, one value for each round; they take turns."""
+    """Return the seconds per call of each candidate, one for each round; they take turns."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for number in range(rounds + 1):
         for name, run in candidates.items():
-            run()  # What it lays out stays for the calls that are timed.
+            run()  # The weights that it gathers stay for the timed calls.
             took = seconds(lambda run=run: [run() for _ in range(repeats)], device) / repeats
             if number:  # The first round warms up.
                 times[name].append(took)
@@ -68,7 +67,7 @@ def report(subject: Subject, x: Tensor, *, num_tasks: int, rounds: int, repeats:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7, help="how often each candidate is timed")
+    parser.add_argument("--rounds", type=int, default=7, help="number of rounds")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.manual_seed(0)

@@ -1,12 +1,12 @@
-"""What pruning costs beside training: the search for thresholds, against one epoch.
+"""Compare the cost of pruning with an epoch of training.
 
     python benchmarks/pruning.py [--samples 10000] [--rounds 3] [--device cpu]
 
 A task, ten patterns under noise, is trained for two epochs, of which the second counts, and then
-pruned: neurons are measured over the training data, and thresholds are searched on a tenth as many
-validation samples, for all layers together or for each one. The wide CNN, which only runs on a GPU,
-has BatchNorm: once it is left as it was trained, once it is recalibrated for every candidate. A
-ratio is the median over rounds (lowest .. highest).
+pruned: neurons are measured on the training data, and thresholds are searched on a tenth as many
+validation samples, one for all layers or one for each. The wide CNN, which runs on a GPU only, has
+BatchNorm: it is measured without recalibration and with recalibration for every candidate. A ratio
+is the median over rounds (lowest .. highest).
 """
 
 import argparse
@@ -26,7 +26,7 @@ from clnp.training.task import TaskData, load
 
 @dataclass(frozen=True)
 class Times:
-    """Validation score; seconds of an epoch, of measuring, and of both ways to search."""
+    """Validation score, and seconds of an epoch, of measuring, and of both searches."""
 
     score: float
     epoch: float
@@ -36,7 +36,7 @@ class Times:
 
 
 def task_of(shape: tuple[int, ...], num_samples: int, device: torch.device) -> TaskData:
-    """Patterns of ten classes under noise; a tenth as many are for validation."""
+    """Return patterns of ten classes under noise, with a tenth as many for validation."""
     labels = torch.randint(0, 10, (num_samples * 11 // 10,))
     images = torch.rand(10, *shape)[labels] + torch.randn(len(labels), *shape)
     train, held_out = slice(num_samples), slice(num_samples, None)
@@ -47,7 +47,7 @@ def task_of(shape: tuple[int, ...], num_samples: int, device: torch.device) -> T
 def measured(
     model: nn.Module, data: TaskData, *, head: str, device: torch.device, recalibrating: bool
 ) -> Times:
-    """One round."""
+    """Run one round."""
     net = clnp.ContinualNet(model.to(device), data.train.at(torch.arange(2))[0], head=head)
     net.begin_task("patterns", 10)
     training = clnp.Training(epochs=2, batch_size=256, alpha=1e-5, cuda_graph=True)
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--samples", type=int, default=10_000, help="to train on")
+    parser.add_argument("--samples", type=int, default=10_000, help="training samples")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()

@@ -1,10 +1,9 @@
-"""The cost of a training step and of inference, as ratios to a hand-written plain PyTorch network.
+"""Measure a training step and inference as ratios to a hand-written plain PyTorch network.
 
     python benchmarks/step.py [--rounds 7] [--device cpu]
 
-Everything is measured in one run, the candidates taking turns in every round, so that a busy
-machine slows all of them alike. A ratio is the median over rounds of candidate / plain; the spread
-is its lowest and highest value.
+All candidates run in one process and take turns in every round, so a busy machine slows down all of
+them. A ratio is the median over rounds of candidate / plain (lowest .. highest).
 """
 
 import argparse
@@ -25,13 +24,13 @@ from clnp.training.optimizer import make_optimizer
 ALPHA = 1e-5
 BATCH = 256
 LARGE_BATCH = 4096
-"""For inference on a GPU, too: a small batch leaves it waiting for the next kernel to come."""
+"""For inference on a GPU too: with a small batch, it waits for the next kernel."""
 FRACTIONS = {"task 1": 0.0, "25 %": 0.25, "50 %": 0.5, "75 %": 0.75}
-"""How much of every group is frozen."""
+"""Frozen fractions of each group."""
 
 
 def plain_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
-    """A hand-written step of the dense network with an L1 term on its weights."""
+    """Return a hand-written step of the dense network with an L1 term on its weights."""
     model.train()
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -47,13 +46,13 @@ def plain_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None
 
 
 def clnp_step(net: clnp.ContinualNet, x: Tensor, labels: Tensor) -> Callable[[], None]:
-    """The same step of the open task as a learner takes it; on a GPU, captured and replayed."""
+    """Return the same step of the open task as in the learner; on a GPU, captured."""
     net.train()
     captured = x.device.type == "cuda"
     training = clnp.Training(lr=1e-3)
     optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
 
-    def step(places: Tensor | None = None) -> None:
+    def step(indices: Tensor | None = None) -> None:
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(net(x), labels).backward()
         net.add_l1_gradient(ALPHA)
@@ -61,8 +60,8 @@ def clnp_step(net: clnp.ContinualNet, x: Tensor, labels: Tensor) -> Callable[[],
 
     if not captured:
         return step
-    graph, places = CapturedStep(step, 1, x.device), torch.zeros(1, dtype=torch.long).to(x.device)
-    return lambda: graph(places)
+    graph, indices = CapturedStep(step, 1, x.device), torch.zeros(1, dtype=torch.long).to(x.device)
+    return lambda: graph(indices)
 
 
 def inference(model: nn.Module, x: Tensor) -> Callable[[], None]:
@@ -82,7 +81,7 @@ def measured(
     seconds: float,
     device: torch.device,
 ) -> dict[str, list[float]]:
-    """Seconds per call of each candidate, one value for each round; they take turns."""
+    """Return the seconds per call of each candidate, one for each round; they take turns."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for run in candidates.values():
         for _ in range(3):
@@ -138,8 +137,8 @@ def report(subject: Subject, x: Tensor, *, rounds: int, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7, help="how often each candidate is timed")
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each time")
+    parser.add_argument("--rounds", type=int, default=7, help="number of rounds")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of each timing")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.manual_seed(0)

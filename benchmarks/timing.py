@@ -1,4 +1,4 @@
-"""What the benchmarks share: how long something takes, on what, and values of several rounds."""
+"""Timing for the benchmarks: seconds of a call, the machine, and values of several rounds."""
 
 import statistics
 import time
@@ -10,13 +10,13 @@ from clnp.runs.environment import describe
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when the device has done all that it was told to do."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """How long `run` takes, to the end of what it starts on the device."""
+    """Return the seconds of `run`, including its work on the device."""
     wait_for(device)
     start = time.perf_counter()
     run()
@@ -25,12 +25,12 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Value / other, round by round."""
+    """Return value / other for each round."""
     return [a / b for a, b in zip(values, others, strict=True)]
 
 
 def spread(values: Sequence[float], unit: str = "", *, digits: int = 2) -> str:
-    """The median with its unit, and the lowest and highest value: "1.01x  (0.95 .. 1.07)"."""
+    """Return the median with its unit, lowest and highest value: "1.01x  (0.95 .. 1.07)"."""
     middle, low, high = (
         f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))
     )
@@ -38,7 +38,7 @@ def spread(values: Sequence[float], unit: str = "", *, digits: int = 2) -> str:
 
 
 def machine(device: torch.device) -> str:
-    """Version and commit of clnp, version of PyTorch, hardware and number of threads, in a line."""
+    """Return versions of clnp and PyTorch, commit, hardware and number of threads in a line."""
     found = describe(device)
     commit = found.commit or ""
     source = f" ({commit[:10]}{'+' * commit.endswith('+')})" if commit else ""
@@ -47,7 +47,7 @@ def machine(device: torch.device) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as a table, the first one its head; columns after the first to the right."""
+    """Return rows of text as a table; the first row is the head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = (
         [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
@@ -57,6 +57,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as a table in Markdown, the first one its head."""
+    """Return rows of text as a Markdown table; the first row is the head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

@@ -3,17 +3,20 @@
     python results/pictures.py [--reports DIR]
 
 Pictures go to docs/pictures; with `--reports`, whole reports go to a directory for each recipe.
-What is committed of a run has no curves of its training, and the reports say that.
+The committed results have no training curves, and the reports say so.
 """
 
 import argparse
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from clnp import write_report
-from clnp.studies.series import SERIES
+from clnp.plain import read, to_json
+from clnp.records import FORMAT, Environment, RunConfig, RunResult, SeriesConfig, TaskDescription
+from clnp.report.collection import SERIES
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"
@@ -25,27 +28,31 @@ SHOWN = {
 """The figures of each recipe that README and docs show."""
 
 
-def restore(recipe: str, place: Path) -> None:
+def restore(recipe: str, directory: Path) -> None:
     """Write the directory of a series again, as far as its results have it."""
     records = [json.loads(path.read_text()) for path in sorted((HERE / recipe).glob("seed*.json"))]
-    seeds = [record["result"]["seed"] for record in records]
-    place.mkdir(parents=True)
-    (place / SERIES).write_text(json.dumps({"recipe": recipe, "seeds": seeds}))
+    seeds = tuple(record["result"]["seed"] for record in records)
+    directory.mkdir(parents=True)
+    (directory / SERIES).write_text(to_json(SeriesConfig(recipe=recipe, seeds=seeds)))
     for record in records:
-        result, environment = record["result"], record["environment"]
-        folder = place / f"seed{result['seed']}"
+        result = read(RunResult, record["result"])
+        environment = read(Environment, record["environment"])
+        folder = directory / f"seed{result.seed}"
         folder.mkdir()
-        config = {
-            "format": 1,
-            "recipe": recipe,
-            "seed": result["seed"],
-            "head": result["head"],
-            "tasks": [task["task"] for task in result["tasks"]],
-        }
-        (folder / "config.json").write_text(json.dumps(config))
-        (folder / "result.json").write_text(json.dumps(result))
-        began = {"began": environment["date"]}
-        (folder / "environment.json").write_text(json.dumps([{**environment, **began}]))
+        config = RunConfig(
+            format=FORMAT,
+            tasks=tuple(
+                TaskDescription(task.task, objective=task.objective) for task in result.tasks
+            ),
+            head=result.head,
+            seed=result.seed,
+            recipe=recipe,
+            learner=record.get("settings", {}).get("learner", {}),
+        )
+        began = replace(environment, began=record["environment"]["date"])
+        (folder / "config.json").write_text(to_json(config))
+        (folder / "result.json").write_text(json.dumps(record["result"]))
+        (folder / "environment.json").write_text(to_json([began]))
 
 
 def main() -> None:
@@ -57,10 +64,10 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for recipe, figures in SHOWN.items():
-            place = Path(scratch) / recipe
-            restore(recipe, place)
-            out = place / "report" if options.reports is None else options.reports / recipe
-            write_report(place, out=out)
+            directory = Path(scratch) / recipe
+            restore(recipe, directory)
+            out = directory / "report" if options.reports is None else options.reports / recipe
+            write_report(directory, out=out)
             for figure in figures:
                 shutil.copyfile(
                     out / "figures" / f"{figure}.svg", PICTURES / f"{recipe}-{figure}.svg"

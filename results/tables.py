@@ -1,8 +1,8 @@
-"""Make the tables of results in README.md and docs/, between their marks.
+"""Write the tables of results in README.md and docs/, between their marks.
 
     python results/tables.py
 
-A mark names a table and the recipes that it is about:
+A mark names a table and its recipes:
 
     <!-- table: capacity permuted-mnist -->
     <!-- end of table -->
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clnp.records import Spread
 from clnp.studies.series import plus_minus, spread
 
 HERE = Path(__file__).parent
@@ -28,7 +29,7 @@ COMMON = (
     "learner.training.precision",
     "learner.training.channels_last",
 )
-"""Settings that are about speed, which a table leaves out."""
+"""Settings that only change the speed, which a table leaves out."""
 PAPER = {
     "permuted-mnist": ("permuted MNIST, 10 tasks, 784-2000-2000-10, single head", "98.42 ± 0.04"),
     "split-cifar-narrow-m1": ("six CIFAR tasks, narrow multi-head CNN, margin 1", "figure only"),
@@ -50,17 +51,22 @@ PRINTED_WIDTH = 2000
 
 
 def headline() -> list[list[str]]:
-    """The average of every recipe, beside the paper's."""
+    """Return the average of every recipe, and that of the paper."""
     rows = [["experiment", "recipe", "average test accuracy", "the paper", "seeds", "forgetting"]]
     for recipe, (what, paper) in PAPER.items():
         if not (HERE / recipe / "summary.json").is_file():
             continue
         summary = _summary(recipe)
         forgetting = "none, to the bit" if summary["unchanged"] else f"{summary['forgetting']:.2f}"
-        average = f"**{plus_minus(summary['average'])}**"
+        average = f"**{_shown(summary['average'])}**"
         seeds = str(len(summary["seeds"]))
         rows.append([what, f"`{recipe}`", average, paper, seeds, forgetting])
     return rows
+
+
+def _shown(value: dict[str, float], digits: int = 2) -> str:
+    """Mean and deviation, as in a summary."""
+    return plus_minus(Spread(value["mean"], value["deviation"]), digits)
 
 
 def accuracy(*recipes: str) -> list[list[str]]:
@@ -70,14 +76,14 @@ def accuracy(*recipes: str) -> list[list[str]]:
     return [
         ["", *tasks, "mean"],
         *(
-            [f"`{s['recipe']}`", *(plus_minus(t, 1) for t in s["tasks"]), plus_minus(s["average"])]
+            [f"`{s['recipe']}`", *(_shown(t, 1) for t in s["tasks"]), _shown(s["average"])]
             for s in summaries
         ),
     ]
 
 
 def capacity(recipe: str) -> list[list[str]]:
-    """The percentage of each layer that is in use after each task, a row for each layer."""
+    """Return the percentage of claimed neurons after each task, a row for each layer."""
     results = _results(recipe)
     num_tasks = min(len(result["tasks"]) for result in results)
     sizes = results[0]["capacity"]["sizes"]
@@ -95,7 +101,7 @@ def capacity(recipe: str) -> list[list[str]]:
 
 
 def pruning(*recipes: str) -> list[list[str]]:
-    """What pruning and fine-tuning did to the validation score of the first task."""
+    """Return the validation score of the first task before and after pruning and fine-tuning."""
     rows = [["validation score of task 1", "unpruned", "pruned", "in the end"]]
     for recipe in recipes:
         first = [result["tasks"][0] for result in _results(recipe)]
@@ -109,19 +115,19 @@ def pruning(*recipes: str) -> list[list[str]]:
 
 
 def comparison(recipe: str) -> list[list[str]]:
-    """The table of a comparison, as it was collected."""
+    """Return the table of a comparison."""
     lines = (HERE / f"compare-{recipe}" / "comparison.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [rows[0], *rows[2:]]
 
 
 def published(recipe: str) -> list[list[str]]:
-    """The averages of baselines beside those of their authors, or of those who repeated them."""
+    """Return the averages of baselines, as published and as measured."""
     rows = [["method", "published", "measured", "difference", f"at most {TOLERANCE} below"]]
     for method, number in PUBLISHED[recipe].items():
         scores = [result["scores"][-1] for result in _results(f"compare-{recipe}/{method}")]
         measured = spread([statistics.fmean(row) for row in scores])
-        difference = measured["mean"] - number
+        difference = measured.mean - number
         verdict = "yes" if difference >= -TOLERANCE else "no"
         rows.append(
             [f"`{method}`", f"{number:.1f}", plus_minus(measured), f"{difference:+.2f}", verdict]
@@ -130,7 +136,7 @@ def published(recipe: str) -> list[list[str]]:
 
 
 def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
-    """What was tried for each method, the best of each in bold: one run each, with seed 0."""
+    """Return the runs of a search with seed 0, the best of each method in bold."""
     lines = (HERE / folder / file).read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["seed"] == 0]
     rows = [["method", "set", "average", "when learnt"]]
@@ -157,7 +163,7 @@ def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
 
 
 def tried(path: str) -> list[list[str]]:
-    """What was tried for neural pruning itself: one run each, in the order of the averages."""
+    """Return the runs of a search for neural pruning, in the order of the averages."""
     records = [json.loads(line) for line in (HERE / path).read_text().splitlines()]
     several = any(record["n"] > 1 for record in records)
     rows = [["set", "validation", "test", "neurons kept, layer 1 and 2"]]
@@ -165,10 +171,10 @@ def tried(path: str) -> list[list[str]]:
         rows = [["set", "tasks learnt", "validation", "test", "used, layer 1 and 2"]]
     for record in sorted(records, key=lambda record: float(record["mean"])):
         settings = [text.split("=", 1) for text in record["set"]]
-        told = [_told(key, value) for key, value in settings if key != "stream.num_tasks"]
+        changed = [_assignment(key, value) for key, value in settings if key != "stream.num_tasks"]
         validation = f"{statistics.fmean(record['val']):.2f}"
         layers = [sum(record[layer]) for layer in ("fc1", "fc2")]
-        row = [", ".join(told) or "as printed", validation, f"{record['mean']:.2f}"]
+        row = [", ".join(changed) or "as printed", validation, f"{record['mean']:.2f}"]
         if several:
             row.insert(1, f"{record['n']}, then full" if record["full"] else str(record["n"]))
             row.append(", ".join(f"{100 * num / PRINTED_WIDTH:.0f} %" for num in layers))
@@ -178,13 +184,13 @@ def tried(path: str) -> list[list[str]]:
     return rows
 
 
-def _told(key: str, value: str) -> str:
-    """An assignment of a run, without what stands before every key."""
+def _assignment(key: str, value: str) -> str:
+    """Return an assignment of a run, without the common start of all keys."""
     return f"`{key.removeprefix('learner.').removeprefix('training.')} = {value}`"
 
 
 def _is_of_the_recipe(settings: dict[str, Any]) -> bool:
-    """Whether tasks and network are the recipe's own."""
+    """Whether tasks and network are those of the recipe."""
     return not any(key.startswith(("network.", "stream.")) for key in settings)
 
 
@@ -206,7 +212,7 @@ TABLES = {
 
 
 def filled(text: str) -> str:
-    """The page with every table as the results are now."""
+    """Return the page with the current results in every table."""
 
     def fill(mark: re.Match[str]) -> str:
         begin, name, recipes, end = mark.groups()
@@ -216,7 +222,7 @@ def filled(text: str) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The rows as a Markdown table, the first of them its head."""
+    """Return the rows as a Markdown table with the first row as its header."""
     head, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
 

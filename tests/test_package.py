@@ -84,7 +84,7 @@ def test_no_public_name_loads_an_optional_dependency():
 
 
 def modules_after(code: str) -> set[str]:
-    """The packages that a fresh interpreter has loaded after the code has run."""
+    """The modules that a fresh interpreter has loaded after the code has run."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"{code}; import sys; print(*sys.modules)"],
         capture_output=True,
@@ -92,4 +92,8 @@ def modules_after(code: str) -> set[str]:
         check=True,
         env={**os.environ, "PYTHONPATH": str(SRC)},
     )
-    return {name.split(".")[0] for name in done.stdout.split()}
+    return set(done.stdout.split())
+
+
+def test_importing_clnp_does_not_import_the_compiler():
+    assert "torch._dynamo" not in modules_after("import clnp")

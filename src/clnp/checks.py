@@ -1,44 +1,41 @@
-"""Checks of what a user gives: kinds of settings, their bounds, and lists."""
+"""Check arguments and settings: their kinds, their bounds, and lists of them."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from numpy import ndarray
-from torch import Tensor
-
 from clnp.errors import ArgumentError
 
 Kind = Callable[[str, object], Any]
-"""A setting of what was given for it, whose name comes first; an `ArgumentError` if it is none."""
+"""`kind(name, value)` returns the setting that a value stands for, or raises an `ArgumentError`."""
 LARGEST = 3e38
-"""Beyond this, a number is no float32."""
+"""Larger numbers are no float32."""
 
 
 def number(argument: str, value: object) -> float:
-    """The value as a float of Python's own: seeds and JSON know 1 and 1.0 apart."""
+    """Return the value as a Python float: seeds and JSON tell 1 from 1.0."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _refused(argument, value, "a number")
     return float(value)
 
 
 def whole_number(argument: str, value: object) -> int:
-    """The value as a whole number."""
+    """Return the value as a Python int."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise _refused(argument, value, "a whole number")
     return int(value)
 
 
 def strength(argument: str, value: object) -> float | dict[str, float]:
-    """An alpha in plain numbers: one for all layers, or one for each."""
+    """Return an alpha in Python floats: one for all layers, or one for each."""
     if isinstance(value, Mapping):
         return {name: number(f"{argument} of {name}", each) for name, each in value.items()}
     return number(argument, value)
 
 
 def within(kind: Kind, holds: Callable[[Any], bool], expected: str) -> Kind:
-    """The kind within bounds; `expected` says all that it has to be."""
+    """Return the kind within bounds; `expected` describes it in errors."""
 
     def bounded(argument: str, value: object) -> Any:
         try:
@@ -53,7 +50,7 @@ def within(kind: Kind, holds: Callable[[Any], bool], expected: str) -> Kind:
 
 
 def one_of(*names: str) -> Kind:
-    """One of these texts."""
+    """Return the kind of values that are one of these texts."""
     expected = f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
 
     def named(argument: str, value: object) -> object:
@@ -65,15 +62,15 @@ def one_of(*names: str) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """The kind, or None, which says nothing."""
+    """Return the kind of values that may also be None."""
     return lambda argument, value: None if value is None else kind(argument, value)
 
 
 def several(kind: Kind) -> Kind:
-    """Values of the kind in a tuple, whatever holds them; None, which says nothing, stays."""
+    """Return the kind of lists of values, as tuples; None stays."""
 
     def listed(argument: str, values: object) -> tuple[Any, ...] | None:
-        given = values.tolist() if isinstance(values, Tensor | ndarray) else values
+        given: Any = values.tolist() if hasattr(values, "tolist") else values  # Of a tensor, say.
         if given is None:
             return None
         if isinstance(given, Real | Mapping):
@@ -96,7 +93,7 @@ COUNT_FROM_0 = within(whole_number, lambda value: value >= 0, "a whole number, 0
 
 
 def settle(settings: object, kinds: Mapping[str, Kind], *, where: str = "") -> None:
-    """Put in place of what a frozen dataclass was given what its kind makes of it, by name.
+    """Replace fields of a frozen dataclass by what their kinds make of them.
 
     An `ArgumentError` has `where` before its message.
     """
@@ -122,7 +119,7 @@ def check_kind(argument: str, value: object, kind: type, what: str) -> None:
 def listed(
     argument: str, values: object, fits: Callable[[object], bool], *, what: str
 ) -> list[Any]:
-    """The values in a list; an `ArgumentError` if one of them does not fit, or is given alone."""
+    """Return the values in a list. Raise an `ArgumentError` if one does not fit, or is no list."""
     if fits(values) or isinstance(values, str) or not isinstance(values, Iterable):
         message = f"{argument} is a {type(values).__name__}; give a list of {what}"
         raise ArgumentError(message, argument=argument)
@@ -134,9 +131,4 @@ def listed(
     return found
 
 
-def number_of_seconds(argument: str, value: object) -> float:
-    """The value as a number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
-        message = f"{argument} is {value!r}; it must be a number of seconds, 0 or more"
-        raise ArgumentError(message, argument=argument)
-    return float(value)
+number_of_seconds = within(number, lambda value: value >= 0, "a number of seconds, 0 or more")

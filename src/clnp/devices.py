@@ -10,14 +10,14 @@ from clnp.errors import ArgumentError
 
 
 def find_device(name: str | None) -> torch.device:
-    """The device of that name; a GPU, if there is one, unless one is named."""
+    """Return the device of that name. Without a name, a GPU if there is one."""
     if name is None or name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except Exception as error:  # Each kind of device has errors of its own.
-        # The first sentence: what follows tells what else there might be.
+        # The first sentence; the others list devices.
         reason = re.split(r"[.:]\s|\n", str(error))[0].strip(" .,")
         raise ArgumentError(
             f"device {name!r} cannot be used here ({reason}); try --device cpu"
@@ -26,17 +26,17 @@ def find_device(name: str | None) -> torch.device:
 
 
 def use_threads(device: torch.device, num_threads: int | None) -> None:
-    """Use as many threads as the run did before: another number adds in another order."""
+    """Use the number of threads of the run so far: another one adds in another order."""
     if device.type == "cpu" and num_threads is not None and 1 <= num_threads <= 1024:
         torch.set_num_threads(num_threads)
 
 
 def on_the_host() -> contextlib.AbstractContextManager[Any]:
-    """Tensors that are made inside without a device are on the CPU, whatever default is set.
+    """Make the CPU the default device inside, whatever the user has set.
 
-    For code of PyTorch that counts on it: data loaders draw with generators of the CPU, and
-    optimizers keep the number of steps there.
+    Some code of PyTorch needs it: data loaders draw with generators of the CPU, and optimizers keep
+    the number of steps there.
     """
     if torch.get_default_device().type == "cpu":
-        return contextlib.nullcontext()  # Every operation inside would take longer.
+        return contextlib.nullcontext()  # A device context would slow down every operation.
     return torch.device("cpu")

@@ -1,19 +1,19 @@
-"""Every error that clnp raises on purpose.
+"""All errors that clnp raises. Each also derives from the built-in one in brackets.
 
 ClnpError
-├── GraphError(ValueError)          the model holds something that cannot be sliced by neuron
-├── ArgumentError(ValueError)       an argument makes no sense
-├── TaskError(RuntimeError)         the call does not fit the state: no open task, say
+├── GraphError(ValueError)          the model has something that cannot be sliced by neuron
+├── ArgumentError(ValueError)       an argument is invalid
+├── TaskError(RuntimeError)         the call does not fit the state, such as no open task
 ├── CapacityError(RuntimeError)     no free neuron is left where the task needs one
 ├── PruningError(ValueError)        no threshold stays within the margin, or a plan does not fit
-├── DivergedError(RuntimeError)     what is about to be frozen is NaN or infinite
+├── DivergedError(RuntimeError)     a tensor to measure or to freeze is NaN or infinite
 ├── ForgettingError(RuntimeError)   an ended task no longer matches its certificate
 ├── CheckpointError(RuntimeError)   a file is damaged, foreign, or of another model
-├── RecipeError(ValueError)         a recipe holds a wrong key or value
+├── RecipeError(ValueError)         a recipe has an invalid key or value
 ├── DataError(RuntimeError)         a data set is missing or damaged
-├── RunError(RuntimeError)          a run cannot be started, gone on with or read
-├── ExportError(RuntimeError)       a task cannot be exported, or its file answers otherwise
-└── StoppedError(RuntimeError)      a run was asked to stop, and is saved
+├── RunError(RuntimeError)          a run cannot be started, resumed or read
+├── ExportError(RuntimeError)       a task cannot be exported, or its file has other outputs
+└── StoppedError(RuntimeError)      a run was stopped, and is saved
 """
 
 import difflib
@@ -21,18 +21,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FAILURE, USER_ERROR, STOPPED = 1, 2, 130
-"""Exit codes: something failed, it cannot be done as it was asked for, a signal stopped it."""
+"""Exit codes: failure, usage error, stopped by a signal."""
 
 
 class ClnpError(Exception):
-    """Any error raised on purpose by clnp; `code` is what the command line exits with."""
+    """Base class of all errors of clnp. `code` is the exit code of the command line."""
 
     code = USER_ERROR
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing in a model that cannot be handled: where, what was found, what to do about it."""
+    """One thing in a model that cannot be handled: where it is, what it is, and what to do."""
 
     where: str
     found: str
@@ -43,7 +43,7 @@ class Problem:
 
 
 class GraphError(ClnpError, ValueError):
-    """The model, or its example, cannot be handled as it is; `problems` lists every reason."""
+    """The model, or its example input, cannot be handled as it is. `problems` has all reasons."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -57,7 +57,7 @@ class GraphError(ClnpError, ValueError):
 
 
 class ArgumentError(ClnpError, ValueError):
-    """An argument makes no sense; nothing was changed. `argument` is its name, where it has one."""
+    """An argument is invalid; nothing was changed. `argument` is its name, if it has one."""
 
     def __init__(self, message: str, *, argument: str | None = None) -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ class PruningError(ClnpError, ValueError):
 
 
 class DivergedError(ClnpError, RuntimeError):
-    """What is about to be measured or frozen is NaN or infinite."""
+    """A tensor to measure or to freeze is NaN or infinite."""
 
     code = FAILURE
 
@@ -95,7 +95,7 @@ class CheckpointError(ClnpError, RuntimeError):
 
 
 class RecipeError(ClnpError, ValueError):
-    """A recipe holds a wrong key or value, or cannot be read."""
+    """A recipe has an invalid key or value, or cannot be read."""
 
 
 class DataError(ClnpError, RuntimeError):
@@ -103,23 +103,23 @@ class DataError(ClnpError, RuntimeError):
 
 
 class RunError(ClnpError, RuntimeError):
-    """A run cannot be started, gone on with or read."""
+    """A run cannot be started, resumed or read."""
 
 
 class ExportError(ClnpError, RuntimeError):
-    """A task cannot be made a program, or the program does not answer as the network does."""
+    """A task cannot be exported, or the outputs of its file differ from those of the network."""
 
     code = FAILURE
 
 
 class StoppedError(ClnpError, RuntimeError):
-    """A run was asked to stop, and all that it has done is saved."""
+    """A run was stopped, and all that it has done is saved."""
 
     code = STOPPED
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """A sentence that says `name` is no known `kind`, with the nearest one that is.
+    """Return a sentence that says `name` is unknown, with the nearest known name.
 
     unknown_name("group", "fc9", ["fc1"]) == "unknown group 'fc9'; did you mean 'fc1'? Known: fc1"
     """
@@ -130,7 +130,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a machine or its GPU has no memory left; PyTorch has an error of its own for one."""
+    """Whether a machine or its GPU has run out of memory."""
     words = ("can't allocate memory", "not enough memory")
     return (
         isinstance(error, MemoryError)
@@ -146,7 +146,7 @@ OUT_OF_MEMORY = (
 
 
 def first_line(error: BaseException) -> str:
-    """What an error that is not ours says, without what follows on other lines."""
+    """Return the first line of an error."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 

@@ -1,6 +1,7 @@
 import copy
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ import clnp
 from clnp.core.certificate import Certificate, certify, digest_of
 from clnp.core.layers.ledger import Row
 from clnp.errors import ForgettingError
-from support.networks import HEADS, NETWORKS, example, learn, make, train
+from clnp.plain import read, to_json
+from support.networks import HEADS, NETWORKS, example, learn, make
 
 ROW = Row("a", {"fc1": 3}, {"fc1": None})
 
@@ -71,8 +73,7 @@ def test_the_order_of_tensors_does_not_matter():
 
 def test_a_certificate_goes_through_json():
     certificate = certify(ROW, {"fc1.weight": torch.ones(3)})
-    record = json.loads(json.dumps(certificate.to_json()))
-    assert Certificate.from_json(record) == certificate
+    assert read(Certificate, json.loads(to_json(certificate))) == certificate
 
 
 def test_a_check_names_task_and_tensor():
@@ -87,12 +88,6 @@ def test_a_check_names_task_and_tensor():
         certificate.check(now)
     with pytest.raises(ForgettingError, match=r"fc1\.bias"):
         certificate.check(certify(ROW, {"fc1.weight": torch.ones(3)}))
-
-
-def test_a_check_sees_another_row_of_the_ledger():
-    certificate = certify(ROW, {})
-    with pytest.raises(ForgettingError, match="task 'a' has changed: its row of the ledger is no"):
-        certificate.check(certify(Row("a", {"fc1": 4}, ROW.reused), {}))
 
 
 def two_tasks(name: str, head: str):
@@ -133,13 +128,6 @@ def test_the_first_task_that_reads_a_changed_weight_is_named():
         net.verify()
 
 
-def test_a_changed_constant_is_named():
-    net = two_tasks("shifted", "multi")
-    flip_bit(net.model.mean, entry=3)
-    with pytest.raises(ForgettingError, match="task 'a' has changed: mean"):
-        net.verify()
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_change_in_the_free_part_changes_nothing(name, head):
@@ -150,20 +138,6 @@ def test_a_change_in_the_free_part_changes_nothing(name, head):
             tensor.fill_(torch.nan if tensor.is_floating_point() else 99)
     net.verify()
     assert all(torch.equal(net(x, task=task), before[task]) for task in net.tasks)
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_certificates_stay_the_same_while_other_tasks_are_learnt(head):
-    net, x = make("conv", head=head), example("conv")
-    learn(net, "a", x)
-    first = net.certificates["a"]
-    learn(net, "b", x)
-    net.widen({"conv1": 3})
-    net.begin_task("c")
-    train(net, x)
-    assert net.certificates["a"] == first
-    assert list(net.certificates) == ["a", "b"]
-    assert net._certify("a") == first
 
 
 def test_a_copied_moved_or_reloaded_network_has_the_same_certificates(tmp_path):
@@ -183,19 +157,10 @@ def test_a_copied_moved_or_reloaded_network_has_the_same_certificates(tmp_path):
         assert all(other._certify(task) == net.certificates[task] for task in net.tasks)
 
 
-def test_a_change_in_a_copy_does_not_reach_the_network():
-    net = two_tasks("mlp", "multi")
-    other = copy.deepcopy(net)
-    flip_bit(other.model.fc1.weight_frozen, entry=0)
-    with pytest.raises(ForgettingError):
-        other.verify()
-    net.verify()
-
-
 def test_a_changed_ledger_is_seen():
     net = two_tasks("mlp", "multi")
-    record = net.ledger.to_json()
-    record["rows"][0]["reused"]["fc1"] = 3
-    net.ledger = type(net.ledger).from_json(record)
+    first, second = net.ledger.rows
+    changed = replace(first, reused={**first.reused, "fc1": 3})
+    net.ledger = replace(net.ledger, rows=(changed, second))
     with pytest.raises(ForgettingError, match="task 'a' has changed: its row of the ledger"):
         net.verify()

@@ -1,10 +1,15 @@
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import clnp
+from clnp.core.penalty import alpha_by_layer
+from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError
-from support.networks import NETWORKS, example, learn, make
+from support.networks import NETWORKS, ConvNet, example, learn, make
 
 X = example("mlp")
 
@@ -32,18 +37,6 @@ def test_the_penalty_may_differ_by_layer():
         fc2.weight_free.abs().sum() + fc2.weight_reuse.abs().sum()
     )
     torch.testing.assert_close(net.l1_penalty({"fc1": 2, "fc2": 3.0}), expected)
-
-
-def test_the_penalty_may_name_a_module():
-    model = nn.Sequential(
-        nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5)), nn.ReLU(), nn.Linear(5, 4)
-    )
-    net = clnp.ContinualNet(model, X)
-    net.begin_task("a")
-    inner, outer = net.model[0][0].weight_free, net.model[0][2].weight_free
-    torch.testing.assert_close(
-        net.l1_penalty({"0": 1.0, "0.2": 4.0}), inner.abs().sum() + 4 * outer.abs().sum()
-    )
 
 
 def test_the_penalty_counts_depthwise_convolutions_and_not_prelu():
@@ -83,17 +76,6 @@ def test_the_gradient_of_the_penalty_is_there_without_a_backward_pass():
     assert net.model.fc1.weight_free.grad is None
 
 
-def test_the_gradient_of_the_penalty_is_the_sign_of_each_weight():
-    net = make()
-    learn(net, "a", X)
-    net.begin_task("b")
-    net.l1_penalty({"fc2": 0.25}).backward()
-    for weight in (net.model.fc2.weight_free, net.model.fc2.weight_reuse):
-        assert torch.equal(weight.grad, 0.25 * weight.sign())
-    assert net.model.fc1.weight_free.grad is None
-    assert net.model.fc2.bias_free.grad is None
-
-
 @pytest.mark.parametrize("alpha", [0, 0.0, {}, {"fc1": 0.0}])
 def test_a_penalty_of_nothing_is_zero(alpha):
     net = make()
@@ -117,10 +99,63 @@ def test_weights_that_ask_for_no_gradient_get_none():
     assert net.model.fc2.weight_free.grad is None
 
 
-def test_a_penalty_that_makes_no_sense_is_refused():
-    net = make()
-    net.begin_task("a")
-    with pytest.raises(ArgumentError, match="unknown layer 'fc9'; did you mean"):
-        net.l1_penalty({"fc9": 1.0})
-    with pytest.raises(ArgumentError, match="alpha is -1; it must be 0 or more"):
-        net.l1_penalty(-1)
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """The graph of a network with BatchNorm: groups conv1, conv2 and fc1, classifier fc2."""
+    return clnp.ContinualNet(ConvNet(), example("conv")).graph
+
+
+class Nested(nn.Module):
+    """Layers at the paths a.0, a.2, ab and fc."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+        self.ab = nn.Linear(4, 3)
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.ab(torch.relu(self.a(x)))))
+
+
+@pytest.fixture(scope="module")
+def nested() -> Graph:
+    return clnp.ContinualNet(Nested(), torch.randn(4, 6)).graph
+
+
+def test_one_alpha_is_for_all_layers(graph):
+    assert alpha_by_layer(graph, 2) == dict.fromkeys(graph.sites, 2.0)
+    assert alpha_by_layer(graph, np.float64(0.5))["fc1"] == 0.5
+
+
+def test_alpha_may_name_layers(graph):
+    assert alpha_by_layer(graph, {"fc1": 1, "conv2": 0.5}) == {"fc1": 1.0, "conv2": 0.5}
+    assert alpha_by_layer(graph, {}) == {}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_longest_path_counts(nested, order):
+    alpha = dict([("a", 3.0), ("a.2", 5.0)][::order])
+    assert alpha_by_layer(nested, alpha) == {"a.0": 3.0, "a.2": 5.0}
+
+
+def test_alpha_of_an_unknown_layer_is_refused_with_the_nearest_one(graph):
+    with pytest.raises(ArgumentError, match=r"unknown layer 'fc9'; did you mean 'fc[12]'\?"):
+        alpha_by_layer(graph, {"fc9": 1.0})
+    with pytest.raises(ArgumentError, match="unknown layer ''"):
+        alpha_by_layer(graph, {"": 1.0})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, None, "1"])
+def test_alpha_that_is_no_number_is_refused(graph, value):
+    with pytest.raises(ArgumentError, match=f"alpha is {value!r}; it must be a finite number"):
+        alpha_by_layer(graph, value)
+    with pytest.raises(ArgumentError, match=f"alpha of fc1 is {value!r}; it must be a finite"):
+        alpha_by_layer(graph, {"fc1": value})
+
+
+def test_negative_alpha_is_refused(graph):
+    with pytest.raises(ArgumentError, match=r"alpha is -0\.1; it must be a finite number, 0"):
+        alpha_by_layer(graph, -0.1)
+    with pytest.raises(ArgumentError, match="alpha of fc1 is -1; it must be a finite number, 0"):
+        alpha_by_layer(graph, {"fc1": -1})

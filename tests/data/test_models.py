@@ -114,9 +114,3 @@ def test_wide_cnn_has_relu_after_each_norm_and_averages_the_logits():
     ):
         h = F.relu(norm(conv(h)))
     assert torch.equal(model(x), model.conv6(h).mean((2, 3)))
-
-
-@pytest.mark.parametrize("network", [NarrowCNN, WideCNN])
-def test_a_cnn_needs_five_widths(network):
-    with pytest.raises(ValueError, match="unpack"):
-        network(widths=(2, 3, 4))

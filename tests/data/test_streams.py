@@ -39,29 +39,24 @@ def message_of(call, *args, **options):
     return str(caught.value), caught.value.argument
 
 
-def test_permuted_tasks_are_named_and_numbered_from_1():
-    assert names(Permuted("permuted", "shapes", 3)) == [
-        "shapes permuted 1",
-        "shapes permuted 2",
-        "shapes permuted 3",
-    ]
+def test_permuted_tasks_have_permuted_inputs_and_share_the_data():
+    stream = Permuted("permuted", "shapes", 3)
+    assert names(stream) == ["shapes permuted 1", "shapes permuted 2", "shapes permuted 3"]
     assert len(tasks(Permuted("permuted", "shapes"))) == 10
-
-
-def test_permuted_tasks_have_the_elements_of_the_samples_in_an_order_of_their_own():
     orders = []
-    for task in tasks(Permuted("permuted", "shapes", 5)):
-        assert task.num_outputs == 10
+    for task in tasks(stream):
+        assert (task.num_outputs, task.classes) == (10, tuple(range(10)))
+        assert all(own is given for own, given in zip(task.train, DATA.train, strict=True))
+        assert all(own is given for own, given in zip(task.test, DATA.test, strict=True))
         order = task.prepare.order
         assert order.sort().values.tolist() == list(range(6))
         orders.append(tuple(order.tolist()))
         inputs = task.prepare(DATA.train[0])
-        assert inputs.shape == DATA.train[0].shape
         assert torch.equal(inputs.flatten(1), DATA.train[0].flatten(1)[:, order] / 4)
-    assert len(set(orders)) == 5
+    assert len(set(orders)) == 3
 
 
-def test_permutations_depend_on_the_seed_the_task_and_the_data_set_only():
+def test_permutations_depend_only_on_the_seed_the_task_and_the_data_set():
     def orders(num_tasks=4, **options):
         made = tasks(Permuted("permuted", "shapes", num_tasks), **options)
         return [tuple(task.prepare.order.tolist()) for task in made]
@@ -70,14 +65,6 @@ def test_permutations_depend_on_the_seed_the_task_and_the_data_set_only():
     assert orders(2) == orders(4)[:2]
     several = [*orders(seed=0), *orders(seed=1), *orders(data=labelled("other"))]
     assert len(set(several)) == 12
-
-
-def test_permuted_tasks_share_what_is_stored():
-    for task in tasks(Permuted("permuted", "shapes", 4)):
-        assert task.train[0] is DATA.train[0]
-        assert task.train[1] is DATA.train[1]
-        assert task.test[0] is DATA.test[0]
-        assert task.test[1] is DATA.test[1]
 
 
 @pytest.mark.parametrize("order", ["given", "shuffled"])
@@ -109,19 +96,11 @@ def test_shuffled_labels_count_from_0_in_the_order_that_was_drawn():
             assert torch.equal(numbers, DATA.train[0][DATA.train[1] == old][:, 0, 0])
 
 
-def test_split_samples_are_divided_and_not_reordered():
-    task = tasks(split(5))[0]
-    assert torch.equal(task.prepare(task.train[0]), task.train[0] / 4)
-
-
-def test_split_tasks_are_named_after_their_classes():
+def test_split_tasks_are_named_after_their_classes_unless_these_are_many():
     assert names(split(2)) == [f"shapes {n}-{n + 1}" for n in (0, 2, 4, 6, 8)]
     assert names(split(1, num_tasks=2)) == ["shapes 0", "shapes 1"]
-    assert names(split(5)) == ["shapes 0-4", "shapes 5-9"]
+    assert names(split(4, num_tasks=2)) == ["shapes 0-3", "shapes 4-7"]
     assert names(split(10)) == names(split(10, order="shuffled")) == ["shapes"]
-
-
-def test_shuffled_tasks_are_named_after_their_classes_unless_these_are_many():
     found = names(split(4, num_tasks=2, order="shuffled"))
     classes = [each.removeprefix("shapes ").split(",") for each in found]
     assert [len(each) for each in classes] == [4, 4]
@@ -138,11 +117,6 @@ def test_the_order_of_classes_depends_on_the_seed():
     assert [each.removeprefix("other") for each in other] != [
         each.removeprefix("shapes") for each in drawn[0]
     ]
-
-
-def test_as_many_tasks_as_asked_for_are_made():
-    assert names(split(4, num_tasks=2)) == ["shapes 0-3", "shapes 4-7"]
-    assert names(split(3, num_tasks=2)) == ["shapes 0-2", "shapes 3-5"]
 
 
 def test_a_chain_has_the_tasks_of_its_parts_one_after_the_other():
@@ -170,10 +144,8 @@ def test_a_chain_has_the_tasks_of_its_parts_one_after_the_other():
 
 def test_two_tasks_of_one_name_are_refused():
     chain = Chain("chain", (split(5), Permuted("permuted", "shapes", 2), split(5, num_tasks=1)))
-    assert message_of(tasks, chain) == (
-        "two tasks of the stream are 'shapes 0-4'; each must be another one",
-        None,
-    )
+    message = "two tasks of the stream are 'shapes 0-4'; their names must be distinct"
+    assert message_of(tasks, chain) == (message, None)
 
 
 @pytest.mark.parametrize("value", [0, -2])
@@ -184,33 +156,30 @@ def test_numbers_below_1_are_refused(value):
     assert message_of(Permuted, "permuted", "shapes", value) == expected("num_tasks")
     assert message_of(split, value) == expected("classes_per_task")
     assert message_of(split, 2, num_tasks=value) == expected("num_tasks")
+    assert message_of(split, 2, num_train=value) == expected("num_train")
 
 
 def test_an_empty_chain_is_refused():
     assert message_of(Chain, "chain", ()) == ("parts is empty; give at least one stream", "parts")
 
 
-def test_more_tasks_than_there_are_classes_for_are_refused():
-    assert message_of(tasks, split(4, num_tasks=3)) == (
-        "3 tasks of 4 classes: shapes has only 10",
-        "num_tasks",
-    )
-    assert message_of(tasks, split(11)) == (
-        "1 task of 11 classes: shapes has only 10",
-        "classes_per_task",
-    )
-    assert message_of(tasks, split(11, num_tasks=1)) == (
-        "1 task of 11 classes: shapes has only 10",
-        "num_tasks",
-    )
-
-
-def test_classes_are_not_left_out_without_being_told_to():
-    assert message_of(tasks, split(4)) == (
-        "the 10 classes of shapes do not divide into tasks of 4; num_tasks = 2 leaves 2 of them "
-        "out",
-        "classes_per_task",
-    )
+@pytest.mark.parametrize(
+    ("size", "num_tasks", "message", "argument"),
+    [
+        (4, 3, "3 tasks of 4 classes: shapes has only 10", "num_tasks"),
+        (11, None, "1 task of 11 classes: shapes has only 10", "classes_per_task"),
+        (11, 1, "1 task of 11 classes: shapes has only 10", "num_tasks"),
+        (
+            4,
+            None,
+            "the 10 classes of shapes do not divide into tasks of 4; num_tasks = 2 leaves 2 of "
+            "them out",
+            "classes_per_task",
+        ),
+    ],
+)
+def test_classes_that_do_not_divide_into_tasks_are_refused(size, num_tasks, message, argument):
+    assert message_of(tasks, split(size, num_tasks=num_tasks)) == (message, argument)
 
 
 def test_a_task_without_samples_is_refused():
@@ -226,56 +195,36 @@ def test_a_task_without_samples_is_refused():
     )
 
 
-@pytest.mark.parametrize("kind", ["permuted", "split"])
-def test_inputs_are_normalised_by_the_figures_of_the_data_set(kind):
+def test_inputs_are_normalised_with_the_figures_of_the_data_set():
     x = torch.arange(48, dtype=torch.uint8).reshape(4, 3, 2, 2)
-    y = torch.arange(4) % 2
+    pair = x, torch.arange(4) % 2
     mean, deviation = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    data = LabelledData("d", (x, y), (x, y), 2, 255.0, mean=mean, deviation=deviation)
-    stream = (
-        Permuted("permuted", "d", 1, normalise=True)
-        if kind == "permuted"
-        else Split("split", "d", 2, normalise=True)
-    )
-    (task,) = tasks_of(stream, lambda name: data)
-    expected = (x / 255.0 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(deviation).view(
-        3, 1, 1
-    )
-    found = task.prepare(task.train[0])
-    if kind == "permuted":
-        found, expected = found.flatten(1).sort().values, expected.flatten(1).sort().values
-    assert torch.allclose(found, expected)
+    data = LabelledData("d", pair, pair, 2, 255.0, mean=mean, deviation=deviation)
+    shift, scale = (torch.tensor(each).view(3, 1, 1) for each in (mean, deviation))
+    expected = (x / 255.0 - shift) / scale
+    (task,) = tasks(Split("split", "d", 2, normalise=True), data=data)
+    assert torch.equal(task.prepare(task.train[0]), expected)
+    (task,) = tasks(Permuted("permuted", "d", 1, normalise=True), data=data)
+    permuted = expected.flatten(1)[:, task.prepare.order].reshape(x.shape)
+    assert torch.equal(task.prepare(task.train[0]), permuted)
 
 
-def test_figures_that_are_not_known_cannot_normalise():
-    x, y = torch.zeros(4, 3), torch.arange(4) % 2
-    data = LabelledData("d", (x, y), (x, y), 2)
-    with pytest.raises(
-        ArgumentError, match="mean and deviation of d are not known; leave"
-    ) as error:
-        tasks_of(Split("split", "d", 1, normalise=True), lambda name: data)
-    assert error.value.argument == "normalise"
+def test_unknown_figures_cannot_normalise():
+    message = "the mean and deviation of shapes are not known; remove normalise"
+    assert message_of(tasks, split(5, normalise=True)) == (message, "normalise")
 
 
 def test_fewer_samples_are_drawn_by_the_seed():
-    x, y = torch.arange(200.0).reshape(100, 2), torch.arange(100) % 2
-    data = LabelledData("d", (x, y), (x, y), 2)
-
     def drawn(seed, num_train=10):
-        stream = Split("split", "d", 1, num_train=num_train)
-        return [
-            task.train[0][:, 0].tolist() for task in tasks_of(stream, lambda name: data, seed=seed)
-        ]
+        stream = split(5, num_train=num_train)
+        return [task.train[0][:, 0, 0].tolist() for task in tasks(stream, seed=seed)]
 
     assert [len(part) for part in drawn(0)] == [10, 10]
     assert drawn(0) == drawn(0) != drawn(1)
     assert all(part == sorted(part) for part in drawn(0))
-    assert [len(part) for part in drawn(0, 1000)] == [50, 50]
-    (task,) = tasks_of(Permuted("permuted", "d", 1, num_train=7), lambda name: data)
-    assert len(task.train[0]) == 7
-    assert len(task.test[0]) == 100
-    with pytest.raises(ArgumentError, match="num_train is 0; it must be 1 or more"):
-        Permuted("permuted", "d", num_train=0)
+    assert [len(part) for part in drawn(0, 1000)] == [30, 30]
+    (task,) = tasks(Permuted("permuted", "shapes", 1, num_train=7))
+    assert (len(task.train[0]), len(task.test[0])) == (7, 20)
 
 
 def test_classes_can_be_put_in_an_order():

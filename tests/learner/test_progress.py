@@ -1,17 +1,24 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-import clnp
-from clnp.learner.learner import Learner
+from clnp import FineTuning, Learner
 from clnp.learner.progress import Candidate, Choice, Progress
+from clnp.records import (
+    CandidateChosen,
+    CandidatePruned,
+    CandidateTrained,
+    EpochEnded,
+    RoundEnded,
+)
 from clnp.storage.packing import pack, unpack
-from clnp.training.config import FineTuning, LearnerConfig, Training
-from clnp.training.task import Task
+from support.learning import config, network, task
 
 
 def alike(one, other):
-    """Whether two nested states are the same; lists and tuples are."""
+    """Whether two nested states are equal."""
     if isinstance(one, Tensor):
         return isinstance(other, Tensor) and torch.equal(one, other)
     if isinstance(one, dict):
@@ -24,49 +31,43 @@ def alike(one, other):
 
 
 def stored(state):
-    """The state as a checkpoint gives it back."""
+    """The state as it comes back from a checkpoint."""
     tensors = {}
     return unpack(pack(state, tensors, name="progress"), tensors)
 
 
 @pytest.fixture(scope="module")
 def states():
-    """All that a small task was at, from its first epoch to its end; the second of three diverges.
-
-    Of each candidate 3 epochs, then the candidate itself.
-    """
-    x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
-    y = (x[:, 0] > 0).long()
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 2))
-    config = LearnerConfig(
+    """The last event and the state, at each progress of a task; the second candidate diverges."""
+    options = config(
         margin=20.0,
         alphas=(1e-3,),
         lrs=(0.1, 1e30, 0.2),
-        training=Training(epochs=3, batch_size=16, optimizer="SGD", patience=3),
+        training={"epochs": 3, "batch_size": 16, "optimizer": "SGD", "patience": 3},
         fine_tuning=FineTuning(2, 0.01, rounds=2),
     )
-    seen, told = [], []
+    events, seen = [], []
+    layers = nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3)
     learner = Learner(
-        clnp.ContinualNet(model, x[:2]),
-        config,
-        on_event=told.append,
-        on_progress=lambda progress: seen.append((dict(told[-1]), progress.to_state())),
+        network(layers=layers),
+        options,
+        on_event=events.append,
+        on_progress=lambda progress: seen.append((events[-1], progress.to_state())),
     )
-    learner.learn(Task("a", (x, y)))
+    learner.learn(task(num_samples=80))
     return seen
 
 
 def of(states, kind, **where):
-    """The states right after events of a kind, with these details."""
+    """The states right after events of a kind, with these fields."""
     return [
         state
         for event, state in states
-        if event["event"] == kind and all(event.get(key) == v for key, v in where.items())
+        if type(event) is kind and all(getattr(event, key) == v for key, v in where.items())
     ]
 
 
-def test_a_task_that_has_not_begun_has_come_nowhere():
+def test_an_empty_progress_has_an_empty_state():
     state = Progress().to_state()
     assert state == {
         "trained": [],
@@ -82,33 +83,30 @@ def test_a_task_that_has_not_begun_has_come_nowhere():
     assert Progress.from_state(state) == Progress()
 
 
-def test_every_state_of_a_task_goes_through_a_checkpoint(states):
+def test_every_state_of_a_task_survives_a_checkpoint(states):
     assert len(states) >= 6
     for _, state in states:
         restored = Progress.from_state(stored(state))
         assert alike(restored.to_state(), state)
-        # Twice, because a run may break off before the next epoch has ended.
+        # Twice, because a run may stop before the next epoch ends.
         assert alike(Progress.from_state(stored(restored.to_state())).to_state(), state)
 
 
-def test_a_candidate_in_training_has_a_fit_to_go_on_with(states):
-    first, second, third = of(states, "epoch", candidate=0)
+def test_a_candidate_in_training_has_the_state_of_its_fit(states):
+    first, second, third = of(states, EpochEnded, candidate=0)
     assert [len(state["fit"]["epochs"]) for state in (first, second, third)] == [1, 2, 3]
     assert second["trained"] == []
     progress = Progress.from_state(second)
     assert progress.fit is None
     assert progress.resumed is second["fit"]
-    assert [state["fit"]["epochs"][0] for state in (second, third)] == (
-        [first["fit"]["epochs"][0]] * 2
-    )
+    assert third["fit"]["epochs"][0] == first["fit"]["epochs"][0]
 
 
 def test_trained_candidates_keep_their_weights_and_diverged_ones_their_reason(states):
-    (state,) = of(states, "candidate", candidate=2)
-    assert state["fit"] is None
-    one, two, three = Progress.from_state(stored(state)).trained
-    assert [c.lr for c in (one, two, three)] == [0.1, 1e30, 0.2]
-    assert [c.alpha for c in (one, two, three)] == [1e-3] * 3
+    last = [state for event, state in states if isinstance(event, CandidateTrained)][-1]
+    assert last["fit"] is None
+    one, two, three = Progress.from_state(stored(last)).trained
+    assert [(c.alpha, c.lr) for c in (one, two, three)] == [(1e-3, lr) for lr in (0.1, 1e30, 0.2)]
     assert (one.num_epochs, three.num_epochs) == (3, 3)
     assert one.diverged is three.diverged is None
     assert one.score > 50
@@ -119,26 +117,24 @@ def test_trained_candidates_keep_their_weights_and_diverged_ones_their_reason(st
     assert "the loss of task 'a' is" in two.diverged
 
 
-def test_states_are_held_only_of_candidates_that_may_be_chosen(states):
-    (before,) = of(states, "pruning", candidate=2)
-    scores = [c["score"] for c in before["trained"]]
+def test_states_are_kept_while_a_candidate_may_be_chosen(states):
+    before = of(states, CandidatePruned)[-1]
     assert [c["state"] is not None for c in before["trained"]] == [True, False, True]
-    (chosen,) = of(states, "chosen")
+    (chosen,) = of(states, CandidateChosen)
     assert [c["state"] for c in chosen["trained"]] == [None] * 3
     progress = Progress.from_state(stored(before))
-    worse, better = sorted(score for score in scores if score is not None)
-    assert worse < better
-    progress.let_go(below=better - worse)
+    one, _, three = progress.trained
+    progress.trained[0] = replace(one, score=three.score - 4.0)
+    progress.drop_states(below=4.0)
     assert [c.state is not None for c in progress.trained] == [True, False, True]
-    progress.let_go(below=(better - worse) / 2)
-    kept = [c.score for c in progress.trained if c.state is not None]
-    assert kept == [better]
+    progress.drop_states(below=2.0)
+    assert [c.state is not None for c in progress.trained] == [False, False, True]
 
 
-def test_the_winner_comes_with_its_plan(states):
-    (chosen,) = of(states, "chosen")
-    assert {state["winner"] for state in of(states, "pruning")} == {None}
-    assert {bool(state["plans"]) for state in of(states, "pruning")} == {False}
+def test_the_winner_has_its_plan(states):
+    (chosen,) = of(states, CandidateChosen)
+    assert {state["winner"] for state in of(states, CandidatePruned)} == {None}
+    assert {bool(state["plans"]) for state in of(states, CandidatePruned)} == {False}
     progress = Progress.from_state(stored(chosen))
     assert progress.winner in (0, 2)
     (plan,) = progress.plans
@@ -147,24 +143,23 @@ def test_the_winner_comes_with_its_plan(states):
     assert plan.score >= plan.best - 20.0
 
 
-def test_candidates_that_are_pruned_need_not_be_pruned_again(states):
-    told = [event for event, _ in states if event["event"] == "pruning"]
-    for number, state in enumerate(of(states, "pruning"), start=1):
+def test_plans_of_candidates_are_kept(states):
+    events = [event for event, _ in states if isinstance(event, CandidatePruned)]
+    for number, state in enumerate(of(states, CandidatePruned), start=1):
         pruned = Progress.from_state(stored(state)).pruned
-        assert [choice.candidate for choice in pruned] == [e["candidate"] for e in told[:number]]
-        assert [choice.plan.to_json() for choice in pruned] == [e["plan"] for e in told[:number]]
+        assert [c.candidate for c in pruned] == [e.candidate for e in events[:number]]
+        assert [c.plan for c in pruned] == [e.plan for e in events[:number]]
         for choice in pruned:
             assert choice.free_fraction == (12 - choice.plan.kept["0"]) / 12
 
 
-def test_a_round_of_fine_tuning_knows_what_was_before_it(states):
-    during = of(states, "epoch", round=1)
-    (after,) = of(states, "round", round=1)
+def test_a_round_of_fine_tuning_keeps_the_open_task_before_it(states):
+    during = of(states, EpochEnded, round=1)
+    (after,) = of(states, RoundEnded, round=1)
     assert [len(state["fit"]["epochs"]) for state in during] == [1, 2]
     for state in during:
         progress = Progress.from_state(stored(state))
         assert progress.round == 1
-        assert progress.before_round.task.name == "a"
         assert [progress.before_round.free] == [plan.kept for plan in progress.plans[:-1]]
         assert alike(progress.before_round.to_state(), state["before_round"])
     assert Progress.from_state(after).round == 2
@@ -174,19 +169,13 @@ def test_a_round_of_fine_tuning_knows_what_was_before_it(states):
     assert Progress.from_state({**after, "left_margin": True}).left_margin
 
 
-def test_weights_are_not_printed():
-    assert repr(Candidate(1e-3, 0.1, 3, 90.0)) == (
-        "Candidate(alpha=0.001, lr=0.1, num_epochs=3, score=90.0, diverged=None)"
-    )
-
-
-def test_an_alpha_for_each_layer_goes_through_a_checkpoint():
+def test_candidates():
     candidate = Candidate({"fc1": 1e-3, "fc2": 0.0}, 0.1, 3, None, "too fast")
-    state = stored(Progress([candidate]).to_state())
-    assert Progress.from_state(state).trained == [candidate]
-
-
-def test_two_tasks_do_not_share_their_candidates():
-    Progress().trained.append(Candidate(0.0, 0.1, 1, None))
+    assert repr(candidate) == (  # Without weights.
+        "Candidate(alpha={'fc1': 0.001, 'fc2': 0.0}, lr=0.1, num_epochs=3, score=None, "
+        "diverged='too fast')"
+    )
+    assert Progress.from_state(stored(Progress([candidate]).to_state())).trained == [candidate]
+    Progress().trained.append(candidate)
     Progress().pruned.append(Choice(0, None, 0.5))
-    assert (Progress().trained, Progress().pruned) == ([], [])
+    assert Progress() == Progress([])

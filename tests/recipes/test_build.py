@@ -65,7 +65,7 @@ def test_a_recipe_becomes_tasks_and_a_network(recipe):
             "learner.tasks.'digits *'.alphas=[{fc4 = 1}]",
             "learner.tasks.\"digits *\".alphas: unknown layer 'fc4'",
         ),
-        ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0; it must be 0 or more"),
+        ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0; it must be a finite number, 0 or"),
         (
             "learner.training.optimizer_options={no = 1}",
             "--set learner.training.optimizer_options={no = 1}: learner.training.optimizer_options",

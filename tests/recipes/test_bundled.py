@@ -3,7 +3,7 @@ import pytest
 from clnp.errors import RecipeError
 from clnp.recipes import bundled
 from clnp.recipes.recipe import Recipe
-from clnp.recipes.schema import build
+from clnp.recipes.schema import build, to_toml
 from clnp.recipes.toml import parse
 
 NAMES = bundled.names()
@@ -21,6 +21,7 @@ def test_every_recipe_is_valid_and_has_a_description(name):
     recipe = build(Recipe, parse(bundled.text(name), name=f"{name}.toml"))
     assert bundled.description(name) == recipe.description
     assert len(recipe.description.splitlines()) == 1
+    assert build(Recipe, parse(to_toml(recipe), name="written.toml")) == recipe
 
 
 @pytest.mark.parametrize("name", ["permuted-digit", "", "../__init__", "permuted-digits.toml"])

@@ -1,15 +1,13 @@
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 import pytest
 from hypothesis import given, strategies as st
 
-from clnp.errors import ArgumentError, ClnpError, RecipeError
-from clnp.recipes.schema import Key, build, keys, to_data, to_toml
+from clnp.errors import ArgumentError, RecipeError
+from clnp.recipes.schema import build, hint_of, recipe_fields, to_data, to_toml
 from clnp.recipes.toml import parse
-from clnp.training.config import FineTuning, LearnerConfig, Training
 
 Rate = float | Mapping[str, float]
 
@@ -17,8 +15,6 @@ Rate = float | Mapping[str, float]
 @dataclass(frozen=True)
 class Permuted:
     kind: Literal["permuted"]
-    """Which stream
-    this is."""
     num_tasks: int = 10
 
 
@@ -32,13 +28,11 @@ class Split:
 class Chain:
     kind: Literal["chain"]
     parts: tuple["Permuted | Split | Chain", ...]
-    """What comes one after the other."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
     name: str | Callable[[int], int] = "Adam"
-    """Name of a class."""
     options: Mapping[str, Any] = field(default_factory=dict)
     schedule: Literal["constant", "cosine", "milestones"] = "constant"
     augment: Callable[[int], int] | None = None
@@ -55,16 +49,12 @@ class Recipe:
     """A recipe to test with."""
 
     margin: float
-    """How much may be given up,
-    in points."""
     seed: int = 0
     resume: bool = False
     rate: Rate = 1e-5
     rates: tuple[Rate, ...] = ()
     patience: int | None = None
-    "In epochs."
     resolution: int | None = 100
-    title: str | None = None
     head: str | None = "single"
     optimizer: Optimizer = field(default_factory=Optimizer)
     fine_tuning: Optimizer | None = None
@@ -73,19 +63,63 @@ class Recipe:
     label: str = field(init=False, default="x")
 
 
-def made(text: str, cls: Any = Recipe, *, name: str = "recipe.toml") -> Any:
-    return build(cls, parse(text, name=name))
+def made(text: str, cls: Any = Recipe) -> Any:
+    return build(cls, parse(text, name="recipe.toml"))
 
 
 def message_of(text: str, cls: Any = Recipe) -> str:
     with pytest.raises(RecipeError) as caught:
         made(text, cls)
-    assert isinstance(caught.value, ClnpError)
     return str(caught.value)
 
 
-def test_what_is_not_written_has_its_default():
-    assert made("margin = 1.0") == Recipe(1.0)
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (int, "a whole number"),
+        (float, "a number"),
+        (bool, "true or false"),
+        (str, "text"),
+        (Literal["a", "b"], "one of 'a', 'b'"),
+        (Literal["a"], "'a'"),
+        (Split, "a table"),
+        (Any, "any value"),
+        (tuple[float, ...], "a list of numbers"),
+        (tuple[bool, ...], "a list of true or false"),
+        (tuple[tuple[int, ...], ...], "a list of lists of whole numbers"),
+        (tuple[Any, ...], "a list"),
+        (tuple[Literal["a", "b"] | None, ...], "a list of one of 'a', 'b' or \"none\""),
+        (tuple[Permuted | Split, ...], "a list of tables"),
+        (Mapping[str, str], "a table of texts"),
+        (Mapping[str, Any], "a table"),
+        (dict[str, Split], "a table of tables"),
+        (tuple[Mapping[str, float], ...], "a list of tables of numbers"),
+        (float | Mapping[str, float], "a number or a table of numbers"),
+        (int | str | tuple[int, ...], "a whole number, text or a list of whole numbers"),
+        (Permuted | Split, "a table"),
+        (Optional[int], 'a whole number or "none"'),  # noqa: UP045
+        (bool | None, 'true, false or "none"'),
+        (str | Callable[[int], int], "text"),
+    ],
+)
+def test_a_type_is_described_in_words(hint, words):
+    assert hint_of(hint).words == words
+
+
+@dataclass(frozen=True)
+class NoKeys:
+    function: Callable[[int], int]
+    maybe: Callable[[int], int] | None = None
+    functions: tuple[Callable[[int], int], ...] = ()
+    by_name: Mapping[str, Callable[[int], int]] = field(default_factory=dict)
+    by_number: Mapping[int, str] = field(default_factory=dict)
+    pair: tuple[int, int] = (0, 0)
+    raw: bytes = b""
+    derived: int = field(init=False, default=3)
+
+
+def test_a_field_that_toml_cannot_hold_is_not_a_key():
+    assert dict(recipe_fields(NoKeys)) == {}
 
 
 def test_every_type_of_field_is_read():
@@ -94,10 +128,9 @@ def test_every_type_of_field_is_read():
         seed = -1
         resume = true
         rate = { "layer1.0" = 1, b = 0.5 }
-        rates = [1, { a = 2 }, 3.5]
+        rates = [1, { a = 2 }, inf]
         patience = 4
         resolution = "none"
-        title = "none"
         head = "none"
         [optimizer]
         name = "SGD"
@@ -123,10 +156,9 @@ def test_every_type_of_field_is_read():
         seed=-1,
         resume=True,
         rate={"layer1.0": 1.0, "b": 0.5},
-        rates=(1.0, {"a": 2.0}, 3.5),
+        rates=(1.0, {"a": 2.0}, float("inf")),
         patience=4,
         resolution=None,
-        title="none",
         head=None,
         optimizer=Optimizer(
             "SGD", {"momentum": 0.9, "betas": [1, "x"], "nested": {"a": True}}, "cosine"
@@ -135,20 +167,13 @@ def test_every_type_of_field_is_read():
         stream=Chain("chain", (Permuted("permuted", 3), inner)),
         layers={"fc1": Split(classes=(3,))},
     )
-    assert type(recipe.margin) is float
-    assert type(recipe.rates[0]) is float
-    assert type(recipe.rate["layer1.0"]) is float
+    for number in (recipe.margin, recipe.rates[0], recipe.rate["layer1.0"]):
+        assert type(number) is float
+    assert made("margin = 1.0\nfine_tuning = 'none'") == Recipe(1.0)
 
 
-def test_infinity_is_a_number():
-    assert made("margin = inf").margin == float("inf")
-
-
-@pytest.mark.parametrize(
-    "line", ['patience = "none"', 'fine_tuning = "none"', 'resolution = "none"', 'head = "none"']
-)
-def test_the_text_none_stands_for_none(line):
-    assert getattr(made(f"margin = 1\n{line}"), line.split()[0]) is None
+KINDS = "it must be one of 'permuted', 'split', 'chain'"
+KEYS = "margin, seed, resume, rate, rates, patience, resolution, head, optimizer, fine_tuning"
 
 
 @pytest.mark.parametrize(
@@ -158,9 +183,9 @@ def test_the_text_none_stands_for_none(line):
         ("seed = true", "seed is true; it must be a whole number"),
         ("resume = 1", "resume is 1; it must be true or false"),
         ("head = 3", 'head is 3; it must be text or "none"'),
-        ("title = 3", "title is 3; it must be text"),
         ('rate = "high"', 'rate is "high"; it must be a number or a table of numbers'),
         ("rate = nan", "rate is nan; it must be a number or a table of numbers"),
+        (f"rate = 1{'0' * 400}", f"rate is 1{'0' * 56}...; it must be a number or a table of num"),
         ("rate.a.b = 1", "rate.a is { b = 1 }; it must be a number"),
         ("rates = 1", "rates is 1; it must be a list of numbers or tables of numbers"),
         ("rates = [1, true]", "rates.1 is true; it must be a number or a table of numbers"),
@@ -174,45 +199,24 @@ def test_the_text_none_stands_for_none(line):
             "optimizer.schedule is \"cosin\"; it must be one of 'constant', 'cosine', "
             "'milestones'; did you mean 'cosine'?",
         ),
-        (
-            "optimizer.schedule = 3",
-            "optimizer.schedule is 3; it must be one of 'constant', 'cosine', 'milestones'",
-        ),
+        ("optimizer.schedule = 3", "optimizer.schedule is 3; it must be one of 'constant', 'cos"),
         ('stream = "split"', 'stream is "split"; it must be a table'),
         ("layers.a = 1", "layers.a is 1; it must be a table"),
         ("layers.a.kind = 'chain'", "layers.a.kind is \"chain\"; it must be 'split'"),
-        (
-            "sede = 1",
-            "unknown key 'sede'; did you mean 'seed'? Known: margin, seed, resume, rate, rates, "
-            "patience, resolution, title, head, optimizer, fine_tuning, stream, layers",
-        ),
-        (
-            "label = 'y'",
-            "unknown key 'label'; did you mean 'layers'? Known: margin, seed, resume, rate, rates, "
-            "patience, resolution, title, head, optimizer, fine_tuning, stream, layers",
-        ),
+        ("sede = 1", f"unknown key 'sede'; did you mean 'seed'? Known: {KEYS}, stream, layers"),
+        ("label = 'y'", f"unknown key 'label'; did you mean 'layers'? Known: {KEYS}, stream, l"),
         (
             "optimizer.nmae = 1",
             "unknown key 'optimizer.nmae'; did you mean 'name'? Known: name, options, schedule",
         ),
-        (
-            "optimizer.augment = 1",
-            "unknown key 'optimizer.augment'; did you mean 'name'? Known: name, options, schedule",
-        ),
+        ("optimizer.augment = 1", "unknown key 'optimizer.augment'; did you mean 'name'? Known: "),
         ("optimizer.name = ''", "the optimizer needs a name"),
         ("optimizer.options = { lr = 1 }", "options cannot hold lr"),
-        (
-            "stream.num_tasks = 3",
-            "stream.kind is missing; it must be one of 'permuted', 'split', 'chain'",
-        ),
-        (
-            "stream.kind = 3",
-            "stream.kind is 3; it must be one of 'permuted', 'split', 'chain'",
-        ),
+        ("stream.num_tasks = 3", f"stream.kind is missing; {KINDS}"),
+        ("stream.kind = 3", f"stream.kind is 3; {KINDS}"),
         (
             "stream.kind = 'permutted'",
-            "stream.kind: unknown kind 'permutted'; did you mean 'permuted'? "
-            "Known: permuted, split, chain",
+            f"stream.kind is \"permutted\"; {KINDS}; did you mean 'permuted'?",
         ),
         (
             "stream = { kind = 'permuted', classes = [] }",
@@ -221,27 +225,12 @@ def test_the_text_none_stands_for_none(line):
         ("stream.kind = 'chain'", "stream.parts is missing; it must be a list of tables"),
         (
             "stream = { kind = 'chain', parts = [{ kind = 'chain', parts = [{}] }] }",
-            "stream.parts.0.parts.0.kind is missing; "
-            "it must be one of 'permuted', 'split', 'chain'",
+            f"stream.parts.0.parts.0.kind is missing; {KINDS}",
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(line, message):
-    assert message_of(f"margin = 1\n\n{line}\n") == f"recipe.toml, line 3: {message}"
-
-
-def test_what_is_missing_is_placed_at_its_table():
-    assert message_of("seed = 1") == "recipe.toml: margin is missing; it must be a number"
-    text = "margin = 1\n[stream]\nkind = 'chain'\n[[stream.parts]]\nnum_tasks = 1\n"
-    kinds = "it must be one of 'permuted', 'split', 'chain'"
-    assert message_of(text) == f"recipe.toml, line 4: stream.parts.0.kind is missing; {kinds}"
-
-
-def test_an_argument_that_is_refused_is_placed_at_its_key():
-    text = "margin = 1\n[optimizer]\nschedule = 'cosine'\nname = ''\n"
-    assert message_of(text) == "recipe.toml, line 4: the optimizer needs a name"
-    text = "margin = 1\n[optimizer]\nschedule = 'cosine'\noptions.lr = 3\n"
-    assert message_of(text) == "recipe.toml, line 2: options cannot hold lr"
+def test_an_error_has_its_place_and_the_remedy(line, message):
+    assert message_of(f"margin = 1\n\n{line}\n").startswith(f"recipe.toml, line 3: {message}")
 
 
 @dataclass(frozen=True)
@@ -259,20 +248,41 @@ class HasStrict:
     strict: Strict | None = None
 
 
-def test_an_argument_that_was_not_written_is_placed_at_its_table():
-    assert message_of("high = 1", Strict) == "recipe.toml: low is above high"
-    text = "\n[strict]\nhigh = 1\n"
-    assert message_of(text, HasStrict) == "recipe.toml, line 2: low is above high"
+@pytest.mark.parametrize(
+    ("text", "cls", "message"),
+    [
+        ("seed = 1", Recipe, ": margin is missing; it must be a number"),
+        (
+            "margin = 1\n[stream]\nkind = 'chain'\n[[stream.parts]]\nnum_tasks = 1\n",
+            Recipe,
+            f", line 4: stream.parts.0.kind is missing; {KINDS}",
+        ),
+        (
+            "margin = 1\n[optimizer]\nschedule = 'cosine'\nname = ''\n",
+            Recipe,
+            ", line 4: the optimizer needs a name",
+        ),
+        (
+            "margin = 1\n[optimizer]\nschedule = 'cosine'\noptions.lr = 3\n",
+            Recipe,
+            ", line 2: options cannot hold lr",
+        ),
+        ("high = 1", Strict, ": low is above high"),
+        ("\n[strict]\nhigh = 1\n", HasStrict, ", line 2: low is above high"),
+    ],
+)
+def test_an_error_has_the_line_of_its_key_or_else_of_its_table(text, cls, message):
+    assert message_of(text, cls) == f"recipe.toml{message}"
 
 
-def test_a_wrong_override_is_named_by_itself():
+def test_an_error_in_an_assignment_has_its_text():
     document = parse("margin = 1", name="recipe.toml").set("rate.a=high")
     with pytest.raises(RecipeError) as caught:
         build(Recipe, document)
     assert str(caught.value) == '--set rate.a=high: rate.a is "high"; it must be a number'
 
 
-def test_all_problems_are_reported_at_once_in_the_order_of_the_document():
+def test_all_errors_are_reported_at_once_in_the_order_of_the_document():
     text = """seed = "x"
 [optimizer]
 schedule = "x"
@@ -298,45 +308,9 @@ clases = []
 
 
 @dataclass(frozen=True)
-class Ambiguous:
-    many: tuple[int, ...] | tuple[str, ...] = ()
-    table: Strict | Optimizer | None = None
-
-
-def test_members_that_look_alike_are_tried_in_turn():
-    assert made("many = [1]", Ambiguous).many == (1,)
-    assert made("many = ['a']", Ambiguous).many == ("a",)
-    assert made("table.high = 4", Ambiguous).table == Strict(high=4)
-    assert made("table.name = 'x'", Ambiguous).table == Optimizer("x")
-    assert message_of("many = [1, 'a']", Ambiguous) == (
-        "recipe.toml, line 1: many.0 is 1; it must be text"
-    )
-
-
-def test_data_holds_every_field_but_tables_and_texts_that_are_none():
-    data = to_data(Recipe(1, rate={"a": 1}, resolution=None, head=None, stream=Split()))
-    assert data == {
-        "margin": 1.0,
-        "seed": 0,
-        "resume": False,
-        "rate": {"a": 1.0},
-        "rates": [],
-        "patience": "none",
-        "resolution": "none",
-        "head": "none",
-        "optimizer": {"name": "Adam", "options": {}, "schedule": "constant"},
-        "stream": {"kind": "split", "classes": []},
-        "layers": {},
-    }
-    assert type(data["margin"]) is float
-    assert type(data["rate"]["a"]) is float
-    assert json.loads(json.dumps(data)) == data
-
-
-@dataclass(frozen=True)
 class Odd:
     text: str | None = "x"
-    texts: tuple[str | None, ...] = ()
+    texts: tuple[str, ...] = ()
     number: float = 0.0
     names: Mapping[str, int] = field(default_factory=dict)
     stop: Callable[[int], int] = abs
@@ -346,10 +320,7 @@ class Odd:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            Recipe(1, optimizer=Optimizer(name=abs)),
-            "optimizer.name is a function, which cannot be written into a recipe",
-        ),
+        (Recipe(1, optimizer=Optimizer(name=abs)), "optimizer.name is a function, which cannot "),
         (
             Recipe(1, fine_tuning=Optimizer(augment=abs)),
             "fine_tuning.augment is a function, which cannot be written into a recipe",
@@ -362,22 +333,20 @@ class Odd:
         (Odd(names={1: 1}), "names is {1: 1}, which cannot be written into a recipe"),
     ],
 )
-def test_what_cannot_be_written_is_refused(value, message):
+def test_a_value_that_a_recipe_cannot_hold_is_refused(value, message):
     with pytest.raises(RecipeError) as caught:
         to_data(value)
-    assert str(caught.value) == message
-
-
-def test_a_field_that_is_no_key_may_have_its_default():
+    assert str(caught.value).startswith(message)
     assert "stop" not in to_data(Odd())
 
 
 def test_a_recipe_is_written_as_toml():
     parts = (Permuted("permuted", 2), Chain("chain", (Split(),)))
     recipe = Recipe(
-        0.5,
-        rate={"layer1.0": 1e-5},
+        1,
+        rate={"layer1.0": 1},
         rates=(float("inf"), {}),
+        head=None,
         optimizer=Optimizer(options={"a": {"b": 'say "x"'}}),
         stream=Chain("chain", parts),
         layers={"fc1": Split(classes=(1,))},
@@ -388,14 +357,14 @@ def test_a_recipe_is_written_as_toml():
         == """\
 # Resolved.
 
-margin = 0.5
+margin = 1.0
 seed = 0
 resume = false
-rate = { "layer1.0" = 1e-05 }
+rate = { "layer1.0" = 1.0 }
 rates = [inf, {}]
 patience = "none"
 resolution = 100
-head = "single"
+head = "none"
 
 [optimizer]
 name = "Adam"
@@ -456,7 +425,6 @@ RECIPES = st.builds(
     rates=st.lists(RATES, max_size=3).map(tuple),
     patience=st.none() | INTS,
     resolution=st.none() | INTS,
-    title=st.none() | TEXTS,
     head=st.none() | TEXTS.filter(lambda text: text != "none"),
     optimizer=OPTIMIZERS,
     fine_tuning=st.none() | OPTIMIZERS,
@@ -468,129 +436,3 @@ RECIPES = st.builds(
 @given(RECIPES)
 def test_a_recipe_reads_back_equal(recipe):
     assert made(to_toml(recipe, header="A header\nof two lines")) == recipe
-
-
-ALPHAS = st.floats(0, 1) | st.dictionaries(TEXTS, st.floats(0, 1), max_size=3)
-LRS = st.floats(1e-8, 1)
-TRAININGS = st.builds(
-    Training,
-    epochs=st.integers(1, 50),
-    lr=LRS,
-    alpha=ALPHAS,
-    optimizer=st.sampled_from(["Adam", "SGD"]),
-    optimizer_options=st.dictionaries(TEXTS, VALUES, max_size=2),
-    schedule=st.sampled_from(["constant", "cosine", "milestones"]),
-    milestones=st.lists(st.integers(1, 50), min_size=1, max_size=3).map(tuple),
-    patience=st.none() | st.integers(1, 9),
-    clip_norm=st.none() | st.floats(0.1, 10),
-)
-CONFIGS = st.builds(
-    LearnerConfig,
-    margin=st.floats(0, 5),
-    training=TRAININGS,
-    alphas=st.lists(ALPHAS, max_size=3).map(tuple),
-    lrs=st.lists(LRS, max_size=3).map(tuple),
-    search_on=st.sampled_from(["every", "first"]),
-    resolution=st.none() | st.integers(1, 200),
-    fine_tuning=st.none() | st.builds(FineTuning, epochs=st.integers(1, 9), alpha=ALPHAS),
-    resident=st.none() | st.booleans(),
-)
-
-
-@given(CONFIGS)
-def test_the_options_of_a_learner_read_back_equal(config):
-    assert made(to_toml(config), LearnerConfig) == config
-
-
-def test_the_keys_of_a_recipe_are_listed_depth_first():
-    assert keys(Recipe) == [
-        Key("margin", "a number", "", "How much may be given up, in points."),
-        Key("seed", "a whole number", "0", ""),
-        Key("resume", "true or false", "false", ""),
-        Key("rate", "a number or a table of numbers", "1e-05", ""),
-        Key("rates", "a list of numbers or tables of numbers", "[]", ""),
-        Key("patience", 'a whole number or "none"', '"none"', "In epochs."),
-        Key("resolution", 'a whole number or "none"', "100", ""),
-        Key("title", "text", "none", ""),
-        Key("head", 'text or "none"', '"single"', ""),
-        Key("optimizer.name", "text", '"Adam"', "Name of a class."),
-        Key("optimizer.options", "a table", "{}", ""),
-        Key("optimizer.schedule", "one of 'constant', 'cosine', 'milestones'", '"constant"', ""),
-        Key("fine_tuning", 'a table or "none"', '"none"', ""),
-        Key("fine_tuning.name", "text", '"Adam"', "Name of a class."),
-        Key("fine_tuning.options", "a table", "{}", ""),
-        Key("fine_tuning.schedule", "one of 'constant', 'cosine', 'milestones'", '"constant"', ""),
-        Key("stream.kind", "'permuted'", "", "Which stream this is.", kind="permuted"),
-        Key("stream.num_tasks", "a whole number", "10", "", kind="permuted"),
-        Key("stream.kind", "'split'", "", "", kind="split"),
-        Key("stream.classes", "a list of whole numbers", "[]", "", kind="split"),
-        Key("stream.kind", "'chain'", "", "", kind="chain"),
-        Key(
-            "stream.parts",
-            "a list of tables",
-            "",
-            "What comes one after the other.",
-            kind="chain",
-        ),
-        Key("layers", "a table of tables", "{}", ""),
-        Key("layers.*.kind", "'split'", '"split"', ""),
-        Key("layers.*.classes", "a list of whole numbers", "[]", ""),
-    ]
-
-
-@dataclass(frozen=True)
-class Node:
-    value: int
-    next: "Node | None" = None
-
-
-def test_a_table_inside_a_table_of_its_class_is_not_gone_into():
-    assert keys(Node) == [
-        Key("value", "a whole number", "", ""),
-        Key("next", 'a table or "none"', '"none"', ""),
-    ]
-    assert made("value = 1\n[next]\nvalue = 2", Node) == Node(1, Node(2))
-
-
-@dataclass(frozen=True)
-class Loop:
-    again: "Loop"
-    """The same once more."""
-
-
-def test_a_table_that_is_not_gone_into_is_a_key_itself():
-    assert keys(Loop) == [Key("again", "a table", "", "The same once more.")]
-
-
-@dataclass(frozen=True)
-class More(Strict):
-    """A dataclass with fields of another."""
-
-    high: int = 9
-    """The upper end."""
-
-
-class Outer:
-    @dataclass(frozen=True)
-    class Inner:
-        """An indented class.
-
-            It has lines
-        that are not."""
-
-        x: int = 1
-        """Documented."""
-
-
-def test_keys_of_classes_that_inherit_or_are_indented_have_their_documentation():
-    assert keys(More) == [
-        Key("low", "a whole number", "3", ""),
-        Key("high", "a whole number", "9", "The upper end."),
-    ]
-    assert keys(Outer.Inner) == [Key("x", "a whole number", "1", "Documented.")]
-
-
-def test_a_class_without_source_has_no_documentation():
-    names: dict[str, Any] = {"__name__": __name__, "dataclass": dataclass}
-    exec("@dataclass\nclass Made:\n    x: int = 1\n    'lost'\n", names)
-    assert keys(names["Made"]) == [Key("x", "a whole number", "1", "")]

@@ -1,11 +1,19 @@
-import json
 import shutil
 
 import pytest
 
 from clnp.errors import RunError
+from clnp.records import RunFailed
 from clnp.report.collection import read_collection
-from support.written_runs import write, write_comparison, write_run, write_series
+from support.written_runs import (
+    change,
+    change_tasks,
+    write,
+    write_comparison,
+    write_events,
+    write_run,
+    write_series,
+)
 
 
 def labels(*paths):
@@ -17,7 +25,6 @@ def test_one_run(tmp_path):
     assert found.title == "by-hand, seed 0"
     assert found.single is not None
     assert found.notes == ()
-    assert found.groups == ["fc1", "fc2"]
     assert found.score_name == "accuracy, %"
 
 
@@ -51,8 +58,7 @@ def test_runs_of_recipes_and_of_python_programs_are_called_what_they_are(tmp_pat
 
     def called(*names):
         for run, name in zip(runs, names, strict=True):
-            config = json.loads((run / "config.json").read_text())
-            (run / "config.json").write_text(json.dumps({**config, "recipe": name}))
+            change(run, "config.json", recipe=name)
         return read_collection(runs).title
 
     assert called("one", "two") == "2 recipes: 2 runs compared"
@@ -63,8 +69,7 @@ def test_runs_of_recipes_and_of_python_programs_are_called_what_they_are(tmp_pat
 def test_runs_that_differ_by_their_seed_alone_are_one_member(tmp_path):
     def made(name, **settings):
         run = write_run(tmp_path / name, **settings)
-        config = json.loads((run / "config.json").read_text())
-        write(run, "config.json", {**config, "recipe": None})
+        change(run, "config.json", recipe=None)
         return run
 
     own = [made(f"own-{seed}", seed=seed, method="own") for seed in (1, 0, 10)]
@@ -91,12 +96,12 @@ def test_seeds_in_a_directory_need_no_list_of_them(tmp_path):
     write(tmp_path / "mine/seed1", "result.json", "{")
     found = read_collection([tmp_path / "mine"])
     assert [[run.seed for run in member.runs] for member in found.members] == [[0, 2]]
-    assert found.notes[0].startswith("mine: the run with seed 1 is left out: ")
+    assert found.notes[0].startswith("mine: the run with seed 1 is left out. ")
 
 
 def test_a_directory_of_other_runs_says_what_to_do(tmp_path):
     run = write_run(tmp_path / "runs/one")
-    words = f"{tmp_path}/runs is not a run, but there are runs in it: .*, {run} for example"
+    words = f"{tmp_path}/runs is not a run, but it contains runs. .*, {run} for example"
     with pytest.raises(RunError, match=words):
         read_collection([tmp_path / "runs"])
     write_run(tmp_path / "deep/one/seed0")
@@ -104,13 +109,11 @@ def test_a_directory_of_other_runs_says_what_to_do(tmp_path):
         read_collection([tmp_path / "deep"])
 
 
-def test_orders_that_the_seed_draws_are_no_other_setting(tmp_path):
-    runs = [write_run(tmp_path / f"run{seed}", seed=seed) for seed in (0, 1)]
+def test_permutations_drawn_by_the_seed_are_not_a_setting(tmp_path):
+    runs = [write_run(tmp_path / f"run{seed}", seed=seed, tasks=("low",)) for seed in (0, 1)]
     for run in runs:
-        config = json.loads((run / "config.json").read_text())
-        for task in config["tasks"]:
-            task["prepare"] = f"clnp.data.labelled.Prepare {run.name}"
-        (run / "config.json").write_text(json.dumps(config))
+        task = {"name": "low", "objective": "classification", "prepare": f"Prepare {run.name}"}
+        change(run, "config.json", tasks=[task])
     assert len(read_collection(runs).members) == 1
 
 
@@ -136,53 +139,41 @@ def test_tasks_of_other_names_are_numbered(tmp_path):
 
 def test_scores_of_regression_are_no_percentages(tmp_path):
     run = write_run(tmp_path / "run")
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    result["tasks"][0]["objective"] = "regression"
-    write(run, "result.json", result)
+    change_tasks(run, 0, objective="regression")
     assert read_collection([run]).score_name == "score"
 
 
-def test_notes_say_what_a_reader_has_to_know(tmp_path):
+def test_notes_on_an_unfinished_run_and_its_log(tmp_path):
     run = write_run(tmp_path / "run", num_learnt=1)
     with (run / "events.jsonl").open("a") as file:
         file.write("{\n{\n")
     (unfinished, damaged) = read_collection([run]).notes
     assert unfinished == (
-        "The run is not finished: 1 of 3 tasks are learnt; high is being trained; "
-        "the Python program that began it goes on with it."
+        "The run is not finished: 1 of 3 tasks are learned; high is in training. Resume it with "
+        "the Python program that started it."
     )
-    assert damaged == "2 lines of events.jsonl are damaged and left out; curves may have gaps."
+    assert damaged == (
+        "The log events.jsonl has 2 damaged lines, which are left out; curves may have gaps."
+    )
     (run / "events.jsonl").unlink()
     assert read_collection([run]).notes[1] == (
-        "There is no events.jsonl: training and pruning curves are missing."
+        "The log events.jsonl is missing, and with it training and pruning curves."
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        (
-            {"full": "fc1 is full. Widen it"},
-            "The network was full after 3 of 3 tasks: fc1 is full.",
-        ),
-        ({"finished": False}, "The run is not finished: 3 of 3 tasks are learnt; "),
-    ],
-)
-def test_notes_come_from_the_result(tmp_path, changes, expected):
-    (note,) = read_collection([write_run(tmp_path / "run", **changes)]).notes
-    assert note.startswith(expected)
+def test_a_full_network_is_noted(tmp_path):
+    (note,) = read_collection([write_run(tmp_path / "run", full="fc1 is full. Widen it")]).notes
+    assert note == "The network was full after 3 of 3 tasks: fc1 is full."
 
 
 def test_a_failure_and_a_change_of_outputs_are_noted(tmp_path):
     run = write_run(tmp_path / "run", num_learnt=2)
-    with (run / "events.jsonl").open("a") as file:
-        file.write('{"event": "failed", "task": "wide", "reason": "it diverged"}\n')
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    result["tasks"][0]["unchanged"] = False
-    write(run, "result.json", result)
+    write_events(run, [RunFailed(task="wide", reason="it diverged")], append=True)
+    change_tasks(run, 0, unchanged=False)
     assert read_collection([run]).notes == (
         "The run failed after 2 of 3 tasks: it diverged.",
-        f"OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen: clnp verify {run}.",
+        "The OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
+        f"`clnp verify {run}`.",
     )
 
 
@@ -192,8 +183,8 @@ def test_a_run_of_a_series_that_cannot_be_read_is_left_out(tmp_path):
     shutil.rmtree(series / "seed2")
     found = read_collection([series])
     assert [run.seed for run in found.runs] == [0]
-    assert found.notes[0].startswith("series: the run with seed 1 is left out: ")
-    assert found.notes[1] == "series: the run with seed 2 has not begun."
+    assert found.notes[0].startswith("series: the run with seed 1 is left out. ")
+    assert found.notes[1] == "series: the run with seed 2 has not started."
 
 
 def test_a_method_that_has_not_begun_is_left_out(tmp_path):
@@ -203,7 +194,7 @@ def test_a_method_that_has_not_begun_is_left_out(tmp_path):
     found = read_collection([compared])
     assert [member.label for member in found.members] == ["clnp"]
     assert len(found.notes) == 2
-    assert sorted("has not begun" in note for note in found.notes) == [False, True]
+    assert sorted("has not started" in note for note in found.notes) == [False, True]
     assert sorted("series.json is damaged" in note for note in found.notes) == [False, True]
 
 
@@ -213,7 +204,8 @@ def test_a_run_whose_result_is_damaged_is_told_by_its_events(tmp_path):
     found = read_collection([run])
     assert found.single is not None
     assert found.single.num_events > 0
-    assert any("result.json is damaged: " in note for note in found.notes)
+    assert found.notes[1].startswith("The result is left out. ")
+    assert "result.json is damaged: " in found.notes[1]
 
 
 def test_a_damaged_run_beside_others_is_left_out(tmp_path):
@@ -221,14 +213,14 @@ def test_a_damaged_run_beside_others_is_left_out(tmp_path):
     write(bad, "result.json", "{")
     found = read_collection([good, bad])
     assert len(found.runs) == 1
-    assert found.notes[0].startswith(f"{bad} is left out: ")
-    with pytest.raises(RunError, match="there is no run at"):
+    assert found.notes[0].startswith(f"{bad} is left out. ")
+    with pytest.raises(RunError, match="nothing"):
         read_collection([good, tmp_path / "nothing"])
 
 
 def test_nothing_to_report_on_is_an_error(tmp_path):
-    with pytest.raises(RunError, match="name a run to report on"):
+    with pytest.raises(RunError, match="There is no run to report on"):
         read_collection([])
     write(tmp_path, "series.json", {"recipe": "x", "seeds": [0]})
-    with pytest.raises(RunError, match=r"nothing to report on in .*; clnp resume .* goes on"):
+    with pytest.raises(RunError, match=r"nothing to report on in .* Resume it with `clnp resume "):
         read_collection([tmp_path])

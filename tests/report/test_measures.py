@@ -1,8 +1,6 @@
-import json
 import math
 
 import pytest
-from clnp.runs.records import read_run
 
 from clnp.report.collection import read_collection
 from clnp.report.measures import (
@@ -12,13 +10,14 @@ from clnp.report.measures import (
     claimed_shares,
     columns,
     free_share,
+    fullest_layer,
     over_runs,
     reused_share,
     spread_of,
-    tightest,
     used_share,
 )
-from support.written_runs import raise_scores, write, write_comparison, write_run, write_series
+from clnp.runs.history import read_run
+from support.written_runs import change, raise_scores, write_comparison, write_run, write_series
 
 
 def test_a_spread_is_over_what_is_finite():
@@ -28,16 +27,16 @@ def test_a_spread_is_over_what_is_finite():
 
 
 @pytest.mark.parametrize(
-    ("spread", "digits", "expected"),
+    ("spread", "expected"),
     [
-        (Spread(98.456, 0.031, 3), 2, "98.46 ± 0.03"),
-        (Spread(98.456, 0.0, 1), 2, "98.46"),
-        (Spread(-0.0001, 0.0, 1), 2, "0.00"),
-        (Spread(5.0, 0.0, 3), 0, "5 ± 0"),
+        (Spread(98.456, 0.031, 3), "98.46 ± 0.03"),
+        (Spread(98.456), "98.46"),
+        (Spread(-0.0001), "0.00"),
+        (Spread(5.0, 0.0, 3, digits=0), "5 ± 0"),
     ],
 )
-def test_a_spread_in_text(spread, digits, expected):
-    assert spread.text(digits) == expected
+def test_a_spread_in_text(spread, expected):
+    assert str(spread) == expected
 
 
 def test_rows_of_different_lengths_are_averaged_as_far_as_they_go():
@@ -60,7 +59,7 @@ def test_members_are_averaged_over_their_seeds(tmp_path):
     (member,) = read_collection([write_series(tmp_path / "series")]).members
     assert by_task(member, lambda task: task.now)[0].mean == 91.5
     assert claimed_shares(member, "fc1") == [2, 4, 6]
-    assert tightest(member) == ("fc2", 76)
+    assert fullest_layer(member) == ("fc2", 76)
 
 
 def test_a_run_that_learnt_fewer_tasks_has_claimed_nothing_for_the_others(tmp_path):
@@ -96,7 +95,8 @@ def transfers(*paths):
     """The forward transfer of every member, by its label."""
     collection = read_collection(paths)
     [column] = [each for each in columns(collection) if each.title == "forward transfer"]
-    return {member.label: column.text(member) for member in collection.members}
+    found = {member.label: column.of(member) for member in collection.members}
+    return {label: spread and str(spread) for label, spread in found.items()}
 
 
 def test_tasks_are_held_against_those_alone_of_the_same_comparison(tmp_path):
@@ -125,29 +125,27 @@ def test_runs_beside_a_comparison_are_held_against_the_same_tasks_alone(tmp_path
     assert transfers(compared, others)["clnp"] is None
     heads = write_series(tmp_path / "heads")
     for seed in (0, 1):
-        config = json.loads((heads / f"seed{seed}" / "config.json").read_text(encoding="utf-8"))
-        write(heads / f"seed{seed}", "config.json", {**config, "head": "single"})
+        change(heads / f"seed{seed}", "config.json", head="single")
     assert transfers(compared, heads)["clnp"] is None
 
 
-def test_a_column_without_a_deviation_has_none_in_any_cell(tmp_path):
+def test_the_number_of_tasks_is_a_column_if_runs_differ(tmp_path):
     compared = write_comparison(tmp_path / "compared")
     collection = read_collection([compared])
-    ours = collection.members[0]
-    found = {column.title: column.text(ours) for column in columns(collection)}
+    found = {column.title: str(column.of(collection.members[0])) for column in columns(collection)}
     assert found["seconds"] == "60 ± 0"
-    assert "tasks learnt" not in found
+    assert "tasks learned" not in found
     write_run(compared / "clnp/seed1", seed=1, num_learnt=2)
     collection = read_collection([compared])
     found = {column.title: column for column in columns(collection)}
     ours, other, _ = collection.members
-    assert found["tasks learnt"].text(ours) == "2.5 ± 0.7"
-    assert found["tasks learnt"].text(other) == "3"
+    assert str(found["tasks learned"].of(ours)) == "2.5 ± 0.7"
+    assert str(found["tasks learned"].of(other)) == "3.0 ± 0.0"
 
 
-def test_a_run_that_has_learnt_nothing_yet_leaves_the_mean_of_the_others(tmp_path):
+def test_a_run_without_a_learned_task_does_not_count(tmp_path):
     compared = write_comparison(tmp_path / "compared")
     (write_run(compared / "clnp/seed1", seed=1, num_learnt=0) / "result.json").unlink()
     collection = read_collection([compared])
-    found = {column.title: column.text(collection.members[0]) for column in columns(collection)}
+    found = {column.title: str(column.of(collection.members[0])) for column in columns(collection)}
     assert found["average"] == "92.00"

@@ -3,6 +3,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,15 +14,17 @@ import torch
 
 import clnp
 from clnp.methods.single import Finetune
+from clnp.plain import read, to_json
+from clnp.records import Environment
 from clnp.runs import environment
-from clnp.runs.environment import arithmetic, describe, peak_bytes, reset_peak
+from clnp.runs.environment import ARITHMETIC, arithmetic, describe, peak_bytes, reset_peak
 from support.forgetting import experiment
 
 CPU = torch.device("cpu")
 
 
 def git(folder, *arguments):
-    """What git says in the folder, whatever the settings of the user and of a hook around us."""
+    """The output of git in the folder, whatever the settings of the user and of a hook are."""
     outside = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     done = subprocess.run(
@@ -36,10 +39,9 @@ def git(folder, *arguments):
 
 @pytest.fixture
 def source(tmp_path, monkeypatch):
-    """The file of the module, as if it were in an empty folder."""
+    """The file of the module, as if it were in a folder without a checkout."""
     for key in [key for key in os.environ if key.startswith("GIT_")]:
         monkeypatch.delenv(key)
-    # Whatever is around the folder is not looked at.
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     file = tmp_path / "project" / "environment.py"
     file.parent.mkdir()
@@ -48,153 +50,115 @@ def source(tmp_path, monkeypatch):
     return file
 
 
-def committed(folder):
-    """The commit of all that is in the folder."""
+def commit(folder):
+    """Commit all files of the folder, and return the commit."""
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "--message", "all")
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_versions_and_hardware_are_told(monkeypatch):
+def test_versions_and_hardware_are_recorded(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/clnp", "run", "permuted-digits"])
     found = describe(CPU)
-    assert found["command"] == ["clnp", "run", "permuted-digits"]
-    assert found["clnp"] == clnp.__version__
-    assert found["python"] == platform.python_version()
-    assert found["torch"] == torch.__version__
-    assert found["numpy"] == numpy.__version__
-    assert found["safetensors"] == safetensors.__version__
-    assert found["platform"] == f"{platform.system()} {platform.machine()}"
-    assert found["cpu"]
-    assert found["num_cores"] == os.cpu_count()
-    assert found["num_threads"] == torch.get_num_threads()
-    assert (found["device"], found["gpu"], found["cuda"]) == ("cpu", None, None)
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_the_time_is_that_of_the_call_and_has_a_zone():
-    began = datetime.fromisoformat(describe(CPU)["began"])
+    assert found.command == ("clnp", "run", "permuted-digits")
+    assert (found.clnp, found.torch) == (clnp.__version__, torch.__version__)
+    assert (found.numpy, found.safetensors) == (numpy.__version__, safetensors.__version__)
+    assert found.python == platform.python_version()
+    assert found.platform == f"{platform.system()} {platform.machine()}"
+    assert (found.num_cores, found.num_threads) == (os.cpu_count(), torch.get_num_threads())
+    assert (found.device, found.gpu, found.cuda) == ("cpu", None, None)
+    began = datetime.fromisoformat(found.began)
     assert began.utcoffset() == timedelta(0)
     assert timedelta(0) <= datetime.now(UTC) - began < timedelta(seconds=30)
+    assert read(Environment, json.loads(to_json(found))) == found
 
 
-def test_the_name_of_the_processor_is_that_of_the_system():
+def test_the_processor_has_the_name_that_the_system_gives_it():
     lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
     named = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    expected = named[0] if named else platform.processor() or platform.machine()
-    assert describe(CPU)["cpu"] == expected
+    assert describe(CPU).cpu == (named[0] if named else platform.processor() or platform.machine())
 
 
 def test_the_commit_is_that_of_the_source(source):
-    commit = committed(source.parent)
-    assert len(commit) == 40
-    assert describe(CPU)["commit"] == commit
-
-
-def test_a_tag_does_not_hide_the_commit(source):
-    commit = committed(source.parent)
+    assert describe(CPU).commit is None
+    known = commit(source.parent)
+    assert len(known) == 40
     git(source.parent, "tag", "--annotate", "v1", "--message", "one")
-    assert describe(CPU)["commit"] == commit
-
-
-def test_a_changed_file_is_marked_and_one_that_is_new_is_not(source):
-    commit = committed(source.parent)
-    (source.parent / "notes.txt").write_text("mine\n")
-    assert describe(CPU)["commit"] == commit
+    (source.parent / "notes.txt").write_text("a file that git does not know\n")
+    assert describe(CPU).commit == known
     source.write_text("changed\n")
-    assert describe(CPU)["commit"] == f"{commit}+"
+    assert describe(CPU).commit == f"{known}+"
 
 
-def test_a_source_without_a_checkout_has_no_commit(source):
-    assert describe(CPU)["commit"] is None
-
-
-def test_the_checkout_of_another_project_around_the_source_does_not_count(source):
-    committed(source.parent)
+def test_the_commit_of_another_project_around_the_source_does_not_count(source):
+    commit(source.parent)
     git(source.parent, "rm", "--cached", "--quiet", source.name)
-    assert describe(CPU)["commit"] is None
+    assert describe(CPU).commit is None
 
 
 def test_without_git_there_is_no_commit(source, monkeypatch, tmp_path):
-    committed(source.parent)
+    commit(source.parent)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert describe(CPU)["commit"] is None
+    assert describe(CPU).commit is None
 
 
-ALIKE = {
-    "torch": "2.11.0",
-    "platform": "Linux x86_64",
-    "cpu": "Fast",
-    "num_threads": 2,
-    "instructions": "AVX2",
-    "variables": None,
-    "matmul": "highest",
-    "cudnn": 91900,
-    "device": "cuda:0",
-    "gpu": "Faster",
-    "cuda": "13.0",
-}
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_other_hardware_or_another_torch_may_round_differently(name):
+    known = describe(CPU)
+    assert arithmetic(replace(known, **{name: "other"})) != arithmetic(known)
 
 
-@pytest.mark.parametrize("key", ALIKE)
-def test_other_hardware_or_another_torch_may_round_differently(key):
-    assert arithmetic(ALIKE) == arithmetic(dict(reversed(ALIKE.items())))
-    assert arithmetic(ALIKE) != arithmetic({**ALIKE, key: "other"})
+def test_other_entries_do_not_change_rounding():
+    others = {"began": "later", "command": ("clnp",), "commit": "a", "clnp": "9", "num_cores": 64}
+    known = describe(CPU)
+    assert arithmetic(replace(known, **others)) == arithmetic(known)
 
 
-def test_variables_that_choose_instructions_are_told(monkeypatch):
+def test_variables_that_select_instructions_are_recorded(monkeypatch):
     for name in environment.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert describe(CPU)["variables"] is None
+    assert describe(CPU).variables is None
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    found = describe(CPU)
-    assert found["variables"] == "MKL_CBWR=COMPATIBLE"
-    monkeypatch.delenv("MKL_CBWR")
-    assert arithmetic(found) != arithmetic(describe(CPU))
+    assert describe(CPU).variables == "MKL_CBWR=COMPATIBLE"
 
 
-def test_the_precision_of_products_is_told():
-    before, found = torch.get_float32_matmul_precision(), describe(CPU)
+def test_the_precision_of_matrix_products_is_recorded():
+    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        assert arithmetic(found) != arithmetic(describe(CPU))
+        assert describe(CPU).matmul == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def test_what_rounds_nothing_may_differ():
-    others = {"began": "later", "command": ["clnp"], "commit": "a", "clnp": "9", "num_cores": 64}
-    assert arithmetic({**describe(CPU), **others}) == arithmetic(describe(CPU))
 
 
 CLEAR = Path("/proc/self/clear_refs")
 MUCH = 256 << 20
 
 
-@pytest.mark.skipif(not os.access(CLEAR, os.W_OK), reason="a process cannot forget its peak here")
-def test_a_run_has_the_peak_of_its_own_and_not_of_what_was_before(tmp_path):
-    experiment(Finetune(), epochs=1).run(tmp_path / "first")  # It loads what all of them need.
+@pytest.mark.skipif(not os.access(CLEAR, os.W_OK), reason="the peak cannot be reset here")
+def test_the_peak_of_a_run_does_not_include_what_was_before(tmp_path):
+    experiment(Finetune(), epochs=1).run(tmp_path / "first")  # It imports what all runs need.
     torch.ones(MUCH, dtype=torch.uint8)
     before = peak_bytes(CPU)
     assert before > MUCH
     result = experiment(Finetune(), epochs=1).run(tmp_path / "run")
-    assert 0 < result["timings"]["peak_bytes"] < before - MUCH / 2
+    assert 0 < result.timings.peak_bytes < before - MUCH / 2
     kept = torch.ones(MUCH, dtype=torch.uint8)
     assert peak_bytes(CPU) > before - MUCH / 2
     del kept
 
 
-def test_where_the_peak_cannot_be_forgotten_it_is_that_of_the_process(monkeypatch):
+def test_the_peak_is_that_of_the_process_if_it_cannot_be_reset(monkeypatch):
     before = peak_bytes(CPU)
-    monkeypatch.setattr(environment, "Path", lambda path: Path(path + " is not here"))
+    monkeypatch.setattr(environment, "Path", lambda path: Path(path + " does not exist"))
     reset_peak(CPU)
     assert peak_bytes(CPU) >= before / 2
 
 
 @pytest.mark.gpu
-def test_the_gpu_is_named():
+def test_the_gpu_is_recorded():
     found = describe(torch.device("cuda", 0))
-    assert found["device"] == "cuda:0"
-    assert found["gpu"] == torch.cuda.get_device_name(0)
-    assert found["cuda"] == torch.version.cuda
+    assert found.device == "cuda:0"
+    assert found.gpu == torch.cuda.get_device_name(0)
+    assert found.cuda == torch.version.cuda

@@ -486,7 +486,7 @@ def sgd(parameters, lr):
 
 def test_a_run_of_another_experiment_is_refused(tmp_path):
     training = Training(epochs=2, alpha={"fc1": 1e-3, "fc2": 1e-3}, optimizer_options={"eps": 1e-7})
-    options = {"training": training, "tasks": {"b": TaskSettings(margin=9.0)}}
+    options = {"training": training, "tasks": {"*": TaskSettings(margin=9.0)}}
     made = changed_task(experiment(**options), 0, prepare=lambda x: 2 * x)
     first = made.run(tmp_path / "run")
     x, y = made.tasks[1].train
@@ -501,7 +501,7 @@ def test_a_run_of_another_experiment_is_refused(tmp_path):
         (changed_task(made, 0, prepare=lambda x: 3 * x), "its task 1, 'a', has prepare '.*<lambda"),
         (changed_task(made, 0, **mine), "its task 1, 'a', has "),
         (replace(made, config=replace(made.config, margin=1.0)), "margin is 3.0, not 1.0"),
-        (replace(made, config=replace(made.config, tasks={})), "tasks.b is .*, not None"),
+        (replace(made, config=replace(made.config, tasks={})), "tasks.a is .*, not None"),
         (replace(made, config=replace(made.config, training=one_alpha)), "fc2 is .*, not None"),
         (replace(made, config=replace(made.config, training=no_options)), "eps is .*, not None"),
         (replace(made, model=another_width().model), "its model has fc2 Linear"),

@@ -9,14 +9,14 @@ def test_the_average_is_that_of_the_last_row():
     assert average(SCORES) == pytest.approx((75 + 60 + 95) / 3)
 
 
-def test_forgetting_counts_from_the_best_that_a_task_ever_was():
+def test_forgetting_counts_from_the_best_score_of_a_task():
     assert forgetting(SCORES) == pytest.approx(((90 - 75) + (80 - 60)) / 2)
     rising = [[50.0], [70.0, 80.0], [60.0, 80.0, 90.0]]
     assert forgetting(rising) == pytest.approx(((70 - 60) + 0) / 2)
     assert backward_transfer(rising) == pytest.approx(((60 - 50) + 0) / 2)
 
 
-def test_backward_transfer_counts_from_when_a_task_was_learnt():
+def test_backward_transfer_counts_from_the_end_of_a_task():
     assert backward_transfer(SCORES) == pytest.approx(((75 - 90) + (60 - 80)) / 2)
 
 
@@ -30,7 +30,7 @@ def test_one_task_forgets_and_transfers_nothing():
     assert forward_transfer([[90.0]], [80.0]) == 0.0
 
 
-def test_what_cannot_be_known_is_none():
+def test_metrics_of_unknown_scores_are_none():
     joint = [[None], [None, None], [75.0, 60.0, 95.0]]
     assert average(joint) == pytest.approx(230 / 3)
     assert forgetting(joint) is None
@@ -38,8 +38,8 @@ def test_what_cannot_be_known_is_none():
     assert forward_transfer(joint, [1.0, 2.0, 3.0]) is None
 
 
-def test_of_two_tasks_that_are_learnt_together_none_helps_the_other():
+def test_tasks_that_are_learned_together_have_no_forward_transfer():
     joint = [[None], [75.0, 60.0]]
     assert forward_transfer(joint, [70.0, 50.0]) is None
-    # A first task without test data was learnt all the same.
+    # The first task has no test data, but was learned first.
     assert forward_transfer([[None], [None, 60.0]], [None, 50.0]) == 10.0

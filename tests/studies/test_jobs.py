@@ -20,8 +20,9 @@ stop_with_parent()
 pathlib.Path("started").touch()
 try:
     time.sleep(100)
-finally:
+except SystemExit:
     pathlib.Path("stopped").touch()
+    raise
 """
 """Waits to be stopped."""
 MEET = """

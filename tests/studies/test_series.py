@@ -16,7 +16,7 @@ from clnp.records import (
     TaskSummary,
     Timings,
 )
-from clnp.runs.directory import RESULT, read_events, read_result
+from clnp.runs.directory import RESULT, last_environment, read_events, read_result
 from clnp.studies import series
 from clnp.studies.series import SUMMARY, aggregate, described, finished_results, plus_minus
 from support.terminal import start, wait_for
@@ -187,16 +187,18 @@ def test_the_first_seed_may_search_for_all(folder, clnp):
 
 def test_runs_at_the_same_time_are_those_one_after_the_other(folder, clnp):
     clnp(f"{RUN} 2 --out after")
-    process = start("run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside")
+    command = ("run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside")
+    process = start(*command)
     out, error = process.communicate()
     assert process.returncode == 0
     assert "2 seeds, mean ± standard deviation" in out
-    assert "seed 0: learnt" in error
-    assert "seed 1: learnt" in error
+    assert "] seed 0: " in error
+    assert "] seed 1: " in error
     one, two = (finished_results(folder / name) for name in ("after", "beside"))
     assert [each.certificates for each in one] == [each.certificates for each in two]
     recipes = [(folder / n / "seed1" / "recipe.toml").read_text() for n in ("after", "beside")]
     assert recipes[0] == recipes[1]
+    assert last_environment(folder / "beside" / "seed1").command == ("clnp", *command)
 
 
 def test_a_run_that_fails_is_named_and_the_others_finish(folder):
@@ -215,7 +217,7 @@ def test_a_run_that_fails_is_named_and_the_others_finish(folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_runs_at_the_same_time_stop_after_an_epoch(folder, number):
     """Also if the process that started them is killed."""
-    endless = ["--set", "learner.training.epochs=1000000", "--out", "x"]
+    endless = ["--set", "learner.training.epochs=100000", "--out", "x"]
     process = start("run", "small.toml", "--seeds", "2", "--jobs", "2", *endless)
     events = [lambda seed=seed: read_events(folder / "x" / f"seed{seed}") for seed in (0, 1)]
     wait_for(lambda: all(any(isinstance(e, EpochEnded) for e in each()) for each in events))

@@ -1,9 +1,14 @@
-"""A small experiment for tests of trackers, and two trackers."""
+"""A small experiment for tests of trackers, its points, and two trackers."""
 
+import pytest
 import torch
 
 from clnp import Experiment, FineTuning, LearnerConfig, Task, Training
 from clnp.data.models import MLP
+from clnp.records import Event
+from clnp.runs.directory import read_events, read_result
+from clnp.trackers.curves import Curves
+from support.runs import Crash, crash_at
 
 NAMES = ("a", "cats & <dogs>/é")
 LABELS = ("task 01 a", "task 02 cats _ _dogs__é")
@@ -27,6 +32,22 @@ def experiment(*names):
         fine_tuning=FineTuning(epochs=2, lr=1e-3, rounds=2),
     )
     return Experiment(MLP(6, (20, 20), 3), torch.zeros(2, 6), tasks, config)
+
+
+def break_off_tracked(path, count, tracker, *, checkpoint_seconds=0):
+    """Run the experiment with a tracker until it crashes at the `count`-th event."""
+    crash = crash_at(Event, count)
+    with pytest.raises(Crash):
+        experiment().run(
+            path, checkpoint_seconds=checkpoint_seconds, on_event=crash, trackers=[tracker]
+        )
+
+
+def points_of(path):
+    """Return the points of all events of a finished run, and of its result."""
+    curves = Curves()
+    points = [point for event in read_events(path) for point in curves.read(event)[0]]
+    return [*points, *curves.finish(read_result(path))]
 
 
 class Notebook:

@@ -1,4 +1,3 @@
-import sys
 import time
 
 import pytest
@@ -6,12 +5,11 @@ import torch
 
 import clnp
 from clnp.errors import RunError
-from clnp.runs.directory import read_events, read_json
-from clnp.runs.trackers import tell_again
+from clnp.runs.directory import read_result
+from clnp.runs.trackers import track_finished_run
 from clnp.trackers import TensorBoard
-from clnp.trackers.curves import Curves
-from support.forgetting import Crash
-from support.tracked import LABELS, crash_after, experiment, without_timings
+from support.runs import untimed
+from support.tracked import LABELS, break_off_tracked, experiment, points_of
 
 pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
 
@@ -19,7 +17,7 @@ PARTS = [".", "candidate 1", "candidate 2", "fine-tuning"]
 
 
 def load(path):
-    """What TensorBoard reads, by the names of its runs."""
+    """The runs of TensorBoard by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = {}
@@ -31,60 +29,55 @@ def load(path):
 
 
 def scalars(path):
-    """All curves: steps and values by the names of run and tag."""
+    """The steps and values of all curves, by run and tag."""
     return {
         (name, tag): [(event.step, event.value) for event in loaded.Scalars(tag)]
-        for name, loaded in load(path).items()
+        for name, loaded in load(path / "tensorboard").items()
         for tag in loaded.Tags()["scalars"]
     }
 
 
 def expected(path):
-    """All curves that the events of the run hold."""
-    curves, found = Curves(), {}
-    points = [point for event in read_events(path) for point in curves.read(event)[0]]
-    for point in [*points, *curves.finish(read_json(path, "result.json", {}))]:
+    found = {}
+    for point in points_of(path):
         name = (point.part or ".", f"{point.section}/{point.measure}")
         found.setdefault(name, []).append((point.step, pytest.approx(point.value, rel=1e-5)))
     return found
 
 
-def texts(loaded):
-    """All texts of a run of TensorBoard, by tag."""
-    tags = [tag for tag in loaded.Tags()["tensors"] if tag.endswith("/text_summary")]
-    return {
-        tag.removesuffix("/text_summary"): loaded.Tensors(tag)[-1]
-        .tensor_proto.string_val[0]
-        .decode()
-        for tag in tags
-    }
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """The directory of a run, and what TensorBoard reads of the run as a whole."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    experiment().run(path, trackers=[TensorBoard()])
+    return path, load(path / "tensorboard")["."]
 
 
-def test_all_curves_can_be_read(tmp_path):
-    experiment().run(tmp_path / "run", trackers=[TensorBoard()])
-    found = scalars(tmp_path / "run" / "tensorboard")
+def test_all_curves_can_be_read(tracked):
+    path, _ = tracked
+    found = scalars(path)
     assert sorted({name for name, _ in found}) == PARTS
-    assert found == expected(tmp_path / "run")
+    assert found == expected(path)
     assert found["candidate 2", f"{LABELS[1]}/validation"][-1][0] == 4
 
 
-def test_recipe_environment_and_candidates_are_texts(tmp_path):
-    experiment().run(tmp_path / "run", trackers=[TensorBoard()])
-    found = texts(load(tmp_path / "run" / "tensorboard")["."])
-    assert '"margin": 3.0' in found["recipe"]
-    assert f"torch: {torch.__version__}" in found["environment"]
-    assert found[LABELS[0]].startswith("| candidate | alpha | lr |")
+def test_config_environment_and_candidates_are_texts(tracked):
+    def text(tag):
+        return loaded.Tensors(f"{tag}/text_summary")[-1].tensor_proto.string_val[0].decode()
+
+    _, loaded = tracked
+    assert '"margin": 3.0' in text("recipe")
+    assert f"torch: {torch.__version__}" in text("environment")
+    assert text(LABELS[0]).startswith("| candidate | alpha | lr |")
 
 
-def test_hyper_parameters_stand_beside_what_they_led_to(tmp_path):
+def test_hyper_parameters_have_their_metrics(tracked):
     from tensorboard.plugins.hparams import metadata
-
-    experiment().run(tmp_path / "run", trackers=[TensorBoard()])
-    loaded = load(tmp_path / "run" / "tensorboard")["."]
 
     def content(tag):
         return loaded.summary_metadata[tag].plugin_data.content
 
+    _, loaded = tracked
     started = metadata.parse_session_start_info_plugin_data(
         content(metadata.SESSION_START_INFO_TAG)
     )
@@ -97,35 +90,27 @@ def test_hyper_parameters_stand_beside_what_they_led_to(tmp_path):
     assert metadata.SESSION_END_INFO_TAG in loaded.summary_metadata
 
 
-def test_tasks_over_tasks_are_drawn_into_one_picture(tmp_path):
-    experiment().run(tmp_path / "run", trackers=[TensorBoard()])
-    loaded = load(tmp_path / "run" / "tensorboard")["."]
+def test_the_scores_of_all_tasks_are_in_one_chart(tracked):
+    _, loaded = tracked
     (tag,) = [tag for tag in loaded.Tags()["tensors"] if "custom_scalars" in tag]
     assert b"test score/.*" in loaded.Tensors(tag)[0].tensor_proto.string_val[0]
 
 
-@pytest.mark.parametrize("moment", [0, 3, 8, 12, 20, 25, 40])
-def test_a_run_that_goes_on_has_no_point_twice(tmp_path, moment):
-    whole = experiment().run(tmp_path / "whole")
+@pytest.mark.parametrize("count", [1, 9, 21, 41])
+def test_a_resumed_run_has_no_point_twice(tmp_path, count, tracked):
     path = tmp_path / "run"
-    with pytest.raises(Crash):
-        experiment().run(
-            path, checkpoint_seconds=0, on_event=crash_after(moment), trackers=[TensorBoard()]
-        )
+    break_off_tracked(path, count, TensorBoard())
     result = experiment().run(path, trackers=[TensorBoard()])
-    assert without_timings(result) == without_timings(whole)
-    assert scalars(path / "tensorboard") == expected(path)
+    assert untimed(result) == untimed(read_result(tracked[0]))
+    assert scalars(path) == expected(path)
 
 
-def test_one_that_is_open_in_a_browser_has_no_point_twice(tmp_path):
+def test_a_run_that_crashes_leaves_whole_files_and_is_followed_when_it_resumes(tmp_path):
     path = tmp_path / "run"
-    with pytest.raises(Crash):
-        experiment().run(
-            path, checkpoint_seconds=1e9, on_event=crash_after(7), trackers=[TensorBoard()]
-        )
+    break_off_tracked(path, 8, TensorBoard(), checkpoint_seconds=1e9)
     watched = load(path / "tensorboard")
     assert len(watched["candidate 1"].Scalars("task 01 a/loss")) == 4
-    time.sleep(1.1)  # Files are read in the order of the seconds in their names.
+    time.sleep(1.1)  # The names of files have the second, by which TensorBoard sorts them.
     experiment().run(path, trackers=[TensorBoard()])
     for loaded in watched.values():
         loaded.Reload()
@@ -136,52 +121,40 @@ def test_one_that_is_open_in_a_browser_has_no_point_twice(tmp_path):
 
 def test_a_finished_run_can_be_shown_later_and_again(tmp_path):
     path = tmp_path / "run"
-    experiment().run(path)
+    result = experiment().run(path)
     assert not (path / "tensorboard").exists()
     for _ in range(4):
-        tell_again(path, [TensorBoard()])
-        assert scalars(path / "tensorboard") == expected(path)
+        track_finished_run(path, [TensorBoard()])
+        assert scalars(path) == expected(path)
     files = list((path / "tensorboard").rglob("events*"))
     assert len([file for file in files if file.stat().st_size]) == len(PARTS)
     assert len(files) == 2 * len(PARTS)
-
-
-def test_files_of_others_stay(tmp_path):
-    path = tmp_path / "run"
-    experiment("a").run(path, trackers=[TensorBoard()])
-    own = path / "tensorboard" / "events.out.tfevents.1.mine"
-    own.write_bytes(b"")
-    tell_again(path, [TensorBoard()])
-    assert own.exists()
-
-
-def test_times_are_those_of_the_run(tmp_path):
-    path = tmp_path / "run"
-    result = experiment("a").run(path)
-    tell_again(path, [TensorBoard()])
     loaded = load(path / "tensorboard")["."]
     first = loaded.Scalars("test score/task 01 a")[0].wall_time
     last = loaded.Scalars("run/seconds")[0].wall_time
     assert last == pytest.approx((path / "events.jsonl").stat().st_mtime, abs=1)
-    assert 0 <= last - first <= result["timings"]["seconds"]
+    assert 0 <= last - first <= result.timings.seconds
 
 
-def test_a_run_that_ends_badly_leaves_whole_files(tmp_path):
-    with pytest.raises(Crash):
-        experiment().run(tmp_path / "run", on_event=crash_after(12), trackers=[TensorBoard()])
-    assert scalars(tmp_path / "run" / "tensorboard")["candidate 1", "task 01 a/loss"][-1][0] == 4
-
-
-def test_a_directory_that_cannot_be_written_keeps_the_run_from_starting(tmp_path):
+def test_other_files_stay(tmp_path):
     path = tmp_path / "run"
-    with pytest.raises(Crash):
-        experiment().run(path, on_event=crash_after(0))
+    experiment("a").run(path, trackers=[TensorBoard()])
+    own = path / "tensorboard" / "events.out.tfevents.1.mine"
+    own.write_bytes(b"")
+    track_finished_run(path, [TensorBoard()])
+    assert own.exists()
+
+
+def test_a_run_does_not_start_if_its_files_cannot_be_written(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "events.jsonl").touch()
     (path / "tensorboard").write_text("a file")
     with pytest.raises(RunError, match="TensorBoard cannot track the run"):
         experiment().run(path, trackers=[TensorBoard()])
 
 
-def test_a_learner_in_a_loop_of_ones_own_can_be_tracked(tmp_path):
+def test_a_learner_can_be_tracked_without_a_run(tmp_path):
     made, tracker = experiment(), TensorBoard()
     net = clnp.ContinualNet(made.model, made.example_input, head="multi")
     learner = clnp.Learner(net, made.config, on_event=tracker.event)
@@ -189,13 +162,6 @@ def test_a_learner_in_a_loop_of_ones_own_can_be_tracked(tmp_path):
     for task in made.tasks:
         learner.learn(task)
     tracker.end(None, None)
-    found = scalars(tmp_path / "tensorboard")
+    found = scalars(tmp_path)
     assert [step for step, _ in found["candidate 1", f"{LABELS[1]}/loss"]] == [1, 2, 3, 4]
     assert len(found[".", "all tasks/test score when learnt"]) == 2
-
-
-def test_a_missing_package_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    message = r"^tensorboard is not installed; install it: pip install 'clnp\[tensorboard\]'$"
-    with pytest.raises(RunError, match=message):
-        TensorBoard()

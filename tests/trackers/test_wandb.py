@@ -1,22 +1,22 @@
 import json
 import os
+import struct
 import subprocess
 import sys
 
 import pytest
 
-from clnp.errors import RunError
-from clnp.runs.directory import read_events, read_json
-from clnp.runs.trackers import tell_again
+from clnp.runs.directory import read_events
+from clnp.runs.trackers import recall, track_finished_run
 from clnp.trackers import WeightsAndBiases
-from clnp.trackers.curves import Curves
 from clnp.trackers.wandb import key
-from support.forgetting import Crash
-from support.tracked import LABELS, crash_after, experiment, without_timings
+from support.runs import untimed
+from support.terminal import wait_for
+from support.tracked import LABELS, break_off_tracked, experiment, points_of
 
 pytest.importorskip("wandb", reason="needs the extra wandb")
 
-# W&B and what it is made of warn of what they will change.
+# W&B and its dependencies warn about their own changes.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -31,23 +31,42 @@ def tracker():
     return WeightsAndBiases(quiet=True)
 
 
-def records(path):
-    """All that was written for W&B: the one file of the run, record by record."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
+BLOCK, HEADER = 32768, 7
+FULL, LAST = 1, 4
 
-    (file,) = path.glob("wandb/offline-run-*/run-*.wandb")
-    store, found = DataStore(), []
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        found.append(record)
+
+def records(path):
+    """The records of a run that has ended, in the file that W&B has written."""
+
+    def is_complete():
+        found[:] = written(path)
+        return any(record.WhichOneof("record_type") == "exit" for record in found)
+
+    found = []
+    wait_for(is_complete)  # W&B writes in a process of its own.
     return found
 
 
+def written(path):
+    """The records in a log in the format of LevelDB so far."""
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = path.glob("wandb/offline-run-*/run-*.wandb")
+    data, position, part = file.read_bytes(), HEADER, b""
+    while position + HEADER <= len(data):
+        if (left := BLOCK - position % BLOCK) < HEADER:
+            position += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, position + 4)
+        position += HEADER + length
+        part += data[position - length : position]
+        if kind in (FULL, LAST) and position <= len(data):
+            yield wandb_internal_pb2.Record.FromString(part)
+            part = b""
+
+
 def rows(path):
-    """The history of the run: one mapping for each row."""
+    """The history of the run, a mapping for each row."""
     found = []
     for record in records(path):
         if record.WhichOneof("record_type") == "history":
@@ -62,7 +81,7 @@ def rows(path):
 
 
 def curves(path):
-    """All curves: steps and values by their keys."""
+    """The steps and values of all curves, by key."""
     found = {}
     for row in rows(path):
         for name, value in row.items():
@@ -74,10 +93,8 @@ def curves(path):
 
 
 def expected(path):
-    """All curves that the events of the run hold."""
-    read, found = Curves(), {}
-    points = [point for event in read_events(path) for point in read.read(event)[0]]
-    for point in [*points, *read.finish(read_json(path, "result.json", {}))]:
+    found = {}
+    for point in points_of(path):
         name = key(point.section, point.part, point.measure)
         found.setdefault(name, []).append((point.step, point.value))
     return found
@@ -89,7 +106,7 @@ def test_a_run_is_a_run_of_weights_and_biases(tmp_path):
     assert curves(path) == expected(path)
     (made,) = [r.run for r in records(path) if r.WhichOneof("record_type") == "run"]
     assert (made.display_name, made.project, made.run_group) == ("run", "clnp", "")
-    assert made.run_id == read_json(path, "trackers.json", {})["wandb"]["id"]
+    assert made.run_id == recall(path, "wandb")["id"]
     config = {item.key: json.loads(item.value_json) for item in made.config.update}
     assert config["learner"]["margin"] == 3.0
     assert "torch" in config["environment"]
@@ -98,45 +115,40 @@ def test_a_run_is_a_run_of_weights_and_biases(tmp_path):
     assert tables <= {name for row in rows(path) for name in row}
     (ended,) = [r.exit for r in records(path) if r.WhichOneof("record_type") == "exit"]
     assert ended.exit_code == 0
-
-
-def test_curves_have_epochs_or_tasks_as_their_axis(tmp_path):
-    experiment().run(tmp_path / "run", trackers=[tracker()])
-    found = [r.metric for r in records(tmp_path / "run") if r.WhichOneof("record_type") == "metric"]
+    found = [r.metric for r in records(path) if r.WhichOneof("record_type") == "metric"]
     axes = {metric.glob_name: metric.step_metric for metric in found if metric.glob_name}
     assert axes["task_01_a/*"] == "task_01_a/epoch"
     assert axes["test_score/*"] == "tasks_learnt"
 
 
-def test_names_are_those_that_can_be_sorted_by():
+def test_names_have_letters_digits_and_underscores():
     assert key("task 02 cats & dogs é", None, "loss") == "task_02_cats___dogs__/loss"
 
 
-def test_a_run_that_goes_on_offline_is_written_anew_under_its_id(tmp_path):
+def test_a_run_that_resumes_offline_is_written_again_under_its_id(tmp_path):
     path = tmp_path / "run"
     whole = experiment().run(tmp_path / "whole")
-    with pytest.raises(Crash):
-        experiment().run(path, checkpoint_seconds=0, on_event=crash_after(20), trackers=[tracker()])
-    before = read_json(path, "trackers.json", {})["wandb"]["id"]
+    break_off_tracked(path, 21, tracker())
+    before = recall(path, "wandb")["id"]
     (ended,) = [r.exit for r in records(path) if r.WhichOneof("record_type") == "exit"]
     assert ended.exit_code == 1
     result = experiment().run(path, trackers=[tracker()])
-    assert without_timings(result) == without_timings(whole)
-    assert read_json(path, "trackers.json", {})["wandb"]["id"] == before
+    assert untimed(result) == untimed(whole)
+    assert recall(path, "wandb")["id"] == before
     assert curves(path) == expected(path)
 
 
-def test_rows_that_are_there_already_are_not_sent_again(tmp_path):
-    """As it is online, where a run that is taken up says how many rows it has."""
+def test_rows_that_exist_are_not_sent_again(tmp_path):
+    """Online, a resumed run knows how many rows it has."""
     path = tmp_path / "run"
     experiment("a").run(path)
 
-    class TakenUp(WeightsAndBiases):
+    class Resumed(WeightsAndBiases):
         def begin(self, run):
             super().begin(run)
             self._num_before = 5
 
-    tell_again(path, [TakenUp(quiet=True)])
+    track_finished_run(path, [Resumed(quiet=True)])
     found = rows(path)
     assert found[0]["_step"] == 5
     whole = expected(path)
@@ -146,8 +158,8 @@ def test_rows_that_are_there_already_are_not_sent_again(tmp_path):
 def test_a_finished_run_can_be_sent_later(tmp_path):
     path = tmp_path / "run"
     experiment().run(path)
-    tell_again(path, [tracker()])
-    tell_again(path, [tracker()])
+    track_finished_run(path, [tracker()])
+    track_finished_run(path, [tracker()])
     assert curves(path) == expected(path)
 
 
@@ -164,11 +176,11 @@ def test_the_project_can_be_named(tmp_path, monkeypatch):
     assert projects == ["of the environment", "mine"]
 
 
-def test_a_user_who_has_not_logged_in_is_told_before_the_run_starts(tmp_path):
-    # In a process of its own: W&B reads its settings once.
+def test_a_run_does_not_start_without_a_login(tmp_path):
+    # In another process, because W&B reads its settings once.
     (tmp_path / "test.py").write_text(
-        "from clnp import WeightsAndBiases\n"
-        "from tracked import experiment\n"
+        "from clnp.trackers import WeightsAndBiases\n"
+        "from support.tracked import experiment\n"
         "experiment().run('run', trackers=[WeightsAndBiases(quiet=True)])\n"
     )
     outside = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}
@@ -180,9 +192,3 @@ def test_a_user_who_has_not_logged_in_is_told_before_the_run_starts(tmp_path):
     )
     assert "RunError: WeightsAndBiases cannot track the run: UsageError" in done.stderr
     assert read_events(tmp_path / "run") == []
-
-
-def test_a_missing_package_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(RunError, match=r"^wandb is not installed; .* 'clnp\[wandb\]'$"):
-        WeightsAndBiases()

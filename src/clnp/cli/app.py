@@ -342,13 +342,12 @@ def _compare(options: argparse.Namespace) -> Answer:
         return comparison.compare(
             launch.Source(options.recipe, _assignments(options, method="--methods")),
             _run_options(options),
+            console,
             methods=options.methods,
             seed=options.seed,
             num_seeds=options.seeds,
             search_once=options.search_once,
-            num_jobs=options.jobs,
             out=options.out,
-            console=console,
         )
 
 
@@ -361,12 +360,11 @@ def _start(options: argparse.Namespace, recipe: str) -> Answer:
         return commands.start(
             launch.Source(recipe, _assignments(options)),
             _run_options(options),
+            console,
             seed=options.seed,
             num_seeds=options.seeds,
             search_once=options.search_once,
-            num_jobs=options.jobs,
             out=options.out,
-            console=console,
         )
 
 
@@ -385,13 +383,7 @@ def _resume(options: argparse.Namespace) -> Answer:
     from . import commands
 
     with contextlib.closing(_console(options)) as console:
-        return commands.resume(
-            options.run,
-            _run_options(options),
-            num_jobs=options.jobs,
-            console=console,
-            job=options.job,
-        )
+        return commands.resume(options.run, _run_options(options), console, job=options.job)
 
 
 def _run_options(options: argparse.Namespace) -> Any:
@@ -399,7 +391,7 @@ def _run_options(options: argparse.Namespace) -> Any:
 
     trackers = tuple(dict.fromkeys(options.trackers or ()))
     every = options.checkpoint_every
-    return RunOptions(options.device, options.data, every, trackers, options.quiet)
+    return RunOptions(options.device, options.data, every, trackers, options.quiet, options.jobs)
 
 
 def _console(options: argparse.Namespace) -> Silence:

@@ -38,20 +38,19 @@ Answer = tuple[Any, str]
 def start(
     source: Source,
     options: RunOptions,
+    console: Console,
     *,
     seed: int | None,
     num_seeds: int | None,
     search_once: bool,
-    num_jobs: int,
     out: str | None,
-    console: Console,
 ) -> Answer:
     """Run a recipe, once or with each of several seeds."""
     loaded = source.load(seed)
     first, short = loaded.recipe.seed, loaded.name
     find_device(options.device)  # Before any directory is made.
     if num_seeds is None:
-        if search_once or num_jobs > 1:
+        if search_once or options.num_jobs > 1:
             option = "--search-once" if search_once else "--jobs"
             raise RunError(
                 f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
@@ -74,22 +73,20 @@ def start(
             add_seeds(path, before, series.seeds)
         else:
             begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
-    return resume_series(path, options, num_jobs=num_jobs, console=console, source=source)
+    return resume_series(path, options, console, source=source)
 
 
-def resume(
-    path: str, options: RunOptions, *, num_jobs: int, console: Console, job: str | None = None
-) -> Answer:
+def resume(path: str, options: RunOptions, console: Console, *, job: str | None = None) -> Answer:
     """Resume a run, a series or a comparison; or be the `job` of one of its runs."""
     run = expanded(path)
     if job is not None:
         run_job(run, options, console, title=job)
         return None, ""
     if read_comparison(run) is not None:
-        return resume_comparison(run, options, num_jobs=num_jobs, console=console)
+        return resume_comparison(run, options, console)
     if read_series(run) is not None:
-        return resume_series(run, options, num_jobs=num_jobs, console=console)
-    if num_jobs > 1:
+        return resume_series(run, options, console)
+    if options.num_jobs > 1:
         raise RunError(f"--jobs needs several runs, and {path} is one. Resume it without --jobs.")
     result, note = resume_run(run, options, console)
     return result, f"{summary(result)}\n\n{note}"

@@ -1,11 +1,10 @@
-"""How many more tasks fit, what fills up first, and what widening it would buy.
+"""Forecast how many more tasks fit, which group fills up first, and what widening it would buy.
 
-The next tasks are taken to be like the last ones: each claims of every group what those did on
+The next tasks are assumed to be like the last ones: each claims of every group what those did on
 average. A group that was full before the last task began sets no limit, because that task was
-learnt without new neurons of it. Only where nothing at all is free does widening go by the tasks
-that found free neurons last: those after them had no choice. The ledger does not know sizes of the
-past: once a group has been widened, tasks that had found it full count as tasks that needed nothing
-of it, until newer ones tell otherwise.
+learned without new neurons of it. Only if no neuron at all is free, widening goes by the last tasks
+that found free neurons: those after them had no choice. The ledger does not know sizes of the past:
+once a group has been widened, tasks that found it full count as tasks that needed none of it.
 """
 
 import math
@@ -13,25 +12,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from clnp.checks import COUNT_FROM_0
 from clnp.core.layers.ledger import Capacity, aligned
 from clnp.errors import ArgumentError
 
 RECENT = 3
-"""Tasks that the next ones are taken to be like."""
+"""The number of tasks that the next ones are assumed to be like."""
 MOST_NAMED = 3
-"""Groups that a sentence names; more of them are counted."""
+"""The number of groups that a sentence names; more are counted."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """How many more tasks like the last ones fit, and the group that is full first.
+    """The number of further tasks that fit; `print` shows a summary, and `table()` the groups.
 
-    `num_tasks` is None where the last tasks claimed nothing, so that nothing sets a limit. `like`
-    are the tasks that the next ones are taken to be like. Of each group g, `free[g]` neurons are
-    free, a task needs `need[g]` on average, and that is room for `room[g]` tasks, None where it
-    needs none. `one_more` has the neurons to append to each group for one more task, and `to_next`
-    those for `next_num_tasks`, where `next_bottleneck`, which has not been widened, fills up.
-    `head_groups` are those of which a single head needs new neurons.
+    Attributes:
+        num_tasks: How many more tasks like the last ones fit. None if those claimed no neuron, so
+            that there is no limit.
+        bottleneck: The group that fills up first.
+        head: The head of the network.
+        head_groups: The groups of which a single head needs new neurons.
+        like: The tasks that the next ones are assumed to be like.
+        free: The free neurons of each group.
+        need: The neurons that a task needs of each group, on average.
+        room: The tasks that each group has room for; None for groups that they do not need.
+        one_more: The neurons to append to each group for one more task.
+        next_num_tasks: How many tasks fit when the next group fills up, if the first is widened.
+        next_bottleneck: That group.
+        to_next: The neurons to append to each group to get there.
+
+    Example:
+        >>> print(net.forecast())
+        about 4 more tasks like the last would fit; fc2 fills up first; 5 more neurons in fc2 would
+        make room for 5, and 45 for 13, where fc1 fills up
     """
 
     num_tasks: int | None
@@ -48,15 +61,18 @@ class Forecast:
     to_next: Mapping[str, int] = field(default_factory=dict)
 
     def widening(self, num_tasks: int) -> dict[str, int]:
-        """How many neurons each group lacks for so many more tasks, in the form of `net.widen`.
+        """Return how many neurons each group lacks for more tasks.
 
-        Groups that have room for them are left out.
+        Args:
+            num_tasks: The number of further tasks.
+
+        Returns:
+            The neurons to append, by group, for `net.widen`. Groups with enough room are left out.
+
+        Example:
+            >>> net.widen(net.forecast().widening(3))
         """
-        if isinstance(num_tasks, bool) or not isinstance(num_tasks, int) or num_tasks < 0:
-            raise ArgumentError(
-                f"num_tasks is {num_tasks!r}; it must be a whole number, 0 or more",
-                argument="num_tasks",
-            )
+        num_tasks = COUNT_FROM_0("num_tasks", num_tasks)
         if not self.like:
             raise ArgumentError(
                 "what a task needs is not known before one has ended; ask for a forecast then"
@@ -69,12 +85,12 @@ class Forecast:
 
     @property
     def full(self) -> list[str]:
-        """The groups that have no free neuron left."""
+        """The groups without free neurons."""
         return [group for group, count in self.free.items() if count == 0]
 
     @property
     def headline(self) -> str:
-        """How many more tasks fit, and what fills up first."""
+        """The number of tasks that fit and the group that fills up first, in a sentence."""
         if not self.like:
             return "nothing is known of what a task needs before the first has ended"
         if self.num_tasks is None:
@@ -90,7 +106,7 @@ class Forecast:
 
     @property
     def advice(self) -> list[str]:
-        """What widening would buy, and what comes after the last task that fits."""
+        """Sentences on what widening would buy, and on what follows the last task that fits."""
         found = []
         if self.num_tasks is not None and self.one_more:
             found.append(self._widening_told(self.num_tasks))
@@ -127,7 +143,7 @@ class Forecast:
         return "; ".join([self.headline, *self.advice])
 
     def table(self) -> str:
-        """For each group what is free, what a task needs, and for how many tasks that is room."""
+        """Return a table of the free neurons, the need and the room of each group."""
         rows = [["group", "free", "a task needs", "room, in tasks"]]
         for group, free in self.free.items():
             room = self.room[group]
@@ -142,11 +158,17 @@ _ALONE = "learn a head on what the others have learnt"
 def forecast(
     capacity: Capacity, *, head: str | None = None, head_groups: Sequence[str] = ()
 ) -> Forecast:
-    """How many more tasks fit if each claims what the last three did, on average.
+    """Forecast how many more tasks fit if each claims what the last three did, on average.
 
-    The first task, which finds nothing to reuse, counts only while there is no other. `head` is
-    that of the network, and `head_groups` are the groups of which a single head needs new neurons:
-    `net.forecast()` knows both.
+    The first task, which finds nothing to reuse, counts only while there is no other.
+
+    Args:
+        capacity: The capacity of the network.
+        head: The head of the network.
+        head_groups: The groups of which a single head needs new neurons.
+
+    Returns:
+        The forecast. `net.forecast()` makes it with all arguments.
     """
     tasks = list(dict.fromkeys(usage.task for usage in capacity.usages))
     like = (tasks[1:] or tasks)[-RECENT:]
@@ -197,7 +219,7 @@ def forecast(
 
 
 def _before_it_was_full(capacity: Capacity, tasks: Sequence[str]) -> dict[str, float]:
-    """What tasks claimed of each group on average, the last of those that found it not full."""
+    """Return what the last tasks that found a group not full claimed of it, on average."""
     new = {(usage.task, usage.group): usage.new for usage in capacity.usages}
     needs = {}
     for group, size in capacity.sizes.items():
@@ -212,12 +234,12 @@ def _before_it_was_full(capacity: Capacity, tasks: Sequence[str]) -> dict[str, f
 
 
 def _exact(need: float) -> Fraction:
-    """The mean of at most so many whole numbers that was rounded to this."""
+    """Return the mean of at most so many whole numbers that was rounded to this."""
     return Fraction(need).limit_denominator(RECENT)
 
 
 def full_told(groups: Sequence[str]) -> str:
-    """The groups that are full, to be put behind a sentence; nothing if none is."""
+    """Return the full groups, to be appended to a sentence; nothing if none is full."""
     return f"; {_are_full(groups)}" if groups else ""
 
 
@@ -226,12 +248,12 @@ def _are_full(groups: Sequence[str]) -> str:
 
 
 def _named(group: str | None) -> str:
-    """A group in a sentence: those of an `nn.Sequential` are called by numbers."""
+    """Name a group in a sentence. Those of an `nn.Sequential` have numbers for names."""
     return f"layer {group}" if group and group.replace(".", "").isdigit() else str(group)
 
 
 def _names(groups: Sequence[str]) -> str:
-    """a, b and c; only so many of them."""
+    """Return "a, b and c", or "a, b and 3 others"."""
     groups = [_named(group) for group in groups]
     if len(groups) > MOST_NAMED:
         return f"{', '.join(groups[: MOST_NAMED - 1])} and {len(groups) - MOST_NAMED + 1} others"
@@ -240,9 +262,9 @@ def _names(groups: Sequence[str]) -> str:
 
 
 def _neurons(extra: Mapping[str, int], *, more: bool = True) -> str:
-    """3 more neurons in fc1 and 6 in fc2; of many groups, those that take the most.
+    """Return "3 more neurons in fc1 and 6 in fc2"; of many groups, those that take the most.
 
-    In the order of the network, so that two lists in a sentence can be read side by side.
+    In the order of the network, so that two lists in a sentence can be compared.
     """
     most = sorted(extra, key=lambda group: -extra[group])[:MOST_NAMED]
     order = [group for group in extra if group in most]

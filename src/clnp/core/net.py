@@ -174,7 +174,12 @@ class ContinualNet(nn.Module):
         Example:
             >>> {name: y.argmax(1) for name, y in net.predict_all(x).items()}
         """
-        return eagerly(lambda: self._body.run_all(self.ledger, args, kwargs))
+
+        def run() -> dict[str, Any]:
+            with self._body.lock:  # Another thread may be ending a task.
+                return self._body.run_all(self.ledger, args, kwargs)
+
+        return eagerly(run)
 
     @in_turn
     def begin_task(

@@ -25,7 +25,7 @@ class Permuted:
     kind: Literal["permuted"]
     """Each task is the whole data set with another permutation of the inputs."""
     dataset: str
-    """Name of the data set; `clnp recipes --keys` lists them."""
+    """Name of a data set: digits, mnist, fashion-mnist, cifar10, cifar100, or of an npz file."""
     num_tasks: int = 10
     """Number of tasks."""
     normalise: bool = False
@@ -44,7 +44,7 @@ class Split:
     kind: Literal["split"]
     """Each task is some of the classes of a data set."""
     dataset: str
-    """Name of the data set; `clnp recipes --keys` lists them."""
+    """Name of a data set: digits, mnist, fashion-mnist, cifar10, cifar100, or of an npz file."""
     classes_per_task: int
     """Number of classes of each task."""
     num_tasks: int | None = None

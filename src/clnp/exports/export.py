@@ -1,7 +1,4 @@
-"""An ended task as a program in one file, which is kept only if its outputs are the network's.
-
-clnp.export(net, "flowers", "flowers.pt2", x_test)
-"""
+"""An ended task as a program in one file, which is kept only if its outputs are the network's."""
 
 import json
 import os
@@ -63,7 +60,9 @@ class Check:
             text += f"classes of {self.num_other_classes} samples differ"
         if self.num_right is not None:
             text += f"; {100 * self.num_right / self.num_samples:.2f} % are classified correctly"
-        return text + "; the data set is not on this machine" * (self.samples == "random")
+        if self.samples == "random":
+            text += "; the data set is not on this machine"
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +85,13 @@ class Export(Note):
 
     def __str__(self) -> str:
         origin, verified = (f" of {self.run}", ", verified") if self.run else ("", "")
-        takes = {"samples": "samples as clnp reads the data set", "inputs": "inputs of the network"}
-        inputs, steps = takes[self.takes], self.preparation if self.takes == "inputs" else None
-        inputs = "prepared inputs" if steps else inputs
-        inputs += f": {'an array' if self.format == 'onnx' else 'a tensor'}, {self.inputs}"
-        inputs += f"; {steps}" if steps else ""
+        kind = f"{'an array' if self.format == 'onnx' else 'a tensor'}, {self.inputs}"
+        if self.takes == "samples":
+            inputs = f"samples as clnp reads the data set: {kind}"
+        elif self.preparation is None:
+            inputs = f"inputs of the network: {kind}"
+        else:
+            inputs = f"prepared inputs: {kind}; {self.preparation}"
         outputs = str(self.outputs)
         if self.classes is not None:
             names = ", ".join(map(str, self.classes[:MOST_NAMED]))

@@ -12,7 +12,7 @@ from clnp.data.catalog import OnProgress
 from clnp.data.labelled import LabelledData
 from clnp.data.streams import Find, tasks_of
 from clnp.devices import on_the_host
-from clnp.errors import ArgumentError, first_line, unknown_name
+from clnp.errors import ArgumentError, RecipeError, first_line, unknown_name
 from clnp.methods.registry import baseline_of
 from clnp.runs.experiment import Experiment
 from clnp.training.config import Alpha
@@ -100,6 +100,8 @@ def _check_alphas(loaded: LoadedRecipe, model: torch.nn.Module, example: torch.T
     if learner.fine_tuning is not None:
         alphas["learner", "fine_tuning", "alpha"] = (learner.fine_tuning.alpha,)
     for path, given in alphas.items():
-        with _at(loaded, *path):
-            for alpha in given:
+        for alpha in given:
+            try:
                 alpha_by_layer(graph, alpha)
+            except ArgumentError as error:  # Its argument is the last key of the path.
+                raise loaded.error(RecipeError(error), *path) from error

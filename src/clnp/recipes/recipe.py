@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -135,15 +135,22 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     for assignment in assignments:
         document = document.set(assignment)
     build(Recipe, document)  # So that an error is reported once, before a method inherits it.
-    for method in (name for name in NAMES if name != OURS):
-        # Settings that the training of a method does not have are those of the learner's.
-        document = document.inherited(("methods", method, "training"), ("learner", "training"))
-    recipe = build(Recipe, document)
+    recipe = build(Recipe, replace(document, data=_inherited(document.data)))
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):
         place = document.places.get(("learner", "training", one), "")
         if place.startswith("--set") and getattr(recipe.learner, many):
             raise RecipeError(f"{place} would change nothing: learner.{many} comes first; set that")
     return LoadedRecipe(short, recipe, document)
+
+
+def _inherited(data: dict[str, Any]) -> dict[str, Any]:
+    """Give the training of each method the settings of `learner.training` that it does not have."""
+    shared = data.get("learner", {}).get("training", {})
+    methods = data.get("methods", {})
+    for name, own in methods.items():
+        if isinstance(own.get("training"), dict):
+            methods = {**methods, name: {**own, "training": {**shared, **own["training"]}}}
+    return {**data, "methods": methods}
 
 
 def recipe_of(place: Path) -> LoadedRecipe:

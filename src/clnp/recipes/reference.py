@@ -1,13 +1,21 @@
 """The documentation of the keys of a recipe, made from the dataclasses."""
 
+import ast
+import functools
+import inspect
+import itertools
 import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from clnp.core.structure.kinds import is_mixing
 
 from .recipe import WIDTHS, Network, Recipe
-from .schema import Key, keys
+from .schema import Hint, recipe_fields
 
 OWN_TRAINING = re.compile(r"methods\.\w+\.training\.")
 """The keys of `learner.training` again, for each baseline."""
@@ -54,6 +62,64 @@ LAYERS = """\
 The layers that `alpha` can name, and their default numbers of neurons, which `widths` replaces. A
 layer that `alpha` does not name has no penalty. The last layer computes the outputs.
 """
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a recipe: its place, type, default and meaning.
+
+    In `path`, `*` stands for any index of a list or any key of a table. `type` is in words, and
+    `default` is TOML, empty if the key is required. `kind` is the kind of the table that has the
+    key, where there are tables of several kinds.
+    """
+
+    path: str
+    type: str
+    default: str
+    doc: str
+    kind: str = ""
+
+
+def keys(cls: Any) -> list[Key]:
+    """Return every key of a recipe for the dataclass, depth first.
+
+    A table is a key only if it may be absent, or something other than a table. The keys of a table
+    inside a table of the same class are left out.
+    """
+    return list(_keys(cls, "", "", above=frozenset([cls])))
+
+
+def _keys(cls: Any, prefix: str, kind: str, *, above: frozenset[Any]) -> Iterator[Key]:
+    for name, field in recipe_fields(cls).items():
+        hint, path = field.hint, f"{prefix}{name}"
+        if hint.optional or len(hint.tables) < len(hint.forms) or above & set(hint.tables):
+            yield Key(path, hint.words, field.default_text, _docs(cls).get(name, ""), kind)
+        yield from _keys_below(hint, f"{path}.", kind, above=above)
+        for inner in (form.inner for form in hint.forms if form.inner):
+            yield from _keys_below(inner, f"{path}.*.", kind, above=above)
+
+
+def _keys_below(hint: Hint, prefix: str, kind: str, *, above: frozenset[Any]) -> Iterator[Key]:
+    tables = [table for table in hint.tables if table not in above]
+    kinds = {table: own for own, table in hint.kinds.items()}
+    for table in tables:
+        yield from _keys(table, prefix, kinds.get(table, kind), above=above.union(tables))
+
+
+@functools.cache
+def _docs(cls: Any) -> Mapping[str, str]:
+    """Return the string below each field in the source of the class, on one line."""
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):
+        return {}
+    [definition] = ast.parse(source).body
+    docs = {}
+    for field, below in itertools.pairwise(getattr(definition, "body", [])):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                docs[name] = " ".join(str(text).split())
+    return docs
 
 
 def sections() -> dict[str, list[Key]]:

@@ -1,14 +1,10 @@
 """Dataclasses from a TOML document, with all errors and their places at once, and back to TOML."""
 
-import ast
 import dataclasses
 import datetime
 import difflib
 import functools
-import inspect
-import itertools
 import math
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -290,61 +286,3 @@ def _plain(hint: Hint, value: Any, path: KeyPath) -> Any:
 def _cannot_be_written(value: Any, path: KeyPath) -> RecipeError:
     found = "a function" if callable(value) else repr(value)
     return RecipeError(f"{dotted(path)} is {found}, which cannot be written into a recipe")
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key of a recipe: its place, type, default and meaning.
-
-    In `path`, `*` stands for any index of a list or any key of a table. `type` is in words, and
-    `default` is TOML, empty if the key is required. `kind` is the kind of the table that has the
-    key, where there are tables of several kinds.
-    """
-
-    path: str
-    type: str
-    default: str
-    doc: str
-    kind: str = ""
-
-
-def keys(cls: Any) -> list[Key]:
-    """Return every key of a recipe for the dataclass, depth first.
-
-    A table is a key only if it may be absent, or something other than a table. The keys of a table
-    inside a table of the same class are left out.
-    """
-    return list(_keys(cls, "", "", above=frozenset([cls])))
-
-
-def _keys(cls: Any, prefix: str, kind: str, *, above: frozenset[Any]) -> Iterator[Key]:
-    for name, field in recipe_fields(cls).items():
-        hint, path = field.hint, f"{prefix}{name}"
-        if hint.optional or len(hint.tables) < len(hint.forms) or above & set(hint.tables):
-            yield Key(path, hint.words, field.default_text, _docs(cls).get(name, ""), kind)
-        yield from _keys_below(hint, f"{path}.", kind, above=above)
-        for inner in (form.inner for form in hint.forms if form.inner):
-            yield from _keys_below(inner, f"{path}.*.", kind, above=above)
-
-
-def _keys_below(hint: Hint, prefix: str, kind: str, *, above: frozenset[Any]) -> Iterator[Key]:
-    tables = [table for table in hint.tables if table not in above]
-    kinds = {table: own for own, table in hint.kinds.items()}
-    for table in tables:
-        yield from _keys(table, prefix, kinds.get(table, kind), above=above.union(tables))
-
-
-@functools.cache
-def _docs(cls: Any) -> Mapping[str, str]:
-    """Return the string below each field in the source of the class, on one line."""
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):
-        return {}
-    [definition] = ast.parse(source).body
-    docs = {}
-    for field, below in itertools.pairwise(getattr(definition, "body", [])):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
-                docs[name] = " ".join(str(text).split())
-    return docs

@@ -46,24 +46,6 @@ class Document:
             places.setdefault(path[:num], place)
         return Document(data, places)
 
-    def inherited(self, path: tuple[str, ...], source: tuple[str, ...]) -> "Document":
-        """Return the document in which the table at `path` has all keys of the table `source`.
-
-        Its own keys have priority. A table that is missing stays missing.
-        """
-        given, taken = _at(self.data, path), _at(self.data, source)
-        if not isinstance(given, dict) or not isinstance(taken, dict):
-            return self
-        added = {key: value for key, value in taken.items() if key not in given}
-        data, _ = _put(self.data, list(path), {**given, **added}, above=(), place="")
-        num = len(source)
-        places = {
-            (*path, *known[num:]): where
-            for known, where in self.places.items()
-            if known[:num] == source and added.keys() & known[num : num + 1]
-        }
-        return Document(data, {**self.places, **places})
-
 
 def read(path: str | os.PathLike[str]) -> Document:
     """Return the document in the file. Messages use the path as it was given."""
@@ -71,8 +53,10 @@ def read(path: str | os.PathLike[str]) -> Document:
     try:
         with open(path, "rb") as file:
             raw = file.read()
+    except FileNotFoundError as error:
+        raise RecipeError(f"{name}: there is no such file; check the path") from error
     except OSError as error:
-        raise RecipeError(f"{name}: {error.strerror}; give the path of a recipe") from error
+        raise RecipeError(f"{name}: the file cannot be read: {error.strerror}") from error
     try:
         text = raw.decode("utf-8-sig")  # Some editors put a mark before the first character.
     except UnicodeDecodeError as error:
@@ -185,12 +169,6 @@ def _leaves(statement: dict[str, Any]) -> Iterator[KeyPath]:
             yield from ((key, *path) for path in _leaves(value))
         else:
             yield (key,)
-
-
-def _at(data: Any, path: KeyPath) -> Any:
-    for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data
 
 
 _PART = r"""[ \t]*(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*"""

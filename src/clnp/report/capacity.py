@@ -13,33 +13,9 @@ from matplotlib.patches import Patch
 
 from clnp.text import all_shortened, clean, shortened, without_common_start
 
+from . import draw
 from .collection import Collection, Member
-from .draw import (
-    CATEGORIES,
-    INK,
-    LINE,
-    MUTED,
-    PAPER,
-    SOFT,
-    Cell,
-    Picture,
-    Table,
-    add_colour_bar,
-    add_legend,
-    add_panels,
-    averaged,
-    count,
-    draw_line,
-    in_order,
-    in_words,
-    member_colours,
-    named,
-    new_figure,
-    number_tasks,
-    on,
-    panel_rows,
-    shown_panels,
-)
+from .draw import Cell, Picture, Table
 from .measures import (
     Spread,
     claimed_shares,
@@ -54,7 +30,7 @@ MOST_MEMBERS = 6
 """Members with bars of their own."""
 MOST_LAYERS = 40
 """Layers with a panel of their own."""
-NEW, REUSED, UNUSED = CATEGORIES[1], CATEGORIES[0], "#b9c3cc"
+NEW, REUSED, UNUSED = draw.CATEGORIES[1], draw.CATEGORIES[0], "#b9c3cc"
 
 
 def draw_capacity(collection: Collection) -> Picture | None:
@@ -65,9 +41,9 @@ def draw_capacity(collection: Collection) -> Picture | None:
     names = collection.names[: max(member.num_tasks for member in members)]
     bar = 0.3 if max(len(member.sizes) for member in members) <= 6 else 0.22
     heights = [bar * len(m.sizes) + 0.3 for m in members]
-    figure = new_figure(sum(heights) + 0.7)
+    figure = draw.new_figure(sum(heights) + 0.7)
     grid = figure.subplots(len(members), 1, squeeze=False, sharex=True, height_ratios=heights)
-    colours = in_order(len(names))
+    colours = draw.in_order(len(names))
     for axes, member in zip(grid.flat, members, strict=True):
         _draw_bars(axes, member, colours)
         if len(members) > 1:
@@ -82,7 +58,7 @@ def draw_capacity(collection: Collection) -> Picture | None:
         "capacity",
         "Capacity by task",
         "The neurons of each layer, by the task that claimed them, in the order of the tasks, and "
-        f"the free rest.{averaged(members)}{more}",
+        f"the free rest.{draw.averaged(members)}{more}",
         "; ".join(_describe_bars(member, members) for member in members) + ".",
         figure,
         _table_of_bars(collection.with_neurons, names),
@@ -100,20 +76,20 @@ def _draw_bars(axes: Axes, member: Member, colours: Sequence[str]) -> None:
                 left=left,
                 height=0.74,
                 color=colours[index],
-                edgecolor=PAPER,
+                edgecolor=draw.PAPER,
                 # A border would be most of a narrow segment.
                 lw=0.4 if share > 1.2 else 0.1,
             )
             label = str(index + 1)
             if share > 1.3 * len(label):
-                _write(axes, left + share / 2, row, label, size=6, colour=on(colours[index]))
+                _write(axes, left + share / 2, row, label, size=6, colour=draw.on(colours[index]))
             left += share
         # On a dark page the darkest colour is almost that of the page.
-        axes.barh(row, 100, height=0.74, color="none", edgecolor=LINE, lw=0.9, zorder=0.5)
+        axes.barh(row, 100, height=0.74, color="none", edgecolor=draw.LINE, lw=0.9, zorder=0.5)
         rest = max(100 - left, 0.0)
-        axes.barh(row, rest, left=left, height=0.74, color=SOFT, edgecolor=LINE, lw=0.4)
+        axes.barh(row, rest, left=left, height=0.74, color=draw.SOFT, edgecolor=draw.LINE, lw=0.4)
         if rest > 9:
-            _write(axes, left + rest / 2, row, f"{rest:.0f} % free", size=6.5, colour=MUTED)
+            _write(axes, left + rest / 2, row, f"{rest:.0f} % free", size=6.5, colour=draw.MUTED)
     labels = [
         f"{name} ({member.sizes[group]})"
         for name, group in zip(all_shortened(groups, 26), groups, strict=True)
@@ -142,16 +118,16 @@ def _add_task_key(
         else:
             labels = [f"{number}: {name}" for number, name in enumerate(short, 1)]
         handles = [
-            Patch(facecolor=colour, edgecolor=LINE, lw=0.5, label=name)
+            Patch(facecolor=colour, edgecolor=draw.LINE, lw=0.5, label=name)
             for colour, name in zip(colours, labels, strict=True)
         ]
-        handles.append(Patch(facecolor=SOFT, edgecolor=LINE, label="free"))
-        add_legend(figure, handles, solid=True)
+        handles.append(Patch(facecolor=draw.SOFT, edgecolor=draw.LINE, label="free"))
+        draw.add_legend(figure, handles, solid=True)
         return
     edges = [index + 0.5 for index in range(len(names) + 1)]
     scale = ScalarMappable(BoundaryNorm(edges, len(names)), ListedColormap(list(colours)))
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 1000) if len(names) / s <= 10)
-    add_colour_bar(
+    draw.add_colour_bar(
         figure,
         scale,
         all_axes,
@@ -168,8 +144,8 @@ def _add_task_key(
 def _describe_bars(member: Member, members: Sequence[Member]) -> str:
     free = {g: 100 - sum(claimed_shares(member, g)) for g in member.sizes}
     parts = [f"{clean(group)} {share:.0f} % free" for group, share in free.items()]
-    tasks = count(member.num_tasks, "task")
-    return f"{named(member, members)}after {tasks}, {in_words(parts, 20)}"
+    tasks = draw.count(member.num_tasks, "task")
+    return f"{draw.named(member, members)}after {tasks}, {draw.in_words(parts, 20)}"
 
 
 def _table_of_bars(members: Sequence[Member], names: Sequence[str]) -> Table:
@@ -195,11 +171,11 @@ def draw_reuse(collection: Collection) -> Picture | None:
     if not members:
         return None
     groups = list(dict.fromkeys(group for member in members for group in member.sizes))
-    shown = shown_panels(range(len(groups)), most=MOST_LAYERS)
-    rows, height = panel_rows(len(shown))
-    figure = new_figure(rows * height + 0.75)
-    panels = add_panels(figure, groups, shown, thing="layers")
-    colours = member_colours(collection)
+    shown = draw.shown_panels(range(len(groups)), most=MOST_LAYERS)
+    rows, height = draw.panel_rows(len(shown))
+    figure = draw.new_figure(rows * height + 0.75)
+    panels = draw.add_panels(figure, groups, shown, thing="layers")
+    colours = draw.member_colours(collection)
     num_tasks = max(member.num_tasks for member in members)
     top = 0.0
     for axes, index in zip(panels.axes, shown, strict=True):
@@ -208,7 +184,7 @@ def draw_reuse(collection: Collection) -> Picture | None:
             top = max(top, _draw_stack(axes, members[0], group))
         for member in members if len(members) > 1 else ():
             top = max(top, _draw_lines(axes, member, group, colours[member.label]))
-        number_tasks(axes, num_tasks, most=14 if len(shown) < 4 else 6)
+        draw.number_tasks(axes, num_tasks, most=14 if len(shown) < 4 else 6)
         axes.set_xlabel("")
         axes.tick_params(axis="x", length=0)
     panels.axes[0].set_ylim(0, 100 if top > 60 or top == 0 else 1.15 * top)
@@ -225,24 +201,24 @@ def draw_reuse(collection: Collection) -> Picture | None:
             Patch(color=UNUSED, lw=0, label="of earlier tasks, not used"),
             Patch(color=REUSED, lw=0, label="of earlier tasks, reused"),
         ]
-        add_legend(figure, handles, solid=True)
+        draw.add_legend(figure, handles, solid=True)
     else:
         caption = (
             "Neurons of each layer that are claimed after each task (solid), and those of earlier "
             "tasks that the task reuses (dashed)."
         )
         handles = [
-            Line2D([], [], color=INK, label="claimed"),
-            Line2D([], [], color=INK, ls="--", label="reused"),
+            Line2D([], [], color=draw.INK, label="claimed"),
+            Line2D([], [], color=draw.INK, ls="--", label="reused"),
             *(Patch(color=colours[m.label], label=shortened(m.label, 30)) for m in members),
         ]
-        add_legend(figure, handles)
+        draw.add_legend(figure, handles)
     return Picture(
         "reuse",
         "New, reused and free neurons",
         f"{caption} A neuron is used if its mean activity on the data of the task is above the "
         "threshold or, with pruning by contribution, if new neurons read it."
-        f"{averaged(members)}{panels.note}",
+        f"{draw.averaged(members)}{panels.note}",
         "; ".join(_describe_reuse(member, members) for member in members) + ".",
         figure,
         _table_of_reuse(members, collection.names),
@@ -267,7 +243,7 @@ def _draw_stack(axes: Axes, member: Member, group: str) -> float:
         (before, claimed, NEW),
     ):
         heights = [max(high - low, 0.0) for low, high in zip(bottom, top, strict=True)]
-        axes.bar(x, heights, bottom=bottom, color=colour, width=width, edgecolor=PAPER, lw=0.3)
+        axes.bar(x, heights, bottom=bottom, color=colour, width=width, edgecolor=draw.PAPER, lw=0.3)
     return max(claimed, default=0.0)
 
 
@@ -286,8 +262,8 @@ def _draw_lines(axes: Axes, member: Member, group: str, colour: str) -> float:
     ]
     reused = over_runs(rows)
     mark = "o" if len(claimed) <= 25 else ""
-    bounds = draw_line(axes, range(1, len(claimed) + 1), claimed, colour, marker=mark, ms=2.5)
-    draw_line(axes, range(1, len(reused) + 1), reused, colour, ls="--", lw=0.9)
+    bounds = draw.draw_line(axes, range(1, len(claimed) + 1), claimed, colour, marker=mark, ms=2.5)
+    draw.draw_line(axes, range(1, len(reused) + 1), reused, colour, ls="--", lw=0.9)
     return max((bound for bound in bounds if math.isfinite(bound)), default=0.0)
 
 
@@ -300,10 +276,10 @@ def _describe_reuse(member: Member, members: Sequence[Member]) -> str:
     shares = {group: _mean_reuse(member, group) for group in member.sizes}
     parts = [f"{clean(group)} {s.mean:.0f} %" for group, s in shares.items() if s]
     if not parts:
-        return f"{named(member, members)}the first task has nothing to reuse"
+        return f"{draw.named(member, members)}the first task has nothing to reuse"
     return (
-        f"{named(member, members)}after the first task, reused among active neurons: "
-        f"{in_words(parts, 24)}"
+        f"{draw.named(member, members)}after the first task, reused among active neurons: "
+        f"{draw.in_words(parts, 24)}"
     )
 
 

@@ -256,7 +256,8 @@ def name_tasks(axes: Axes, names: Sequence[str], *, width: float = WIDTH) -> Non
 def number_tasks(axes: Axes, num: int, *, most: int = 14) -> None:
     """Label an axis with the numbers of tasks, as many as fit."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 500, 10**9) if num / s <= most)
-    axes.set_xticks(sorted({1, *range(step, num + 1, step)}))
+    start = 1 if step <= 2 else step
+    axes.set_xticks(sorted({1, *range(start, num + 1, step)}))
     axes.set_xlabel("task, in the order learned")
 
 

@@ -131,11 +131,8 @@ def _shown(value: Any) -> Any:
 def _sections(collection: Collection) -> list[Section]:
     """Return the sections with their figures, or a sentence why there are none."""
     owners = [member.label for member in collection.with_neurons]
-    some = ""
-    if 0 < len(owners) < len(collection.members):
-        *first, last = owners
-        some = f"Only {', '.join(first)} and {last} claim" if first else f"Only {last} claims"
-        some += " neurons."
+    some = 0 < len(owners) < len(collection.members)
+    only = f"Only these claim and prune neurons: {in_words(owners, 12)}." if some else ""
     no_grid = ""
     if len(collection.members) > 1:
         no_grid = "Each run's own report has its candidates of the grid."
@@ -155,8 +152,8 @@ def _sections(collection: Collection) -> list[Section]:
 
     return [
         section("scores", "Scores", (draw_accuracy, draw_matrix), NO_SCORES),
-        section("capacity", "Capacity", (draw_capacity, draw_reuse), NO_NEURONS, some),
-        section("pruning", "Pruning", (draw_pruning,), NO_PRUNING, some),
+        section("capacity", "Capacity", (draw_capacity, draw_reuse), NO_NEURONS, only),
+        section("pruning", "Pruning", (draw_pruning,), NO_PRUNING, only),
         section("training", "Training", (draw_training, draw_grid), NO_EPOCHS, after=no_grid),
     ]
 
@@ -302,7 +299,7 @@ def _room(member: Member) -> Fact | None:
         value = f"About {known[0]} to {known[-1]} more tasks"
         return Fact("Room", value, f"If they are like the last; {len(numbers)} seeds.", "words")
     first, _, rest = sentences[0].partition("; ")
-    more = f"{_capital(rest)}." if rest else ""
+    more = f"{rest}." if rest else ""  # It may begin with the name of a layer.
     if len(sentences) > 1:
         more += f" This is seed {member.runs[0].seed}; other seeds differ."
     return Fact("Room", _capital(first), more.strip(), "words")

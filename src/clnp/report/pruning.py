@@ -12,27 +12,12 @@ from matplotlib.ticker import SymmetricalLogLocator
 from clnp.runs.history import Point, Pruning
 from clnp.text import clean, shortened
 
+from . import draw
 from .collection import Collection, Member
-from .draw import (
-    CATEGORIES,
-    INK,
-    MUTED,
-    Cell,
-    Picture,
-    Table,
-    add_legend,
-    add_panels,
-    averaged,
-    count,
-    member_colours,
-    named,
-    new_figure,
-    panel_rows,
-    shown_panels,
-)
+from .draw import Cell, Picture, Table
 from .measures import Spread
 
-MARGIN = CATEGORIES[2]
+MARGIN = draw.CATEGORIES[2]
 BELOW = 6
 """Margins below the best score that are shown. Curves continue further down."""
 
@@ -75,7 +60,7 @@ def draw_pruning(collection: Collection) -> Picture | None:
 
     If layers have thresholds of their own, the score is drawn against the neurons kept.
     """
-    names, colours = collection.names, member_colours(collection)
+    names, colours = collection.names, draw.member_colours(collection)
     found = [
         (index, member, pruning)
         for index in range(len(names))
@@ -87,7 +72,7 @@ def draw_pruning(collection: Collection) -> Picture | None:
     thresholds = [t for _, _, p in found for t in (p.theta, *(point.theta for point in p.curve))]
     by_threshold = None not in thresholds
     members = [m for m in collection.members if any(member is m for _, member, _ in found)]
-    shown = shown_panels(list(dict.fromkeys(index for index, _, _ in found)))
+    shown = draw.shown_panels(list(dict.fromkeys(index for index, _, _ in found)))
     curves = {
         index: [
             Curve(colours[member.label], pruning, by_threshold)
@@ -96,9 +81,9 @@ def draw_pruning(collection: Collection) -> Picture | None:
         ]
         for index in shown
     }
-    rows, height = panel_rows(len(shown))
-    figure = new_figure(rows * height + 0.75)
-    panels = add_panels(figure, names, shown)
+    rows, height = draw.panel_rows(len(shown))
+    figure = draw.new_figure(rows * height + 0.75)
+    panels = draw.add_panels(figure, names, shown)
     small = len(shown) > 20
     thin = sum(map(len, curves.values())) > len(shown)
     for axes, own in zip(panels.axes, curves.values(), strict=True):
@@ -113,8 +98,8 @@ def draw_pruning(collection: Collection) -> Picture | None:
         "difference from best, points" if collection.is_accuracy else "difference from best score"
     )
     handles: list[Line2D | Patch] = [
-        Line2D([], [], color=MUTED, marker="o", ms=2, lw=1, label="evaluated"),
-        Line2D([], [], color=INK, marker="*", ms=7, ls="", label="chosen"),
+        Line2D([], [], color=draw.MUTED, marker="o", ms=2, lw=1, label="evaluated"),
+        Line2D([], [], color=draw.INK, marker="*", ms=7, ls="", label="chosen"),
         Patch(color=MARGIN, alpha=0.22, lw=0, label="within the margin"),
     ]
     if len(members) > 1:
@@ -122,7 +107,7 @@ def draw_pruning(collection: Collection) -> Picture | None:
             Line2D([], [], color=colours[m.label], lw=3, label=shortened(m.label, 24))
             for m in members
         ]
-    add_legend(figure, handles)
+    draw.add_legend(figure, handles)
     against = "threshold" if by_threshold else "number of neurons that each set of thresholds keeps"
     return Picture(
         "pruning",
@@ -130,7 +115,7 @@ def draw_pruning(collection: Collection) -> Picture | None:
         "Validation score of the chosen candidate of each task, compared with the best candidate "
         f"before pruning, against the {against}. The sparsest network within the margin is chosen. "
         "Curves continue below the frame; scores far outside the margin may be from a part of the "
-        f"validation data.{averaged(members, 'There is a curve and a star for each of {}.')}"
+        f"validation data.{draw.averaged(members, 'There is a curve and a star for each of {}.')}"
         f"{panels.note}",
         "; ".join(_describe(member, members) for member in members) + ".",
         figure,
@@ -153,7 +138,7 @@ def _draw_curve(axes: Axes, curve: Curve, *, thin: bool, small: bool) -> None:
             curve.pruning.score - curve.best,
             "*",
             ms=5 if small else 7,
-            color=curve.colour if thin else INK,
+            color=curve.colour if thin else draw.INK,
             mew=0,
             zorder=4,
             clip_on=False,
@@ -171,31 +156,22 @@ def _fit(axes: Axes, curves: Sequence[Curve], *, small: bool) -> None:
     if not positive or positive[-1] <= 12 * positive[len(positive) // 4]:
         axes.set_xlim(0, 1.05 * max(ends, default=0) or 1.0)
         return
-    if len(positive) == len(ends):
-        axes.set_xscale("log")
-        axes.set_xlim(positive[0] / 1.5, positive[-1] * 1.3)
-    else:
-        # Zero has no logarithm: up to the magnitude of the smallest number, the scale is linear.
-        first = 10.0 ** math.floor(math.log10(positive[0]))
-        axes.set_xscale("symlog", linthresh=first, linscale=0.5)
-        axes.set_xlim(0, positive[-1] * 1.3)
-        ticks = SymmetricalLogLocator(base=10, linthresh=first)
-        ticks.set_params(numticks=3 if small else 15)
-        axes.xaxis.set_major_locator(ticks)
+    # Zero has no logarithm: up to the magnitude of the smallest number, the scale is linear.
+    first = 10.0 ** math.floor(math.log10(positive[0]))
+    axes.set_xscale("symlog", linthresh=first, linscale=0.5)
+    axes.set_xlim(0, positive[-1] * 1.3)
+    ticks = SymmetricalLogLocator(base=10, linthresh=first)
+    ticks.set_params(numticks=3 if small else 6)
+    axes.xaxis.set_major_locator(ticks)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.minorticks_off()
 
 
 def _describe(member: Member, members: Sequence[Member]) -> str:
-    kept = [p.num_kept for index in range(_num_started(member)) for p in _prunings(member, index)]
-    return (
-        f"{named(member, members)}{count(len(kept), 'curve')}; {min(kept)} to {max(kept)} neurons "
-        "are kept"
-    )
-
-
-def _num_started(member: Member) -> int:
-    return max(len(run.tasks) for run in member.runs)
+    num = max(len(run.tasks) for run in member.runs)
+    kept = [p.num_kept for index in range(num) for p in _prunings(member, index)]
+    curves = draw.count(len(kept), "curve")
+    return f"{draw.named(member, members)}{curves}; {min(kept)} to {max(kept)} neurons are kept"
 
 
 def _table(collection: Collection, members: Sequence[Member]) -> Table:

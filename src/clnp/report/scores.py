@@ -11,37 +11,9 @@ from matplotlib.patches import Polygon
 
 from clnp.text import clean, shortened
 
+from . import draw
 from .collection import Collection, Member
-from .draw import (
-    INK,
-    LINE,
-    MARKERS,
-    MUTED,
-    ORDERED,
-    PAPER,
-    WIDTH,
-    Cell,
-    Picture,
-    Table,
-    add_colour_bar,
-    add_legend,
-    averaged,
-    colour_of,
-    count,
-    draw_band,
-    draw_line,
-    finite,
-    fit_scores,
-    in_words,
-    means_of,
-    member_colours,
-    name_tasks,
-    named,
-    new_figure,
-    number_tasks,
-    on,
-    without_frame,
-)
+from .draw import Cell, Picture, Table
 from .measures import Spread, average_after, by_task, over_runs
 
 MOST_DODGED = 80
@@ -66,7 +38,7 @@ class Line:
 
 def draw_accuracy(collection: Collection) -> Picture | None:
     """Draw the score of each task when learned and now, and below it the average so far."""
-    colours = member_colours(collection)
+    colours = draw.member_colours(collection)
     lines = [
         Line(
             member,
@@ -84,15 +56,17 @@ def draw_accuracy(collection: Collection) -> Picture | None:
     num_tasks = max(len(line.now) for line in lines)
     has_average = num_tasks > 1 and any(map(any, (line.average for line in lines)))
     heights = [1.5, 1.0] if has_average else [1.0]
-    figure = new_figure(4.3 if has_average else 2.7)
+    figure = draw.new_figure(4.3 if has_average else 2.7)
     grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
     dodged = num_tasks * len(lines) <= MOST_DODGED
     _draw_scores(grid[0, 0], lines, collection, dodged=dodged)
     if has_average:
         _draw_average(grid[1, 0], lines, num_tasks, collection)
     handles = [
-        Line2D([], [], color=MUTED, marker="o", mfc=PAPER, ms=6, ls="", label="when learned"),
-        Line2D([], [], color=INK, marker="o", ms=3.2, ls="", label="now"),
+        Line2D(
+            [], [], color=draw.MUTED, marker="o", mfc=draw.PAPER, ms=6, ls="", label="when learned"
+        ),
+        Line2D([], [], color=draw.INK, marker="o", ms=3.2, ls="", label="now"),
     ]
     if not dodged:
         handles[0].set(linestyle="--", marker="")
@@ -105,14 +79,14 @@ def draw_accuracy(collection: Collection) -> Picture | None:
             Line2D([], [], color=line.colour, lw=3, label=shortened(line.member.label, 30))
             for line in lines
         ]
-    add_legend(figure, handles)
+    draw.add_legend(figure, handles)
     marks = "Bars and bands" if dodged else "Bands"
     return Picture(
         "accuracy",
         "Each task when learned and now",
         _caption(together, members, dodged=dodged)
         + (" Below: the mean score of all tasks so far." if has_average else "")
-        + averaged(members, f"{marks} are standard deviations over {{}}."),
+        + draw.averaged(members, f"{marks} are standard deviations over {{}}."),
         "; ".join(_describe(line, members) for line in lines) + ".",
         figure,
         _table_of_scores(lines, collection.names, has_average=has_average),
@@ -128,7 +102,7 @@ def _caption(together: Sequence[str], members: Sequence[Member], *, dodged: bool
         inside = "A dot inside its ring" if dodged else "A solid line on its dashed line"
         words += f" {inside} means that nothing was forgotten."
     if together:
-        whose = f" of {in_words(together)}" if len(members) > 1 else ""
+        whose = f" of {draw.in_words(together)}" if len(members) > 1 else ""
         words += f" The tasks{whose} were learned at the same time and have no earlier score."
     return words
 
@@ -141,26 +115,26 @@ def _draw_scores(
     for index, line in enumerate(lines):
         offset = (index - (len(lines) - 1) / 2) * 0.7 / len(lines) if dodged else 0.0
         x = [place + 1 + offset for place in range(len(line.now))]
-        then, now = means_of(line.then), means_of(line.now)
+        then, now = draw.means_of(line.then), draw.means_of(line.now)
         errors = [0.0 if s is None else s.deviation for s in line.now]
         low, high = ([y + sign * e for y, e in zip(now, errors, strict=True)] for sign in (-1, 1))
         if dodged:
             axes.vlines(x, then, now, color=line.colour, lw=1, alpha=0.5)
-            axes.plot(x, then, "o", ms=6, mfc=PAPER, mec=line.colour, mew=0.9)
+            axes.plot(x, then, "o", ms=6, mfc=draw.PAPER, mec=line.colour, mew=0.9)
             if any(errors):
                 axes.errorbar(x, now, errors, fmt="none", ecolor=line.colour, elinewidth=0.8)
             axes.plot(x, now, "o", ms=3.2, color=line.colour)
         else:
             axes.plot(x, then, "--", color=line.colour, lw=0.8)
             axes.plot(x, now, "-", color=line.colour, lw=1.3)
-            draw_band(axes, x, low, high, line.colour)
+            draw.draw_band(axes, x, low, high, line.colour)
         shown += [*then, *now]
         bounds += [*low, *high]
     num_tasks = max(len(line.now) for line in lines)
-    name_tasks(axes, collection.names[:num_tasks])
+    draw.name_tasks(axes, collection.names[:num_tasks])
     axes.set_xlim(0.4, num_tasks + 0.6)
     axes.set_ylabel(f"test {collection.score_name}")
-    fit_scores(axes, shown, bounds, percent=collection.is_accuracy)
+    draw.fit_scores(axes, shown, bounds, percent=collection.is_accuracy)
 
 
 def _draw_average(
@@ -168,15 +142,15 @@ def _draw_average(
 ) -> None:
     bounds: list[float] = []
     for index, line in enumerate(lines):
-        mark = MARKERS[index % len(MARKERS)] if num_tasks <= 25 else ""
+        mark = draw.MARKERS[index % len(draw.MARKERS)] if num_tasks <= 25 else ""
         x = range(1, len(line.average) + 1)
-        bounds += draw_line(axes, x, line.average, line.colour, marker=mark)
+        bounds += draw.draw_line(axes, x, line.average, line.colour, marker=mark)
     shown = [spread.mean for line in lines for spread in line.average if spread]
-    number_tasks(axes, num_tasks)
+    draw.number_tasks(axes, num_tasks)
     axes.set_xlim(0.4, num_tasks + 0.6)
     axes.set_xlabel("number of tasks learned")
     axes.set_ylabel("average so far")
-    fit_scores(axes, shown, bounds, percent=collection.is_accuracy)
+    draw.fit_scores(axes, shown, bounds, percent=collection.is_accuracy)
 
 
 def _describe(line: Line, members: Sequence[Member]) -> str:
@@ -188,16 +162,14 @@ def _describe(line: Line, members: Sequence[Member]) -> str:
         change = "all learned at the same time"
     average = line.average[-1] if line.average else None
     end = "" if average is None else f", average {average}"
-    return (
-        f"{named(line.member, members)}{count(len(means), 'task')}, now from {min(means):.2f} to "
-        f"{max(means):.2f}{end}; {change}"
-    )
+    tasks = f"{draw.named(line.member, members)}{draw.count(len(means), 'task')}"
+    return f"{tasks}, now from {min(means):.2f} to {max(means):.2f}{end}; {change}"
 
 
 def _table_of_scores(lines: Sequence[Line], names: Sequence[str], *, has_average: bool) -> Table:
     titles = ("when learned", "now", *(["average so far"] if has_average else []))
     members = [line.member for line in lines]
-    header = ["task", *(f"{named(m, members)}{title}" for m in members for title in titles)]
+    header = ["task", *(f"{draw.named(m, members)}{title}" for m in members for title in titles)]
     columns = [
         column
         for line in lines
@@ -221,8 +193,8 @@ def draw_matrix(collection: Collection) -> Picture | None:
     rows = math.ceil(len(shown) / columns)
     num_tasks = max(map(len, shown.values()))
     side = min(4.4, 0.9 + 0.34 * num_tasks) if columns == 1 else 6.3 / columns - 0.3
-    width = side + 1.0 if columns == 1 else WIDTH
-    figure = new_figure(rows * (side + (0.3 if columns > 1 else 0.0)) + 0.5, width=width)
+    width = side + 1.0 if columns == 1 else draw.WIDTH
+    figure = draw.new_figure(rows * (side + (0.3 if columns > 1 else 0.0)) + 0.5, width=width)
     grid = figure.subplots(rows, columns, squeeze=False)
     known = [value for square in shown.values() for value in _known(square)]
     low, high = min(known), max(known)
@@ -245,7 +217,7 @@ def draw_matrix(collection: Collection) -> Picture | None:
     else:
         figure.supxlabel("test score of task")
     label = f"test {collection.score_name}"
-    add_colour_bar(figure, meshes[-1], cells, label, shrink=0.9, aspect=30, pad=0.02)
+    draw.add_colour_bar(figure, meshes[-1], cells, label, shrink=0.9, aspect=30, pad=0.02)
     left_out = len(squares) - len(shown)
     more = f" {left_out} more are in the table." if left_out else ""
     return Picture(
@@ -253,7 +225,7 @@ def draw_matrix(collection: Collection) -> Picture | None:
         "Every task after every task",
         "Row i has the test scores of all tasks so far after task i. A column with one colour from "
         f"top to bottom is a task of which nothing was forgotten.{more}",
-        f"Accuracy matrix of {in_words(list(squares))}; scores from {min(known):.2f} to "
+        f"Accuracy matrix of {draw.in_words(list(squares))}; scores from {min(known):.2f} to "
         f"{max(known):.2f}.",
         figure,
         _table_of_squares(squares, collection.names),
@@ -276,32 +248,32 @@ def _known(square: Square) -> list[float]:
 def _draw_square(
     axes: Axes, square: Square, num_tasks: int, *, low: float, high: float
 ) -> QuadMesh:
-    values = [finite([*row, *[None] * (num_tasks - len(row))]) for row in square]
+    values = [draw.finite([*row, *[None] * (num_tasks - len(row))]) for row in square]
     edges = [index + 0.5 for index in range(num_tasks + 1)]
     mesh = axes.pcolormesh(
         edges,
         edges[: len(square) + 1],
         values,
-        cmap=ORDERED,
+        cmap=draw.ORDERED,
         vmin=low,
         vmax=high,
         rasterized=num_tasks > 60,
         # Neighbours without a border leave a gap of less than a pixel.
         lw=0.4 if num_tasks <= 20 else 0.6,
-        edgecolor=PAPER if num_tasks <= 20 else "face",
+        edgecolor=draw.PAPER if num_tasks <= 20 else "face",
     )
     # On a dark page the darkest colour is almost that of the page.
     corners = [(0.5, 0.5)]
     for index in range(1, len(square) + 1):
         corners += [(index + 0.5, index - 0.5), (index + 0.5, index + 0.5)]
     corners.append((0.5, len(square) + 0.5))
-    axes.add_patch(Polygon(corners, fill=False, ec=LINE, lw=1.2, zorder=0))
+    axes.add_patch(Polygon(corners, fill=False, ec=draw.LINE, lw=1.2, zorder=0))
     axes.set_aspect("equal")
     axes.set_ylim(num_tasks + 0.5, 0.5)
-    number_tasks(axes, num_tasks)
+    draw.number_tasks(axes, num_tasks)
     axes.set_xlabel("")
     axes.set_yticks(axes.get_xticks())
-    without_frame(axes)
+    draw.without_frame(axes)
     return mesh
 
 
@@ -309,7 +281,7 @@ def _write_scores(axes: Axes, square: Square, mesh: QuadMesh, *, size: float) ->
     for i, row in enumerate(square):
         for j, value in enumerate(row):
             if value is not None:
-                colour = on(colour_of(mesh, value))
+                colour = draw.on(draw.colour_of(mesh, value))
                 text = f"{value:.1f}" if abs(value) < 99.95 else f"{value:.3g}"
                 axes.text(j + 1, i + 1, text, size=size, color=colour, ha="center", va="center")
 

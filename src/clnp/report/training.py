@@ -6,40 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from clnp.runs.history import CandidateHistory, Epoch, TaskHistory
 from clnp.text import clean, shortened
 
+from . import draw
 from .collection import Collection, Member
-from .draw import (
-    INK,
-    LINE,
-    ORDERED,
-    PAPER,
-    SOFT,
-    Cell,
-    Picture,
-    Table,
-    add_colour_bar,
-    add_legend,
-    add_panels,
-    averaged,
-    categories,
-    colour_of,
-    count,
-    draw_band,
-    finite,
-    member_colours,
-    name_tasks,
-    new_figure,
-    on,
-    panel_rows,
-    shown_panels,
-    without_frame,
-)
+from .draw import Cell, Picture, Table
 from .measures import Spread, over_runs, spread_of
 
 MOST_CURVE_PANELS = 40
@@ -92,25 +67,27 @@ def draw_training(collection: Collection) -> Picture | None:
     if not blocks:
         return None
     started = [i for i in range(len(names)) if any(c.numbers for c in [*losses[i], *scores[i]])]
-    shown = shown_panels(started, most=MOST_CURVE_PANELS)
+    shown = draw.shown_panels(started, most=MOST_CURVE_PANELS)
     present = {curve.label for _, curves in blocks for own in curves for curve in own}
     several = collection.single is None
     if several:
-        colours = {label: c for label, c in member_colours(collection).items() if label in present}
+        colours = {
+            label: c for label, c in draw.member_colours(collection).items() if label in present
+        }
     else:
         labels = list(dict.fromkeys(c.label for _, curves in blocks for own in curves for c in own))
-        colours = dict(zip(labels, categories(len(labels)), strict=True))
+        colours = dict(zip(labels, draw.categories(len(labels)), strict=True))
     # Methods that are equal for a while hide one another: the upper line has gaps.
     dashes = {
         label: DASHES[number % len(DASHES)] if several else DASHES[0]
         for number, label in enumerate(colours)
     }
-    rows, height = panel_rows(len(shown))
-    figure = new_figure(len(blocks) * (rows * height + 0.2) + 0.5)
+    rows, height = draw.panel_rows(len(shown))
+    figure = draw.new_figure(len(blocks) * (rows * height + 0.2) + 0.5)
     parts = figure.subfigures(len(blocks), 1, squeeze=False)[:, 0]
     for part, (label, curves) in zip(parts, blocks, strict=True):
         part.set_facecolor("none")
-        panels = add_panels(part, names, shown)
+        panels = draw.add_panels(part, names, shown)
         _draw_panels(panels.axes, [curves[i] for i in shown], colours, dashes, label=label)
         part.supylabel(label)
     parts[-1].supxlabel("epoch")
@@ -121,9 +98,9 @@ def draw_training(collection: Collection) -> Picture | None:
         for label, colour in (colours if is_named else {}).items()
     ]
     if tuned:
-        handles.append(Patch(color=SOFT, lw=0, label="fine-tuning"))
+        handles.append(Patch(color=draw.SOFT, lw=0, label="fine-tuning"))
     if handles:
-        add_legend(figure, handles, dashed=several)
+        draw.add_legend(figure, handles, dashed=several)
     ranges = [
         f"{label} from {min(numbers):.3g} to {max(numbers):.3g}"
         for label, curves in blocks
@@ -135,7 +112,7 @@ def draw_training(collection: Collection) -> Picture | None:
         _caption(collection, list(colours))
         + (" The shaded epochs are fine-tuning after pruning." if tuned else "")
         + panels.note,
-        f"{count(len(started), 'task')}; {', '.join(ranges)}.",
+        f"{draw.count(len(started), 'task')}; {', '.join(ranges)}.",
         figure,
         _summary(collection),
         _all_epochs(collection),
@@ -210,7 +187,7 @@ def _draw_panels(
     for axes, curves in zip(all_axes, by_task, strict=True):
         starts = [curve.start for curve in curves if curve.start]
         if starts:
-            axes.axvspan(min(starts), max(c.end for c in curves), color=SOFT, lw=0, zorder=0)
+            axes.axvspan(min(starts), max(c.end for c in curves), color=draw.SOFT, lw=0, zorder=0)
         for curve in sorted(curves, key=lambda curve: curve.chosen):
             _draw_curve(
                 axes, curve, colours[curve.label], dashes[curve.label], logarithmic=logarithmic
@@ -248,13 +225,13 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str, dash: Dash, *, logarithmi
     x = [curve.start + index + 1 for index in indices]
     found = [spreads[index] for index in indices]
     if any(s.deviation for s in found if s):
-        low = finite([s and scale(s.mean - s.deviation) for s in found])
-        high = finite([s and scale(s.mean + s.deviation) for s in found])
-        draw_band(axes, x, low, high, colour)
+        low = draw.finite([s and scale(s.mean - s.deviation) for s in found])
+        high = draw.finite([s and scale(s.mean + s.deviation) for s in found])
+        draw.draw_band(axes, x, low, high, colour)
     width, alpha = (1.2, 1.0) if curve.chosen else (0.7, 0.85)
     # One epoch is not a line.
     mark = "o" if len(x) == 1 else ""
-    y = finite([s and scale(s.mean) for s in found])
+    y = draw.finite([s and scale(s.mean) for s in found])
     axes.plot(x, y, color=colour, lw=width, ls=dash, alpha=alpha, marker=mark, ms=2)
 
 
@@ -308,6 +285,15 @@ def _all_epochs(collection: Collection) -> Table:
     return Table(header, tuple(rows))
 
 
+@dataclass(frozen=True)
+class GridCell:
+    """A candidate of a task over the runs; without a score, it diverged in all of them."""
+
+    score: Spread | None
+    num_kept: Spread | None
+    is_chosen: bool
+
+
 def draw_grid(collection: Collection) -> Picture | None:
     """Draw score and neurons kept of every candidate; None without a grid."""
     if len(collection.members) > 1:
@@ -315,30 +301,35 @@ def draw_grid(collection: Collection) -> Picture | None:
     member, tasks = collection.members[0], collection.names
     if all(len(task.candidates) < 2 for run in member.runs for task in run.tasks):
         return None
-    names = list(
-        dict.fromkeys(c.name for run in member.runs for t in run.tasks for c in t.candidates)
-    )
+    columns = [_grid_column(member, index) for index in range(len(tasks))]
+    names = list(dict.fromkeys(name for column in columns for name in column))
     shown = names[:MOST_ROWS]
-    figure = new_figure(0.32 * len(shown) + 1.15)
+    values = [[_behind(column, name) for column in columns] for name in shown]
+    figure = draw.new_figure(0.32 * len(shown) + 1.15)
     axes = figure.subplots()
-    values = [[_behind(member, i, name) for i in range(len(tasks))] for name in shown]
-    edges = [index + 0.5 for index in range(len(tasks) + 1)]
-    rows = [index - 0.5 for index in range(len(shown) + 1)]
-    lowest = min((v for row in values for v in row if math.isfinite(v)), default=-1.0)
     mesh = axes.pcolormesh(
-        edges, rows, values, cmap=ORDERED, vmin=min(lowest, -0.01), vmax=0, lw=0.6, edgecolor=PAPER
+        [index + 0.5 for index in range(len(tasks) + 1)],
+        [index - 0.5 for index in range(len(shown) + 1)],
+        values,
+        cmap=draw.ORDERED,
+        vmin=min(-0.01, *(v for row in values for v in row if math.isfinite(v))),
+        vmax=0,
+        lw=0.6,
+        edgecolor=draw.PAPER,
     )
     written = len(tasks) <= MOST_WRITTEN
-    for row, name in enumerate(shown):
-        for index in range(len(tasks)):
-            _mark(axes, member, index, name, row, mesh=mesh, written=written)
+    for x, column in enumerate(columns, 1):
+        for y, name in enumerate(shown):
+            if name in column:
+                colour = draw.on(draw.colour_of(mesh, values[y][x - 1]))
+                _mark(axes, column[name], x, y, colour, written=written)
     # An alpha for each layer makes a name of two lines.
     labels = ["\n".join(textwrap.wrap(shortened(clean(name), 70), 36)) for name in shown]
     axes.set_yticks(range(len(shown)), labels)
     axes.set_ylim(len(shown) - 0.45, -0.55)
-    without_frame(axes)
-    name_tasks(axes, tasks, width=4.6)
-    add_colour_bar(figure, mesh, axes, "difference from best", aspect=16, pad=0.015)
+    draw.without_frame(axes)
+    draw.name_tasks(axes, tasks, width=4.6)
+    draw.add_colour_bar(figure, mesh, axes, "difference from best", aspect=16, pad=0.015)
     inside = ", with its score and, below, the neurons that it keeps" if written else ""
     chosen = "a frame" if written else "a dot"
     many = f" The first {MOST_ROWS} of {len(names)} are shown." if len(names) > MOST_ROWS else ""
@@ -347,58 +338,49 @@ def draw_grid(collection: Collection) -> Picture | None:
         "Candidates of the grid",
         "Validation score of every candidate before pruning, compared with the best of the task "
         f"(colour){inside}. The chosen candidate has {chosen}; a cross is a candidate that "
-        f"diverged.{averaged([member])}{many}",
-        f"{count(len(names), 'candidate')} and {count(len(tasks), 'task')}.",
+        f"diverged.{draw.averaged([member])}{many}",
+        f"{draw.count(len(names), 'candidate')} and {draw.count(len(tasks), 'task')}.",
         figure,
         _table_of_grid(member),
     )
 
 
-def _found(member: Member, index: int, name: str) -> list[tuple[CandidateHistory, bool]]:
-    """Return the candidate with that name in every run, and whether it was chosen there."""
-    return [
-        (candidate, candidate is task.chosen)
-        for task in member.task(index)
-        for candidate in task.candidates
-        if candidate.name == name
-    ]
+def _grid_column(member: Member, index: int) -> dict[str, GridCell]:
+    """Return the candidates of a task by name: means over the runs."""
+    found: dict[str, list[tuple[CandidateHistory, bool]]] = {}
+    for task in member.task(index):
+        for candidate in task.candidates:
+            found.setdefault(candidate.name, []).append((candidate, candidate is task.chosen))
+    cells = {}
+    for name, own in found.items():
+        score = spread_of(candidate.score for candidate, _ in own)
+        kept = spread_of(c.pruning.num_kept for c, _ in own if c.pruning is not None)
+        is_chosen = any(chosen for _, chosen in own)
+        cells[name] = GridCell(score, kept, is_chosen)
+    return cells
 
 
-def _score(member: Member, index: int, name: str) -> Spread | None:
-    return spread_of(c.score for c, _ in _found(member, index, name))
-
-
-def _behind(member: Member, index: int, name: str) -> float:
+def _behind(column: Mapping[str, GridCell], name: str) -> float:
     """Return the score less the best of its task; `nan` if there is none."""
-    names = {c.name for task in member.task(index) for c in task.candidates}
-    known = [s.mean for each in names if (s := _score(member, index, each)) is not None]
-    own = _score(member, index, name)
-    return own.mean - max(known) if own is not None else math.nan
+    known = [cell.score.mean for cell in column.values() if cell.score is not None]
+    own = column[name].score if name in column else None
+    return math.nan if own is None else own.mean - max(known)
 
 
-def _mark(
-    axes: Axes, member: Member, index: int, name: str, row: int, *, mesh: QuadMesh, written: bool
-) -> None:
+def _mark(axes: Axes, cell: GridCell, x: int, y: int, colour: str, *, written: bool) -> None:
     """Write the numbers of a candidate into its cell, and mark the chosen one."""
-    found = _found(member, index, name)
-    x = index + 1
-    if not found:
+    if cell.score is None:
+        axes.text(x, y, "\u00d7", color=draw.INK, ha="center", va="center")
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, ec=draw.LINE, lw=0.6))
         return
-    score = _score(member, index, name)
-    if score is None:
-        axes.text(x, row, "\u00d7", color=INK, ha="center", va="center")
-        axes.add_patch(Rectangle((x - 0.5, row - 0.5), 1, 1, fill=False, ec=LINE, lw=0.6))
-        return
-    colour = on(colour_of(mesh, _behind(member, index, name)))
-    is_chosen = any(chosen for _, chosen in found)
-    kept = spread_of(c.pruning.num_kept for c, _ in found if c.pruning is not None)
     if written:
-        text = f"{score.mean:.1f}" + (f"\n{kept.mean:.0f}" if kept else "")
-        axes.text(x, row, text, size=6, color=colour, ha="center", va="center", linespacing=1.1)
-    if is_chosen and not written:
-        axes.plot(x, row, "o", color=colour, ms=2.5, mew=0)
-    elif is_chosen:
-        corner = (x - 0.44, row - 0.43)
+        kept = "" if cell.num_kept is None else f"\n{cell.num_kept.mean:.0f}"
+        text = f"{cell.score.mean:.1f}{kept}"
+        axes.text(x, y, text, size=6, color=colour, ha="center", va="center", linespacing=1.1)
+    if cell.is_chosen and not written:
+        axes.plot(x, y, "o", color=colour, ms=2.5, mew=0)
+    elif cell.is_chosen:
+        corner = (x - 0.44, y - 0.43)
         axes.add_patch(Rectangle(corner, 0.88, 0.86, fill=False, ec=colour, lw=1.3))
 
 

@@ -1,4 +1,4 @@
-"""On what a run runs: versions, hardware, commit."""
+"""The environment of a run: versions, hardware, commit; and its peak memory."""
 
 import os
 import platform
@@ -19,16 +19,12 @@ ARITHMETIC = (
     *("torch", "platform", "cpu", "num_threads", "device", "gpu", "cuda"),
     *("instructions", "variables", "matmul", "cudnn"),
 )
-"""What rounding depends on."""
+"""The entries of an `Environment` that rounding depends on."""
 VARIABLES = (
-    "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "ONEDNN_MAX_CPU_ISA",
-    "DNNL_MAX_CPU_ISA",
-    "NVIDIA_TF32_OVERRIDE",
-    "CUBLAS_WORKSPACE_CONFIG",
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
+    *("NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"),
 )
-"""Variables of the environment by which libraries choose their instructions."""
+"""Environment variables that select the instructions of libraries."""
 
 
 def describe(device: torch.device) -> Environment:
@@ -40,7 +36,7 @@ def describe(device: torch.device) -> Environment:
         clnp=__version__,
         commit=_commit(),
         python=platform.python_version(),
-        torch=str(torch.__version__),  # With its build, such as +cu132.
+        torch=str(torch.__version__),  # Includes the build, such as +cu132.
         numpy=metadata.version("numpy"),
         safetensors=metadata.version("safetensors"),
         platform=f"{platform.system()} {platform.machine()}",
@@ -68,19 +64,18 @@ def _cudnn() -> int | None:
 
 
 def _variables() -> str | None:
-    """What has been set of the variables that change the arithmetic."""
     found = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
     return " ".join(found) or None
 
 
 def _commit() -> str | None:
-    """The commit of the source that runs, if it is a checkout; "+" where files differ from it."""
+    """Return the commit of this source if it is a checkout, with a plus if files have changed."""
     git = ["git", "-C", str(Path(__file__).parent)]
     describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
     tracked = ["ls-files", "--error-unmatch", Path(__file__).name]
     options: dict[str, Any] = {"capture_output": True, "text": True, "check": True, "timeout": 10}
     try:
-        # Installed into the environment of another project, the checkout around it is not ours.
+        # The package may be installed inside the checkout of another project.
         subprocess.run([*git, *tracked], **options)
         return str(subprocess.run([*git, *describe], **options).stdout).strip()
     except (OSError, subprocess.SubprocessError):
@@ -98,7 +93,7 @@ def _cpu() -> str:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Let `peak_bytes` be about what comes now; beside a GPU only Linux can do that."""
+    """Start measuring the peak memory again; on a CPU, only Linux can do that."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -107,7 +102,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory that this process has had since `reset_peak`: on the GPU, or as a whole."""
+    """Return the peak memory of this process since `reset_peak`, on the GPU or in total."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError):

@@ -260,19 +260,13 @@ def check_alike(
     at_least: int | None = None,
     data: bool = True,
 ) -> int:
-    """Return how many of the first tasks of an experiment are those of a run.
+    """Return how many of the first tasks of an experiment are those of the run at `path`.
 
-    Args:
-        now: The config of the experiment. The name of the recipe and the directory of the data
-            do not count.
-        before: The config of the run.
-        path: The directory of the run.
-        at_least: How many tasks must be the same, with their settings; all of the run if None.
-        data: Whether the samples of the tasks count.
+    Without `data`, samples do not count; the name of the recipe and the directory of data never do.
 
     Raises:
-        RunError: If fewer tasks are the same, or anything but tasks differs; it names the first
-            difference.
+        RunError: If this is fewer than `at_least`, or than the run has, or if anything but tasks
+            and their settings differs. It names the first difference.
     """
     names = [task.name for task in before.tasks]
     least = len(names) if at_least is None else at_least

@@ -242,7 +242,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         outlook=room_left(forecast) if forecast and sizes and tasks else None,
         num_more=forecast.num_tasks if forecast else None,
         stored_bytes=sum(result.stored_bytes.values()) if result.stored_bytes else None,
-        seconds=result.timings.seconds if result.format else None,
+        seconds=result.timings.seconds or None,
         peak_bytes=result.timings.peak_bytes or None,
         config=config,
         sessions=read_environments(directory),

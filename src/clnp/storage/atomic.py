@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: at every moment the old one or the new one, never a part."""
+"""Replace files atomically: a path has the old file or the new one, never a part."""
 
 import contextlib
 import errno
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 TEMPORARY = ".clnp-"
-"""What the names of files begin with that are not complete yet."""
+"""The prefix of names of files that are not complete."""
 
 
 def replace_file(
@@ -16,14 +16,14 @@ def replace_file(
 ) -> None:
     """Write `data` to `path` through a temporary file beside it that is renamed when complete.
 
-    `check` is called with that file first: if it raises, all is as it was before.
+    `check` is called with that file first. If it raises, nothing is replaced.
     """
     if not path.parent.is_dir():
         missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
         raise OSError(missing, os.strerror(missing), str(path.parent))
     if path.is_dir():
         raise OSError(errno.EISDIR, "this is a directory; give the name of a file", str(path))
-    # Not by tempfile, whose files nobody else may read: the umask cannot be asked for safely.
+    # Not by tempfile, whose files other users cannot read: the umask cannot be read safely.
     name = path.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(name, flags, 0o666)
@@ -41,7 +41,7 @@ def replace_file(
 
 
 def left_over(folder: Path) -> Iterator[Path]:
-    """Files that a process which is gone has left incomplete."""
+    """Yield incomplete files of processes that no longer run."""
     for path in folder.glob(f"{TEMPORARY}*"):
         owner = path.name.removeprefix(TEMPORARY).partition("-")[0]
         if not (owner.isdecimal() and is_running(int(owner))):

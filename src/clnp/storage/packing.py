@@ -1,4 +1,4 @@
-"""Nested state as JSON and named tensors, so that it can be stored without pickle."""
+"""Nested state as JSON and named tensors, to store it without pickle."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,17 +14,17 @@ STORED = {
     *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
     *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
 }
-"""The numbers that safetensors writes and reads."""
+"""The dtypes that safetensors writes and reads."""
 
 
 def pack(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
-    """`value` as JSON; its tensors go into `tensors` under names that begin with `name`.
+    """Return `value` as JSON, and add its tensors to `tensors` under names that begin with `name`.
 
-    Dictionaries may have whole numbers for keys, as those of optimizers do.
+    Dictionaries may have integers as keys, as those of optimizers do.
     """
     if isinstance(value, Tensor):
         _check_tensor(value, name)
-        while name in tensors:  # {"a.b": x, "a": {"b": y}} come to the same name.
+        while name in tensors:  # {"a.b": x, "a": {"b": y}} have the same name.
             name += "_"
         tensors[name] = value.detach()
         return {"tensor": name}
@@ -37,14 +37,14 @@ def pack(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
             "values": [pack(v, tensors, name=f"{name}.{k}") for k, v in value.items()],
         }
     if isinstance(value, list | tuple):
-        return [pack(item, tensors, name=f"{name}.{place}") for place, item in enumerate(value)]
+        return [pack(item, tensors, name=f"{name}.{index}") for index, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ArgumentError(f"{name} is of type {type(value).__name__}, which cannot be stored")
 
 
 def _check_tensor(value: Tensor, name: str) -> None:
-    """Raise an `ArgumentError` unless all numbers of the tensor are there and can be stored."""
+    """Raise an `ArgumentError` unless the tensor is dense and can be stored."""
     if value.is_nested or value.layout is not torch.strided:
         kind = "nested" if value.is_nested else "sparse"
         raise ArgumentError(
@@ -57,7 +57,7 @@ def _check_tensor(value: Tensor, name: str) -> None:
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What `pack` was given; tuples come back as lists."""
+    """Return the value that was packed, with lists in place of tuples."""
     if isinstance(packed, dict) and "tensor" in packed:
         return tensors[packed["tensor"]]
     if isinstance(packed, dict):

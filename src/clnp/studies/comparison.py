@@ -212,14 +212,13 @@ def _latex(lines: Sequence[Sequence[str]]) -> str:
 def compare(
     source: Source,
     options: RunOptions,
+    console: Console,
     *,
     methods: Sequence[str],
     seed: int | None,
     num_seeds: int | None,
     search_once: bool,
-    num_jobs: int,
     out: str | None,
-    console: Console,
 ) -> tuple[list[ComparisonRow], str]:
     """Run a recipe with several methods, in a new comparison or in one that gets more of them.
 
@@ -234,38 +233,38 @@ def compare(
         before = read_comparison(path)
         if before is None:
             _check_empty(path)
-        held = before or SeriesConfig()
+        known = before or SeriesConfig()
         first = loaded.recipe.seed
         config = SeriesConfig(
             format=FORMAT,
             recipe=loaded.name,
-            seeds=tuple(range(first, first + (num_seeds or len(held.seeds) or 1))),
+            seeds=tuple(range(first, first + (num_seeds or len(known.seeds) or 1))),
             search_once=search_once,
             data=data_directory(options.data),
-            methods=tuple(dict.fromkeys([*(held.methods or ()), *methods])),
+            methods=tuple(dict.fromkeys([*(known.methods or ()), *methods])),
         )
         if before is not None:
             _check_same(path, before, config)
-        for method in held.methods or ():
+        for method in known.methods or ():
             file = path / method / RECIPE
-            if not (_has_started(path / method, held.seeds) and file.is_file()):
+            if not (_has_started(path / method, known.seeds) and file.is_file()):
                 continue
             now = source.with_method(method).load(first).recipe
             if found := difference(now, Source(str(file)).load().recipe):
                 raise _another(path, f"{found[0]} of its {method} is {found[1]}")
         text = to_toml(loaded.recipe, header=HEADER)
-        return _run(path, config, methods, options, num_jobs=num_jobs, console=console, recipe=text)
+        return _run(path, config, methods, options, console, recipe=text)
 
 
 def resume_comparison(
-    path: Path, options: RunOptions, *, num_jobs: int, console: Console
+    path: Path, options: RunOptions, console: Console
 ) -> tuple[list[ComparisonRow], str]:
     """Start or resume all runs of a comparison that are not finished."""
     with _locked(path):
         config = read_comparison(path)
         if config is None:
             raise RunError(missing_run(path))
-        return _run(path, config, config.methods or (), options, num_jobs=num_jobs, console=console)
+        return _run(path, config, config.methods or (), options, console)
 
 
 @contextmanager
@@ -290,8 +289,8 @@ def _check_same(path: Path, before: SeriesConfig, now: SeriesConfig) -> None:
     if before.recipe != now.recipe:
         raise _another(path, f"its recipe is {before.recipe}, not {now.recipe}")
     if before.seeds != now.seeds[: len(before.seeds)]:
-        held, given = (" ".join(map(str, each.seeds)) for each in (before, now))
-        raise _another(path, f"its seeds are {held or 'none'}, not {given}")
+        known, given = (" ".join(map(str, each.seeds)) for each in (before, now))
+        raise _another(path, f"its seeds are {known or 'none'}, not {given}")
     if before.search_once != now.search_once:
         raise _another(path, f"its --search-once is {before.search_once}, not {now.search_once}")
 
@@ -318,9 +317,8 @@ def _run(
     config: SeriesConfig,
     methods: Sequence[str],
     options: RunOptions,
-    *,
-    num_jobs: int,
     console: Console,
+    *,
     recipe: str | None = None,
 ) -> tuple[list[ComparisonRow], str]:
     """Run all that is not finished of these methods, and return the table of all methods.
@@ -333,10 +331,7 @@ def _run(
         for method in config.methods or ()
     }
     _check_data(config, {method: members[method] for method in methods}, members, options, console)
-    if recipe is not None:
-        with writing(path):
-            replace_file(path / RECIPE, recipe.encode())
-    write_study(path, COMPARISON, config)
+    write_study(path, COMPARISON, config, recipe)
     for method in methods:
         _write_method(path / method, config)
     wanted = [member for method in methods for member in members[method]]
@@ -346,11 +341,11 @@ def _run(
     failed = None
     try:
         try:
-            run_members(path, first, options, num_jobs=num_jobs, console=console)
+            run_members(path, first, options, console)
         except RunError as error:
             failed = error
         left = [m for m in wanted if m not in (first if failed is None else searching)]
-        run_members(path, left, options, num_jobs=num_jobs, console=console)
+        run_members(path, left, options, console)
         if failed is not None:
             raise failed
     except BaseException:
@@ -371,22 +366,20 @@ def _run(
 
 def _write_method(path: Path, config: SeriesConfig) -> None:
     """Write the files of the series of a method, or restore those that it has lost."""
-    series = read_series(path)
-    if series is not None and _has_started(path, config.seeds):
+    series, started = read_series(path), _has_started(path, config.seeds)
+    if series is not None and started:
         add_seeds(path, series, config.seeds)
         return
-    series = replace(config, methods=(path.name,))
-    source = Source(str(path.parent / RECIPE)).with_method(path.name)
-    text = to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
-    if not _has_started(path, config.seeds):
-        begin_series(path, series, text)
-        return
     # The first run started with the recipe of the series.
-    places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE]
-    held = [place.read_bytes() for place in places if place.is_file()]
-    with writing(path):
-        replace_file(path / RECIPE, held[0] if held else text.encode())
-    write_study(path, SERIES, series)
+    places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE] if started else []
+    recipes = [place.read_text("utf-8") for place in places if place.is_file()]
+    source = Source(str(path.parent / RECIPE)).with_method(path.name)
+    text = recipes[0] if recipes else to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
+    series = replace(config, methods=(path.name,))
+    if started:
+        write_study(path, SERIES, series, text)
+    else:
+        begin_series(path, series, text)
 
 
 def _check_data(

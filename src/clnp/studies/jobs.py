@@ -1,23 +1,27 @@
-"""Python programs that run at the same time, each in a process and a session of its own.
+"""Python programs that run at the same time, each in a separate process and session.
 
 A terminal signals all processes of a session at once. A job has another session, so only its parent
 gets the signal, and passes it on. The standard input of a job is a pipe that nothing is written to.
 It closes when the parent ends, however that happens, and then the job stops.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
 from clnp.errors import STOPPED
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+COMMAND = "CLNP_COMMAND"
+"""The environment variable of a job with the command line of its parent, which a run records."""
 POLL_SECONDS = 0.05
 
 
@@ -39,51 +43,46 @@ def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
     running: dict[str, subprocess.Popen[bytes]] = {}
     threads, stopped = num_threads(at_most), False
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop() -> None:
         nonlocal stopped
         stopped = True
         waiting.clear()
         for process in list(running.values()):
             process.terminate()
 
-    # Signals that are ignored stay ignored: nohup ignores SIGHUP.
-    handlers = {number: signal.getsignal(number) for number in stop_signals()}
-    before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, stop)
     try:
-        while waiting or running:
-            while waiting and len(running) < at_most:
-                job = waiting.pop(0)
-                running[job.name] = process = _start(job, threads)
-                if stopped:  # The signal came while the process was started.
-                    process.terminate()
-            for name, process in list(running.items()):
-                if (code := process.poll()) is not None:
-                    codes[name] = STOPPED if stopped and code == -signal.SIGTERM else code
-                    _close(running.pop(name))
-            time.sleep(POLL_SECONDS if running else 0)
+        with on_stop(stop):
+            while waiting or running:
+                while waiting and len(running) < at_most:
+                    job = waiting.pop(0)
+                    running[job.name] = process = _start(job, threads)
+                    if stopped:  # The signal came while the process was started.
+                        process.terminate()
+                for name, process in list(running.items()):
+                    if (code := process.poll()) is not None:
+                        codes[name] = STOPPED if stopped and code == -signal.SIGTERM else code
+                        _close(running.pop(name))
+                time.sleep(POLL_SECONDS if running else 0)
     finally:
         for process in running.values():
             _close(process)
         for process in running.values():
             process.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return codes
 
 
 def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
-    # Python looks for modules in the working directory first, unless told otherwise by -P.
+    # Without -P, Python looks for modules in the working directory first.
     safe = [] if os.getcwd() in map(os.path.abspath, sys.path) else ["-P"]
     # As torch.set_num_threads does.
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     limits["MKL_DYNAMIC"] = "FALSE"
+    variables = {**os.environ, **limits, COMMAND: json.dumps(sys.argv)}
     return subprocess.Popen(
         [sys.executable, *safe, *job.arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, **limits},
+        env=variables,
         start_new_session=True,
     )
 
@@ -96,9 +95,9 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 def stop_with_parent() -> None:
     """Make this process a job: it stops quietly when it gets a signal, or when its parent ends."""
-    for number in stop_signals():
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _leave)  # Until there is something to save first.
+    sys.argv = json.loads(os.environ[COMMAND]) if COMMAND in os.environ else sys.argv
+    for number in _signals():
+        signal.signal(number, _leave)  # Until there is something to save first.
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 
@@ -112,9 +111,29 @@ def _wait_for_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def stop_signals() -> list[signal.Signals]:
-    """Return the signals to stop that this operating system has."""
-    return [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+@contextmanager
+def on_stop(stop: Callable[[], None]) -> Iterator[None]:
+    """Call a function when this process gets a signal to stop."""
+    before = {number: signal.getsignal(number) for number in _signals()}
+    for number in before:
+        signal.signal(number, lambda number, frame: stop())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signals() -> list[signal.Signals]:
+    """Return the signals to stop. Signals that are ignored stay so: nohup ignores SIGHUP."""
+    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    return [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
+
+
+def interrupt_at_once() -> None:
+    """Raise a `KeyboardInterrupt` at the next signal to stop."""
+    for number in _signals():
+        signal.signal(number, signal.default_int_handler)
 
 
 def num_threads(num_jobs: int) -> int:

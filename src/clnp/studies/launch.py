@@ -1,13 +1,9 @@
 """One run from the command line: its recipe, its options, and how a signal stops it."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from clnp.devices import find_device, use_threads
@@ -36,7 +32,7 @@ from clnp.runs.experiment import Experiment, RunLoop
 from clnp.runs.trackers import Trackers, track_finished_run
 from clnp.trackers.named import check_installed, trackers_named
 
-from .jobs import stop_signals
+from .jobs import interrupt_at_once, on_stop
 
 HEADER = "A recipe with every default spelt out: clnp run FILE runs it again."
 
@@ -76,19 +72,23 @@ class Source:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run that do not belong to its experiment."""
+    """The options of a command that do not belong to the experiment.
+
+    `num_jobs` is the number of runs at the same time.
+    """
 
     device: str | None = None
     data: str | None = None
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()
     quiet: bool = False
+    num_jobs: int = 1
 
     def __post_init__(self) -> None:
         check_installed(self.trackers)
 
     def arguments(self) -> list[str]:
-        """Return the options of the command line."""
+        """Return the options of the command line for one run."""
         given = {"device": self.device, "data": self.data}
         return [
             f"--checkpoint-every={self.checkpoint_seconds!r}",
@@ -172,8 +172,14 @@ def _run(
     )
     seconds = options.checkpoint_seconds
     loop = RunLoop(experiment, run, seconds, console.show, trackers=trackers, recipe=recipe)
+
+    def stop() -> None:
+        interrupt_at_once()  # At the second signal.
+        loop.stop()
+        console.say("Stopping after this epoch. Press Ctrl-C again to stop now.")
+
     try:
-        with _stopping(loop, console):
+        with on_stop(stop):
             result = loop.run_all()
     except KeyboardInterrupt:
         raise StoppedError(
@@ -205,28 +211,6 @@ def _warn(text: str, options: RunOptions, console: Console) -> None:
         print(f"clnp: {text}", file=sys.stderr, flush=True)
     else:
         console.say(text)
-
-
-@contextmanager
-def _stopping(loop: RunLoop, console: Console) -> Iterator[None]:
-    """Stop the run after the current epoch at the first signal, and at once at the second."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.default_int_handler)
-        loop.stop()
-        console.say("Stopping after this epoch. Press Ctrl-C again to stop now.")
-
-    # Signals that are ignored stay ignored: nohup ignores SIGHUP.
-    handlers = {each: signal.getsignal(each) for each in stop_signals()}
-    before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
-    for each in before:
-        signal.signal(each, handle)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def data_directory(given: str | None) -> str | None:

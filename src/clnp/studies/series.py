@@ -86,9 +86,12 @@ def read_study(path: Path, name: str, *lists: str) -> SeriesConfig | None:
     return read(SeriesConfig, data)
 
 
-def write_study(path: Path, name: str, config: SeriesConfig) -> None:
-    """Write the config of a series or comparison."""
+def write_study(path: Path, name: str, config: SeriesConfig, recipe: str | None = None) -> None:
+    """Write the config of a series or comparison, after its recipe if that is given."""
     with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if recipe is not None:
+            replace_file(path / RECIPE, recipe.encode())
         replace_file(path / name, to_json(config, indent=1).encode())
 
 
@@ -177,16 +180,14 @@ def begin_series(path: Path, series: SeriesConfig, text: str) -> None:
     with writing(path):
         # A series that was killed before its first run can be started again.
         found = list(path.iterdir()) if path.exists() else []
-        names = [file.name for file in found if TEMPORARY not in file.name]
-        own = all(name in (SERIES, SUMMARY, RECIPE) or name.startswith("seed") for name in names)
-        if not own or any((each / CONFIG).exists() for each in found):
-            remedy = "Choose another directory."
-            if SERIES in names:
-                remedy = f"Resume its series with {resume_command(path)}, or choose another one."
-            raise RunError(f"{path} is not empty. {remedy}")
-        path.mkdir(parents=True, exist_ok=True)
-        replace_file(path / RECIPE, text.encode())
-    write_study(path, SERIES, series)
+    names = [file.name for file in found if TEMPORARY not in file.name]
+    own = all(name in (SERIES, SUMMARY, RECIPE) or name.startswith("seed") for name in names)
+    if not own or any((each / CONFIG).exists() for each in found):
+        remedy = "Choose another directory."
+        if SERIES in names:
+            remedy = f"Resume its series with {resume_command(path)}, or choose another one."
+        raise RunError(f"{path} is not empty. {remedy}")
+    write_study(path, SERIES, series, text)
 
 
 def add_seeds(path: Path, series: SeriesConfig, seeds: Sequence[int]) -> None:
@@ -219,12 +220,7 @@ def series_to_extend(path: Path, series: SeriesConfig, recipe: Recipe) -> Series
 
 
 def resume_series(
-    path: Path,
-    options: RunOptions,
-    *,
-    num_jobs: int,
-    console: Console,
-    source: Source | None = None,
+    path: Path, options: RunOptions, console: Console, *, source: Source | None = None
 ) -> tuple[SeriesSummary, str]:
     """Start or resume all runs of a series that are not finished.
 
@@ -236,14 +232,14 @@ def resume_series(
     if started and len(started) < len(members):
         check_data(started[0].path, [options.data or series.data], console)
     # If the first run searches the grid for all, it has to come first.
-    alone = members if num_jobs == 1 else members[: int(series.search_once)]
+    alone = members if options.num_jobs == 1 else members[: int(series.search_once)]
     for number, member in enumerate(alone, 1):
         console.say(f"{member.title}, {number} of {len(members)}")
         try:
             run_member(member, options, console, source=source)
         except StoppedError as error:
             raise _stopped(path) from error
-    run_members(path, members[len(alone) :], options, num_jobs=num_jobs, console=console)
+    run_members(path, members[len(alone) :], options, console)
     summary = summarise(path)
     return summary, f"{described(summary)}\n\nThe runs are in {path}."
 
@@ -258,11 +254,11 @@ def summarise(path: Path) -> SeriesSummary:
 
 def check_data(run: Path, directories: Iterable[str | None], console: Console) -> None:
     """Raise a `RunError` unless the data in these directories is that of a run."""
-    held, config = recipe_of(run), read_config(run)
+    recipe, config = recipe_of(run).recipe, read_config(run)
     for data in dict.fromkeys(directories):
         find = cache(partial(datasets.find, directory=data, on_progress=console.download))
         try:
-            tasks = tasks_of(held.recipe.stream, find, seed=held.recipe.seed)
+            tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
             check_alike(replace(config, tasks=fingerprints(tasks)), config, run)
         except (ArgumentError, RunError) as error:
             raise RunError(
@@ -272,7 +268,7 @@ def check_data(run: Path, directories: Iterable[str | None], console: Console) -
 
 
 def run_members(
-    path: Path, members: Sequence[Member], options: RunOptions, *, num_jobs: int, console: Console
+    path: Path, members: Sequence[Member], options: RunOptions, console: Console
 ) -> None:
     """Run members of the series or comparison at `path` as jobs, several at the same time."""
     if not members:
@@ -286,7 +282,7 @@ def run_members(
         own = replace(options, device=devices[index % len(devices)]).arguments()
         job = ("-m", "clnp", "resume", f"--job={member.title}", *own, "--", str(member.path))
         jobs.append(Job(member.title, job))
-    codes = run_jobs(jobs, at_most=num_jobs)
+    codes = run_jobs(jobs, at_most=options.num_jobs)
     failed = {name: code for name, code in codes.items() if code not in (0, STOPPED)}
     if failed:
         killed = [f"{name} (signal {-code})" for name, code in failed.items() if code < 0]

@@ -4,6 +4,7 @@ import pytest
 
 from clnp.core.layers.ledger import Capacity, Ledger, Row, Usage, aligned
 from clnp.errors import ArgumentError, TaskError
+from clnp.plain import read, to_json
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_widening_adds_free_neurons_and_moves_nothing(ledger):
 
 
 def test_a_ledger_goes_through_json(ledger):
-    assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))) == ledger
+    assert read(Ledger, json.loads(to_json(ledger))) == ledger
 
 
 def test_capacity_has_new_reused_and_free_neurons(ledger):

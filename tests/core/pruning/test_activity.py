@@ -132,16 +132,6 @@ def test_a_group_without_free_neurons_takes_one_place_in_a_concatenation():
     torch.testing.assert_close(found["right"], right.mean(0).detach(), rtol=1e-12, atol=0)
 
 
-def test_batches_count_by_their_size():
-    net, x = make(), example("mlp", num=9)
-    net.begin_task("a")
-    whole = net.measure_activity([x])
-    for split in ([1, 8], [4, 5], [3, 3, 3]):
-        found = net.measure_activity(x.split(split))
-        for group in whole:
-            torch.testing.assert_close(found[group], whole[group], rtol=1e-6, atol=1e-8)
-
-
 def test_owned_neurons_are_measured_apart_from_free_ones():
     net, x = make(), example("mlp")
     net.begin_task("a")
@@ -190,17 +180,6 @@ def test_a_full_layer_reads_no_free_neuron():
     assert found.num_free() == {"fc1": 4, "fc2": 0}
 
 
-class TwoInputs(nn.Module):
-    """A dense network with a positional and a named input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(6, 5), nn.Linear(5, 4)
-
-    def forward(self, x: Tensor, shift: Tensor) -> Tensor:
-        return self.fc2(F.relu(self.fc1(x + shift)))
-
-
 def test_batches_may_be_tensors_pairs_lists_and_generators():
     net, x = make(), example("mlp")
     net.begin_task("a")
@@ -209,17 +188,6 @@ def test_batches_may_be_tensors_pairs_lists_and_generators():
     for batches in ([(x, y)], [[x, y]], [(x,)], iter([x]), ((x, y) for _ in range(1)), [((x,), y)]):
         found = net.measure_activity(batches)
         assert all(torch.equal(found[group], whole[group]) for group in whole)
-
-
-def test_inputs_may_be_tuples_and_dictionaries():
-    x = example("mlp")
-    net = clnp.ContinualNet(TwoInputs(), (x, x))
-    net.begin_task("a")
-    named = {"x": x, "shift": 2 * x}
-    whole = net.measure_activity([((x, 2 * x), None)])
-    for batches in ([(named, None)], [named], [[(x, 2 * x)]]):
-        found = net.measure_activity(batches)
-        assert torch.equal(found["fc1"], whole["fc1"])
 
 
 def test_inputs_are_taken_from_a_batch():
@@ -284,33 +252,6 @@ def test_measuring_is_done_in_evaluation_mode_and_changes_nothing(training):
     assert all(torch.equal(one[group], other[group]) for group in one)
 
 
-def test_modes_and_hooks_come_back_when_the_data_fails():
-    net, x = make("conv"), example("conv")
-    net.begin_task("a")
-    net.train()
-
-    def failing():
-        yield x
-        raise OSError("disk")
-
-    with pytest.raises(OSError, match="disk"):
-        net.measure_activity(failing())
-    assert all(module.training for module in net.modules())
-    assert not any(module._forward_pre_hooks for module in net.modules())
-
-
-def test_measuring_puts_no_hook_on_the_given_model():
-    model, x = mlp(), example("mlp")
-    net = clnp.ContinualNet(model, x)
-    net.begin_task("a")
-
-    def looking():
-        assert not any(module._forward_pre_hooks for module in model.modules())
-        yield x
-
-    net.measure_activity(looking())
-
-
 def test_activity_is_a_mapping_with_a_short_description():
     activity = Activity({"a": torch.tensor([0.0, 2.0]), "b": torch.zeros(1)}, {"a": torch.ones(3)})
     assert len(activity) == 2
@@ -318,32 +259,6 @@ def test_activity_is_a_mapping_with_a_short_description():
     assert activity.num_free() == {"a": 2, "b": 1}
     assert repr(activity) == "Activity(a: 1 of 2 fire, b: 0 of 1 fire)"
     assert copy.deepcopy(activity).owned["a"].tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_group_of_every_network_is_measured(name):
-    net, x = make(name), example(name)
-    learn(net, "a", x)
-    net.begin_task("b")
-    found = net.measure_activity([x])
-    assert found.num_free() == net.ledger.free()
-    assert {group: len(values) for group, values in found.owned.items()} == net.ledger.claimed()
-    assert all(bool((values >= 0).all()) for values in found.values())
-
-
-def test_batches_may_be_made_with_an_ended_task():
-    net, x = make(), example("mlp")
-    learn(net, "a", x)
-    net.begin_task("b")
-
-    def batches():
-        for batch in x.split(4):
-            net(batch, task="a")
-            yield batch
-
-    found, expected = net.measure_activity(batches()), net.measure_activity(x.split(4))
-    assert all(torch.equal(found[group], expected[group]) for group in expected)
-    assert all(torch.equal(found.owned[g], values) for g, values in expected.owned.items())
 
 
 def share(means: Tensor, weight: Tensor) -> Tensor:
@@ -416,17 +331,6 @@ def test_contribution_in_a_concatenation_with_network_input():
     torch.testing.assert_close(found["left"], up_to(torch.maximum(given[:5] / total, directly)))
 
 
-def test_a_threshold_on_contribution_cuts_at_most_that_part():
-    model, x = mlp().double(), torch.randn(50, 6).double()
-    net = begun(model, x)
-    shares = share(F.relu(model.fc1(x)).mean(0).detach(), model.fc2.weight)
-    keep = net.plan_pruning(net.measure_contribution([x]), thresholds=0.3).keep["fc1"]
-    cut = [neuron for neuron in range(len(shares)) if neuron not in keep]
-    assert cut
-    assert float(shares[cut].sum()) <= 0.3
-    assert float(shares[cut].sum() + shares[list(keep)].min()) > 0.3
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("head", ["multi", "single"])
 def test_every_group_of_every_network_has_contributions(name, head):
@@ -462,13 +366,3 @@ def test_a_single_sample_is_no_batch(layer):
     whole, one_by_one = net.measure_activity([x]), net.measure_activity(x.split(1))
     for group, values in whole.items():
         torch.testing.assert_close(one_by_one[group], values)
-
-
-def test_batches_may_be_made_with_the_help_of_ended_tasks():
-    net, x = make(), example("mlp")
-    learn(net, "a", x)
-    net.begin_task("b")
-    expected = net.measure_activity([x, x])
-    for helped in (lambda: net(x, task="a"), lambda: net.predict_all(x)):
-        found = net.measure_activity((helped(), x)[1] for _ in range(2))
-        assert all(torch.equal(found[group], values) for group, values in expected.items())

@@ -1,6 +1,8 @@
 """Example inputs in their three forms, and random numbers that leave no trace."""
 
 import random
+from collections import namedtuple
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ from torch import nn
 
 from clnp.core.structure.inputs import (
     batch_size,
+    imitate,
     inputs_of,
     own_random_numbers,
     random_state,
     seed,
+    tensors_in,
     two_of,
 )
 from clnp.errors import ArgumentError
@@ -24,7 +28,7 @@ def test_inputs_of():
     assert inputs_of(X) == ((X,), {})
     assert inputs_of((X, 2)) == ((X, 2), {})
     assert inputs_of({"x": X}) == ((), {"x": X})
-    with pytest.raises(ArgumentError, match="example_input is a NoneType; give a tensor"):
+    with pytest.raises(ArgumentError, match=r"example_input is a NoneType\. Give a tensor"):
         inputs_of(None)
 
 
@@ -43,26 +47,16 @@ def test_own_random_numbers():
     def draw():
         return torch.rand(1).item(), random.random(), np.random.rand()
 
-    model = nn.Linear(1, 1)
-    np.random.seed(7)
-    expected = np.random.rand()
-    np.random.seed(7)
-    before = torch.get_rng_state(), random.getstate()
-    with own_random_numbers(model):
-        first = draw()
-    with own_random_numbers(model):
-        assert draw() == first
-    assert np.random.rand() == expected
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
+    def states():
+        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
 
-
-def test_random_numbers_are_restored_after_an_error():
-    before = torch.get_rng_state(), random.getstate()
-    with pytest.raises(KeyError), own_random_numbers(nn.Module()):
-        raise KeyError(torch.rand(1), random.random())
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
+    model, drawn = nn.Linear(1, 1), []
+    before = states()
+    for error in (ValueError, KeyError):
+        with pytest.raises(error), own_random_numbers(model):
+            raise error(drawn.append(draw()))
+    assert drawn[0] == drawn[1]
+    assert states() == before
 
 
 @pytest.mark.parametrize(
@@ -80,3 +74,21 @@ def test_random_state_tells_whether_numbers_were_drawn(draw):
         number = torch.rand(1)
         seed(model, 3)
         assert torch.equal(torch.rand(1), number)
+
+
+def test_tensors_in_and_imitate():
+    pair = namedtuple("pair", "left right")
+
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+        other: str = "x"
+
+    value = [X, (1, {"a": X}), pair(X, None), Output(X), X.max(0)]
+    assert len(tensors_in(value)) == 6
+    assert tensors_in(["x", None, Output]) == []
+    twice = imitate(value, lambda tensor: tensor * 2)
+    assert torch.equal(twice[1][1]["a"], X * 2)
+    assert torch.equal(twice[2].left, X * 2)
+    assert torch.equal(twice[4].values, X.max(0).values * 2)
+    assert twice[3] is value[3]

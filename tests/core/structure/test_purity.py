@@ -42,7 +42,7 @@ RANDOM = {
 def test_operation_that_draws_in_evaluation_mode(name):
     problem = only_problem(net(lambda m, x: m.fc(m.second(RANDOM[name](m.first(x))))))
     assert problem.where == "(model)"
-    assert problem.found.startswith(f"'{name}' draws random numbers in evaluation mode, so an end")
+    assert problem.found.startswith(f"'{name}' draws random numbers in evaluation mode, so the")
     assert "(test_purity.py:" in problem.found
     assert "training=self.training" in problem.remedy
 
@@ -111,19 +111,10 @@ REENTRANT = pytest.mark.parametrize("use_reentrant", [False, True])
 
 
 @REENTRANT
-def test_gradient_checkpointing(use_reentrant):
-    def run(m, x):
-        h = m.first(x)
-        return m.fc(checkpoint(lambda h: m.second(h).relu(), h, use_reentrant=use_reentrant))
+@pytest.mark.parametrize("trained", [True, False])
+def test_gradient_checkpointing(use_reentrant, trained):
+    """Also of a model that is frozen, since a task trains all of its weights."""
 
-    problem = only_problem(net(run))
-    assert problem.where == "(model)"
-    assert "gradient checkpointing (torch.utils.checkpoint) runs 'second' once" in problem.found
-    assert "Call the layers directly" in problem.remedy
-
-
-@REENTRANT
-def test_gradient_checkpointing_in_training_with_gradients_only(use_reentrant):
     def run(m, x):
         h = m.first(x)
         if m.training and h.requires_grad:
@@ -132,9 +123,10 @@ def test_gradient_checkpointing_in_training_with_gradients_only(use_reentrant):
             h = m.second(h).relu()
         return m.fc(h)
 
-    assert "gradient checkpointing" in only_problem(net(run)).found
-    # A task trains all of its weights, frozen in the user's model or not.
-    assert "gradient checkpointing" in only_problem(net(run).requires_grad_(False)).found
+    problem = only_problem(net(run).requires_grad_(trained))
+    assert problem.where == "(model)"
+    assert "gradient checkpointing (torch.utils.checkpoint) runs 'second' again" in problem.found
+    assert "Call the layers directly" in problem.remedy
 
 
 @REENTRANT
@@ -199,27 +191,11 @@ def test_what_training_leaves_behind_has_no_part_in_evaluation(name, is_read):
     assert problem.found.startswith("after a pass in training mode the same input has other")
 
 
-def test_statistics_of_batch_norm_may_stay_behind():
-    model = net(lambda m, x: m.fc(m.bn(m.second(m.first(x)))))
-    model.bn = nn.BatchNorm1d(8)
-    assert discover(model, VECTORS).groups == {"first": 8, "second": 8}
-
-
-def thrown(how):
-    """A number from 0 to 1."""
-    draws = {
-        "python": random.random,
-        "numpy": np.random.rand,
-        "torch": lambda: torch.rand(()),
-    }
-    return draws[how]()
-
-
-@pytest.mark.parametrize("how", ["python", "numpy", "torch"])
-def test_layers_that_run_by_chance_in_training_mode(how):
+@pytest.mark.parametrize("name", BRANCHES)
+def test_layers_that_run_by_chance_in_training_mode(name):
     def run(m, x):
         h = torch.relu(m.first(x))
-        if not m.training or thrown(how) < 0.5:
+        if not m.training or BRANCHES[name]():
             h = h + torch.relu(m.second(h))
         return m.fc(h)
 

@@ -1,18 +1,239 @@
-"""Every operation: what is followed leaves each neuron to itself, the rest is refused by name."""
+"""Every operation: how it is named, what it does to neurons, and what is refused by name."""
 
 import warnings
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
+from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
-from clnp.core.structure.rules import RULES
+from clnp.core.structure.inputs import tensors_in
+from clnp.core.structure.rules import (
+    METADATA,
+    RULES,
+    Call,
+    Groups,
+    Mark,
+    Neurons,
+    Refusal,
+    concatenate,
+    follow,
+    full_size,
+    meet,
+    merge_axes,
+    operation_name,
+    reshape,
+    spell,
+)
 from clnp.errors import GraphError
 from support.assembled import Assembled, around
 
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+X = torch.rand(2, 3)
+A, B = Segment("a", 3), Segment("b", 3)
+
+
+def names_of(run):
+    seen = []
+
+    class Names(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(operation_name(func))
+            return func(*args, **(kwargs or {}))
+
+    with Names():
+        run()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [
+        ("add", [lambda: X + 1, lambda: 1 + X, lambda: X.clone().add_(1), lambda: torch.add(X, 1)]),
+        ("sub", [lambda: X - 1, lambda: 1 - X, lambda: X.sub(1)]),
+        ("pow", [lambda: X**2, lambda: 2**X, lambda: X.pow(2)]),
+        ("relu", [lambda: F.relu(X), lambda: X.relu(), lambda: torch.relu(X), lambda: F.relu_(X)]),
+        ("sigmoid", [lambda: X.sigmoid(), lambda: F.sigmoid(X)]),
+        ("expit", [lambda: torch.special.expit(X)]),
+        ("max_pool2d", [lambda: F.max_pool2d(X[None], 1)]),
+        ("getitem", [lambda: X[0]]),
+        ("shape", [lambda: X.shape]),
+        ("T", [lambda: X.T]),
+        ("bool", [lambda: bool(X[0, 0]), lambda: X.bool()]),
+        ("invert", [lambda: ~X.bool()]),
+        ("and", [lambda: X.bool() & True]),
+        ("index", [lambda: range(3)[X[0, 0].long()]]),
+        ("and", [lambda: (X > 0).__iand__(X > 1)]),
+        ("rand", [lambda: torch.rand(2)]),
+        ("set data", [lambda: setattr(X.clone(), "data", X)]),
+    ],
+)
+def test_operation_name(name, spellings):
+    for run in spellings:
+        assert names_of(run)[-1] == name
+
+
+def test_reading_the_form_is_metadata():
+    def read():
+        return X.shape, X.size(), X.dim(), X.ndim, X.dtype, X.device, X.is_cuda, len(X), X.numel()
+
+    assert set(names_of(read)) <= METADATA
+    assert set(names_of(lambda: (X.requires_grad, X.is_floating_point(), repr(X)))) <= METADATA
+
+
+def call(func, *args, **kwargs):
+    tensors = tensors_in((args, kwargs))
+    neurons = Neurons(1, (Segment("a", 3),))
+    placed = tuple((tensor, tuple(tensor.shape), neurons) for tensor in tensors[:1])
+    result = func(*args, **kwargs)
+    return Call(operation_name(func), func, args, kwargs, result, placed, Groups())
+
+
+def test_follow_finds_where_an_axis_goes():
+    assert follow(call(torch.Tensor.unsqueeze, X, 0)).dim == 2
+    assert follow(call(torch.sum, X, 0)).dim == 0
+    assert follow(call(torch.sum, input=X, dim=0)).dim == 0
+    assert follow(call(torch.max, X, dim=0)).dim == 0
+    assert follow(call(torch.sum, X, 1)) is None
+    assert follow(call(torch.Tensor.split, X, 2, 1)) is None
+    assert follow(call(torch.Tensor.split, X, 1, 0)).dim == 1
+    one = torch.rand(2, 1)
+    assert follow(call(torch.Tensor.squeeze, one, 1)) is None
+
+
+@pytest.fixture
+def groups():
+    made = Groups()
+    for name in ("a", "b", "c"):
+        made.add(name)
+    return made
+
+
+def test_first_layer_gives_the_name(groups):
+    groups.join("c", "b")
+    assert groups.find("c") == "b"
+    groups.join("b", "a")
+    assert [groups.find(name) for name in "abc"] == ["a", "a", "a"]
+    assert groups.names() == ["a"]
+    assert groups.resolve((Segment("c", 2, 4), Segment(None, 1))) == (
+        Segment("a", 2, 4), Segment(None, 1),
+    )  # fmt: skip
+    groups.add("c")
+    assert groups.find("c") == "a"
+
+
+def test_spell():
+    axis = (Segment("a", 3, 4), Segment(None, 2))
+    assert spell(axis) == "3 x 4 of 'a' + 2 of the input"
+    assert full_size(axis) == 14
+
+
+def test_merge_joins_groups(groups):
+    assert merge_axes(groups, (A, Segment(None, 2)), (B, Segment(None, 2))) == (
+        A, Segment(None, 2),
+    )  # fmt: skip
+    assert groups.find("b") == "a"
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ((Segment("b", 1),), "one neuron is broadcast over many"),
+        ((Segment("b", 1), Segment("c", 2)), "boundaries differ"),
+        ((Segment("b", 1, 3),), "boundaries differ"),
+        ((Segment(None, 3),), "hidden neurons meet the network's input"),
+    ],
+)
+def test_merge_refuses(groups, other, expected):
+    with pytest.raises(Refusal) as caught:
+        merge_axes(groups, (A,), other)
+    assert expected in caught.value.found
+    assert caught.value.remedy
+    assert groups.names() == ["a", "b", "c"]
+
+
+def test_meet_counts_dimensions_from_the_right(groups):
+    met = meet(
+        groups,
+        [((2, 3, 4), Neurons(1, (A,))), ((3, 1), Neurons(0, (B,))), ((4,), Mark.INPUT)],
+        num_dims=3,
+    )
+    assert met == Neurons(1, (A,))
+    raised = meet(groups, [((3,), Neurons(0, (A,))), ((5, 2, 1), Mark.CONSTANT)], num_dims=3)
+    assert raised == Neurons(2, (A,))
+
+
+def test_concatenate():
+    tensors = [
+        ((2, 3), Neurons(1, (A,))), ((0,), Mark.CONSTANT), ((2, 5), Mark.INPUT),
+        ((2, 3), Neurons(1, (B,))),
+    ]  # fmt: skip
+    joined = concatenate(tensors, dim=1, neuron_dim=1)
+    assert joined == Neurons(1, (A, Segment(None, 5), B))
+
+
+def test_reshape():
+    hidden = Neurons(1, (A,))
+    assert reshape(hidden, (2, 3, 4, 5), (2, 60)) == Neurons(1, (Segment("a", 3, 20),))
+    assert reshape(hidden, (2, 3, 4, 5), (2, 12, 5)) == Neurons(1, (Segment("a", 3, 4),))
+    assert reshape(hidden, (2, 3, 4, 5), (2, 1, 3, 20)) == Neurons(2, (A,))
+    flat = Neurons(1, (Segment("a", 3, 20), Segment("b", 2, 20)))
+    assert reshape(flat, (2, 100), (2, 5, 4, 5)) == Neurons(1, (Segment("a", 3), Segment("b", 2)))
+    with pytest.raises(Refusal):
+        reshape(Neurons(1, (Segment("a", 3, 4), Segment("b", 4))), (2, 16), (2, 4, 4))
+    with pytest.raises(Refusal):
+        reshape(hidden, (2, 3, 4), (6, 4))
+    with pytest.raises(Refusal):
+        reshape(Neurons(2, (A,)), (2, 4, 3), (2, 12))
+
+
+def label(neurons: Neurons, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor in which every entry holds the number of its neuron."""
+    numbers, start = [], 0
+    for segment in neurons.axis:
+        numbers += [start + neuron for neuron in range(segment.size) for _ in range(segment.span)]
+        start += segment.size
+    sizes = [-1 if dim == neurons.dim else 1 for dim in range(len(shape))]
+    return torch.tensor(numbers).view(sizes).expand(shape)
+
+
+def factorisations(number: int, length: int) -> st.SearchStrategy[tuple[int, ...]]:
+    if length == 1:
+        return st.just((number,))
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return st.sampled_from(divisors).flatmap(
+        lambda d: factorisations(number // d, length - 1).map(lambda rest: (d, *rest))
+    )
+
+
+@given(st.data())
+def test_reshape_is_right_or_refused(data):
+    ahead = data.draw(st.lists(st.integers(2, 3), max_size=2))
+    behind = data.draw(st.lists(st.integers(1, 3), max_size=2))
+    axis = tuple(
+        Segment(name, data.draw(st.integers(1, 4)), data.draw(st.sampled_from([1, 2, 4])))
+        for name in data.draw(st.sampled_from(["a", "ab"]))
+    )
+    before = (*ahead, full_size(axis), *behind)
+    neurons = Neurons(len(ahead), axis)
+    labels = label(neurons, before)
+    after = data.draw(factorisations(labels.numel(), data.draw(st.integers(1, 4))))
+    try:
+        found = reshape(neurons, before, after)
+    except Refusal:
+        # Refused only if no dimension of the result tells the neurons apart in whole blocks.
+        moved = labels.reshape(after)
+        for dim in range(len(after)):
+            lines = moved.movedim(dim, 0).reshape(after[dim], -1)
+            alike = bool((lines == lines[:, :1]).all())
+            ordered = bool((lines[1:, 0] >= lines[:-1, 0]).all())
+            assert not (alike and ordered and len(labels.unique()) > 1)
+        return
+    assert torch.equal(labels.reshape(after), label(found, after))
 
 
 def _with_zeroed_border(h):

@@ -1,4 +1,4 @@
-"""How layers are followed: where they want their neurons, and what they may read."""
+"""What an observer sees of a forward pass, and how layers are followed."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,75 @@ from torch import nn
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
 from clnp.core.structure.rules import Groups, Mark, Neurons
-from clnp.core.structure.trace import Recorder, observe
+from clnp.core.structure.trace import Moment, Recorder, observe
 from clnp.errors import GraphError
 from support.assembled import Assembled
 
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 VECTORS = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Doubled(nn.Linear):
+    def forward(self, input):
+        return super().forward(input) + 0
+
+
+def test_layers_are_seen_from_outside_and_operations_with_their_module():
+    inner = nn.Sequential(Doubled(4, 4), nn.ReLU())
+    model = Assembled(lambda m, x: m.inner(x.tanh()).shape and m.inner(x) * 2, inner=inner)
+    seen, inputs = [], ((torch.ones(1, 4),), {})
+
+    def see(moment):
+        seen.append(moment)
+        return moment.run()
+
+    out = observe(model, inputs, observer=see, opaque=["inner.0"])
+    assert torch.equal(out, inner(torch.ones(1, 4)) * 2)
+    once = [("inner.0", "Doubled"), ("inner.1", "relu")]
+    places = [(moment.path, moment.name) for moment in seen]
+    assert places == [("", "tanh"), *once, *once, ("", "mul")]
+    assert [moment.layer for moment in seen[:3]] == [None, inner[0], None]
+    assert seen[-1].source.startswith("test_trace.py:")
+    assert not out.requires_grad
+    assert observe(model, inputs, observer=see, opaque=["inner.0"], with_grad=True).requires_grad
+
+
+def test_model_is_left_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    own = lambda x: x  # noqa: E731
+    model[1].forward = own
+
+    def fail(moment):
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        observe(model, ((torch.ones(1, 4),), {}), observer=fail, opaque=["0"])
+    assert "forward" not in vars(model[0])
+    assert model[1].forward is own
+
+
+def test_operations_draw_the_same_numbers_whatever_ran_before_them():
+    drawn = []
+
+    def run(m, x):
+        torch.rand(m.num)
+        drawn.append(torch.rand(3))
+        return x
+
+    for num in (1, 7):
+        model = Assembled(run)
+        model.num = num
+        observe(model, ((torch.ones(1),), {}), observer=Moment.run, opaque=[])
+    assert torch.equal(*drawn)
+
+
+def test_problem_says_where():
+    moment = Moment("add", "block.0", "net.py:7", torch.add, (), {})
+    problem = moment.problem("this does not go", "Do that")
+    assert str(problem) == "block.0: this does not go (add, net.py:7). Do that"
+    assert moment.problem("'add' fails", "").found == "'add' fails (net.py:7)"
+    layer = Moment("Linear", "", "", torch.add, (), {}, nn.Linear(1, 1))
+    assert str(layer.problem("no", "Yes")) == "(model): no. Yes"
 
 
 def only_problem(model, example):
@@ -76,49 +139,55 @@ def test_dead_tensors_do_not_lend_their_state():
     assert {recorder.state(tensor) for tensor in kept} == {Mark.UNSEEN}
 
 
-def test_linear_reads_the_last_dimension():
-    model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Linear(6, 4), nn.Flatten(), nn.Linear(144, 2))
-    problem = only_problem(model, IMAGES)
-    assert problem.where == "1"
-    assert "Linear reads neurons along dimension 1 of (2, 6, 6, 6)" in problem.found
-    assert "expects them along dimension 3" in problem.found
+FLAT = (nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(144, 2))
+PLACED = {
+    "linear": (
+        nn.Sequential(nn.Conv2d(3, 6, 1), nn.Linear(6, 4), nn.Flatten(), nn.Linear(144, 2)),
+        IMAGES, "1", "Linear reads neurons along dimension 1 of (2, 6, 6, 6), where it expects "
+        "them along dimension 3",
+    ),
+    "convolution": (
+        Assembled(
+            lambda m, x: m.fc(m.second(m.first(x).transpose(1, 2)).flatten(1)),
+            first=nn.Conv2d(3, 6, 1), second=nn.Conv2d(6, 4, 1), fc=nn.Linear(144, 2),
+        ),
+        IMAGES, "second", "Conv2d reads neurons along dimension 2",
+    ),
+    "norm": (
+        Assembled(
+            lambda m, x: m.fc(m.norm(m.first(x)).flatten(1)),
+            first=nn.Linear(6, 4), norm=nn.BatchNorm1d(6), fc=nn.Linear(24, 2),
+        ),
+        torch.randn(2, 6, 6), "norm", "BatchNorm1d reads neurons along dimension 2",
+    ),
+    "norm on the input": (nn.Sequential(nn.BatchNorm2d(3), *FLAT), IMAGES, "0", "(3 of the input)"),
+    "depthwise on the input": (
+        nn.Sequential(nn.Conv2d(3, 3, 1, groups=3), *FLAT),
+        IMAGES, "0", "Conv2d acts on the network's input (3 of the input)",
+    ),
+    "norm over neurons and input": (
+        Assembled(
+            lambda m, x: m.fc(m.norm(torch.cat([m.first(x), x], 1))),
+            first=nn.Linear(6, 4), norm=nn.BatchNorm1d(10), fc=nn.Linear(10, 2),
+        ),
+        VECTORS, "norm", "acts on the network's input (4 of 'first' + 6 of the input)",
+    ),
+    "layer on a tensor from elsewhere": (
+        Assembled(
+            lambda m, x: m.fc(m.first(x) + m.other(VECTORS)),
+            first=nn.Linear(6, 4), other=nn.Linear(6, 4), fc=nn.Linear(4, 2),
+        ),
+        VECTORS.clone(), "other", "Linear reads a tensor of unknown origin",
+    ),
+}  # fmt: skip
 
 
-def test_convolution_reads_the_second_dimension():
-    model = Assembled(
-        lambda m, x: m.fc(m.second(m.first(x).transpose(1, 2)).flatten(1)),
-        first=nn.Conv2d(3, 6, 1), second=nn.Conv2d(6, 4, 1), fc=nn.Linear(144, 2),
-    )  # fmt: skip
-    assert "Conv2d reads neurons along dimension 2" in only_problem(model, IMAGES).found
-
-
-def test_norm_acts_on_the_second_dimension():
-    model = Assembled(
-        lambda m, x: m.fc(m.norm(m.first(x)).flatten(1)),
-        first=nn.Linear(6, 4), norm=nn.BatchNorm1d(5), fc=nn.Linear(20, 2),
-    )  # fmt: skip
-    problem = only_problem(model, torch.randn(2, 5, 6))
-    assert problem.where == "norm"
-    assert "BatchNorm1d reads neurons along dimension 2" in problem.found
-
-
-@pytest.mark.parametrize(
-    "layer", [nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1, groups=3), nn.PReLU(3)], ids=repr
-)
-def test_layers_for_each_channel_need_neurons(layer):
-    model = nn.Sequential(layer, nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(144, 2))
-    problem = only_problem(model, IMAGES)
-    assert problem.where == "0"
-    assert "acts on the network's input (3 of the input)" in problem.found
-
-
-def test_norm_over_neurons_and_input():
-    model = Assembled(
-        lambda m, x: m.fc(m.norm(torch.cat([m.first(x), x], 1))),
-        first=nn.Linear(6, 4), norm=nn.BatchNorm1d(10), fc=nn.Linear(10, 2),
-    )  # fmt: skip
-    problem = only_problem(model, VECTORS)
-    assert "acts on the network's input (4 of 'first' + 6 of the input)" in problem.found
+@pytest.mark.parametrize("name", PLACED)
+def test_layers_that_cannot_read_what_they_are_given(name):
+    model, example, where, found = PLACED[name]
+    problem = only_problem(model, example)
+    assert problem.where == where
+    assert found in problem.found
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -128,19 +197,6 @@ def test_convolution_without_batch(channels):
         discover(model, torch.randn(channels, 6, 6))
     assert caught.value.problems[0].where == "0"
     assert "Conv2d is called without a batch dimension" in caught.value.problems[0].found
-
-
-def test_tensor_of_unknown_origin():
-    class Hidden:
-        made = torch.ones(2, 6)
-
-    def run(m, x):
-        return m.fc(m.first(x) + m.other(Hidden.made))
-
-    model = Assembled(run, first=nn.Linear(6, 4), other=nn.Linear(6, 4), fc=nn.Linear(4, 2))
-    problem = only_problem(model, VECTORS)
-    assert problem.where == "other"
-    assert "Linear reads a tensor of unknown origin" in problem.found
 
 
 def test_custom_function_is_followed_from_inside():

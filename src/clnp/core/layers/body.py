@@ -261,7 +261,7 @@ class Body:
     def run_all(self, ledger: Ledger, args: Inputs, kwargs: Named) -> dict[str, Any]:
         """Return the outputs of every ended task, by name, in evaluation mode."""
         stage, outputs = self.stage, {}
-        with self.lock, self.evaluating():
+        with self.evaluating():
             if stage.showing != "portions":
                 with torch.inference_mode(False):  # What is shown outlives the caller's mode.
                     self._show_portions(ledger)

@@ -1,4 +1,4 @@
-"""Where the weights of a new layer begin."""
+"""Initialise the weights of new layers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from clnp.core.structure.kinds import plain_layer
 from clnp.errors import ArgumentError, unknown_name
 
 Initialise = Callable[[nn.Module], object]
-"""Called with a new layer, changes its weights in place; what it leaves is as its class made it."""
+"""A function that changes the weights of a new layer in place, after its class has made them."""
 Initial = nn.Module | Initialise | None
-"""A model whose weights are taken, a function of every new layer, or the layers' own way."""
+"""A model whose weights are copied, a function of every new layer, or PyTorch's own way."""
 
 
 def glorot(layer: nn.Module) -> None:
-    """Weights uniform with variance 2 / (inputs + outputs), biases 0, as Keras has them."""
+    """Draw weights with variance 2 / (inputs + outputs), and set biases to 0, as Keras does."""
     weight: Any = getattr(layer, "weight", None)
     if weight is None or weight.ndim < 2:
         return  # A norm, or a PReLU.
@@ -30,7 +30,7 @@ INITIALISATIONS: Mapping[str, Initialise | None] = {"pytorch": None, "glorot": g
 
 
 def initialisation(chosen: str | Initialise) -> Initialise | None:
-    """The initialisation of that name, or the one that is given; None is PyTorch's own."""
+    """Return the initialisation of that name, or the given one; None is PyTorch's own."""
     if not isinstance(chosen, str):
         if callable(chosen) and not isinstance(chosen, nn.Module):
             return chosen
@@ -45,7 +45,7 @@ def initialisation(chosen: str | Initialise) -> Initialise | None:
 
 
 def starting_layer(initial: Initial, like: nn.Module, *, num_outputs: int, num_inputs: int) -> Any:
-    """A layer with the weights to begin with: a given one, or a new one like `like`."""
+    """Return a layer with the initial weights: a given one, or a new one like `like`."""
     if isinstance(initial, nn.Module):
         return initial
     made = plain_layer(like, num_outputs=num_outputs, num_inputs=num_inputs)
@@ -55,7 +55,7 @@ def starting_layer(initial: Initial, like: nn.Module, *, num_outputs: int, num_i
 
 @torch.no_grad()
 def initialise(module: nn.Module, how: Initialise | None) -> None:
-    """Initialise a module anew that knows how to, as its class does and then in that way."""
+    """Initialise a module as its class does, if it can, and then in that way."""
     reset: Any = getattr(module, "reset_parameters", None)
     if reset is None:
         return

@@ -6,7 +6,6 @@ are Parameters that exist while a task is open.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -21,13 +20,35 @@ from .initialisation import Initial, starting_layer
 from .stage import Portion, Stage, Staged
 
 
+def _trained(name: str) -> property:
+    """Make a property of the block that the open task trains.
+
+    Without a block it is an empty tensor, never a frozen one: code that asks a layer for its dtype
+    or device, or initialises it, finds only what it may change. It is None if the layer has no such
+    tensor.
+    """
+
+    def block(layer: nn.Module) -> Tensor | None:
+        for own in (f"{name}_free", f"{name}_reuse"):
+            found: Tensor | None = getattr(layer, own, None)
+            if found is not None:
+                return found
+        frozen: Tensor | None = getattr(layer, f"{name}_frozen", None)
+        if frozen is None:
+            return None
+        # One input at least, for code that divides by their number.
+        return frozen.new_empty(0, *(max(size, 1) for size in frozen.shape[1:]))
+
+    return property(block)
+
+
 class PrefixLayer(Staged):
     """Put in front of a layer class: the same layer, on a prefix of its neurons."""
 
     def __init_subclass__(cls) -> None:
         """Offer the tensors that only some kinds of layers have, as `weight`."""
         for name in slot_names(cls) - set(dir(PrefixLayer)):
-            setattr(cls, name, property(partial(PrefixLayer._own, name=name)))
+            setattr(cls, name, _trained(name))
 
     def set_up(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Take over the settings of `layer`; no neuron is frozen and no task is open."""
@@ -42,28 +63,8 @@ class PrefixLayer(Staged):
         self.register_buffer("num_batches_free", None)
         self.lay_out()
 
-    @property
-    def weight(self) -> Tensor | None:
-        """The block that the open task trains; without one an empty tensor, never a frozen one.
-
-        Code that asks a layer for its dtype or device, or initialises it, finds what it may change.
-        """
-        return self._own("weight")
-
-    @property
-    def bias(self) -> Tensor | None:
-        """As `weight`; None for a layer without bias."""
-        return self._own("bias")
-
-    @property
-    def running_mean(self) -> Tensor | None:
-        """As `weight`; None for a layer without running statistics."""
-        return self._own("running_mean")
-
-    @property
-    def running_var(self) -> Tensor | None:
-        """As `weight`; None for a layer without running statistics."""
-        return self._own("running_var")
+    weight, bias = _trained("weight"), _trained("bias")
+    running_mean, running_var = _trained("running_mean"), _trained("running_var")
 
     def reset_running_stats(self) -> None:
         """Reset the statistics of the open task's channels, the only ones that may change."""
@@ -71,16 +72,6 @@ class PrefixLayer(Staged):
             block = self._block(f"{name}_free")
             if block is not None:
                 block.fill_(value)
-
-    def _own(self, name: str) -> Tensor | None:
-        for block in (self._block(f"{name}_free"), self._block(f"{name}_reuse")):
-            if block is not None:
-                return block
-        frozen = self._block(f"{name}_frozen")
-        if frozen is None:
-            return None
-        # One input at least, for those who divide by their number.
-        return frozen.new_empty(0, *(max(size, 1) for size in frozen.shape[1:]))
 
     def frozen(self) -> Tensors:
         """Return the frozen tensors by slot."""

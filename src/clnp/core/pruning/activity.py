@@ -1,15 +1,16 @@
-"""Mean activity and contribution: how strongly each neuron speaks, and how far it is heard.
+"""Mean activity and contribution of neurons.
 
 The *activity* of a neuron is E|N|, the mean of its absolute value over a data set and, for a
 channel, over space (Alg. 1, line 4). It is taken where the neuron is read, at the input of the
-layers that mix it into others, so that it counts after BatchNorm and activation; a neuron with
+layers that mix it into others, so that it counts after BatchNorm and activation. A neuron with
 several readers counts with the largest.
 
-Activity has no common scale: one layer's neurons may all be louder than another's, and a neuron
-that BatchNorm keeps loud may be one that nobody listens to. The *contribution* of a neuron has
-both: its share of what a reader receives, E|N_j| sum_i |w_ij| over the sum of the same for all j,
-and then the sum of all shares in its group that are no larger than its own. So a threshold of 0.05
-cuts, in every layer, the neurons that together give 5 % of what the next layer receives.
+Activity has no common scale: the neurons of one layer may all be larger than those of another, and
+BatchNorm may keep a neuron large that has small weights in the next layer. The *contribution* of a
+neuron takes both into account: its share of what a reader receives, E|N_j| sum_i |w_ij| over the
+sum of the same for all j, and then the sum of all shares in its group that are no larger than its
+own. So a threshold of 0.05 cuts, in every layer, the neurons that together contribute 5 % of what
+the next layer receives.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,25 +18,26 @@ from typing import Any
 
 import torch
 from numpy import ndarray
-from torch import Tensor, nn
+from torch import Tensor
 
 from clnp.core.layers.body import Body, Inputs, Named
-from clnp.core.layers.stage import Pass, Stage
-from clnp.core.structure.axis import Layout
-from clnp.core.structure.graph import Site
+from clnp.core.layers.stage import Pass, Staged
 from clnp.errors import ArgumentError, DivergedError
 
-OnInput = Callable[[Any, Tensor], None]
-"""Is shown a layer and what it is about to read."""
+Run = Callable[[Inputs, Named], Any]
 
 
 class Activity(Mapping[str, Tensor]):
-    """`activity[group]`: mean |activation| of each of the group's free neurons, in float64.
+    """The activity, or contribution, of the neurons of a network: a mapping from groups to tensors.
 
-    Or their contribution, which prunes the same way.
+    Args:
+        free: That of the free neurons of each group, `[num_free]` in float64.
+        owned: That of the neurons of earlier tasks, in the order in which they were claimed. It
+            says how many of them a task reuses.
 
-    `owned[group]` is that of the neurons of earlier tasks, in the order in which they were
-    claimed; from it follows how many of them a task reuses.
+    Example:
+        >>> activity = net.measure_activity(loader)
+        >>> {group: int((values > 0).sum()) for group, values in activity.items()}
     """
 
     def __init__(self, free: Mapping[str, Tensor], owned: Mapping[str, Tensor]) -> None:
@@ -52,7 +54,7 @@ class Activity(Mapping[str, Tensor]):
         return len(self._free)
 
     def num_free(self) -> dict[str, int]:
-        """How many free neurons each group has."""
+        """Count the free neurons of each group."""
         return {group: len(values) for group, values in self._free.items()}
 
     def __repr__(self) -> str:
@@ -60,8 +62,157 @@ class Activity(Mapping[str, Tensor]):
         return f"Activity({', '.join(parts)})"
 
 
+def measured(body: Body, batches: Iterable[Any], *, contribution: bool = False) -> Activity:
+    """Measure the mean activity, or contribution, of all neurons, in evaluation mode."""
+    check_batches(batches)
+    readers: list[Staged] = [part for part in body.parts.values() if part.layer_kind.mixes]
+    meters = {reader.site.path: _Meter(reader) for reader in readers}
+
+    def on_input(layer: Staged, x: Tensor) -> None:
+        if layer.site.path in meters:
+            meters[layer.site.path].read(x)
+
+    for batch in batches:
+        with torch.no_grad(), body.evaluating():
+            body.stage.on_input = on_input
+            try:
+                feed(body, batch, body.run_open)
+            finally:
+                body.stage.on_input = None
+    if not any(meter.num_entries[Pass.FREE] for meter in meters.values()):
+        raise ArgumentError("no sample was given: mean activity needs data")
+    found: dict[Pass, dict[str, Tensor]] = {}
+    for running, layout in ((Pass.FREE, body.stage.free), (Pass.FROZEN, body.stage.frozen)):
+        values = {g: torch.zeros(n, dtype=torch.float64, device="cpu") for g, n in layout.items()}
+        found[running] = values
+        for meter in meters.values():
+            if running is Pass.FREE and not meter.layer.num_free_rows:
+                continue  # A layer without free rows cannot read a free neuron.
+            for group, value in (meter.shares if contribution else meter.means)(running):
+                values[group] = torch.maximum(values[group], value.cpu())
+        for group, value in values.items():
+            if not bool(value.isfinite().all()):
+                raise DivergedError(
+                    f"the activity of {group} is NaN or infinite: the task has diverged, or its "
+                    "data holds such values. Abandon it, and train again with a lower rate"
+                )
+    free, owned = found[Pass.FREE], found[Pass.FROZEN]
+    if contribution:
+        for group, share in free.items():
+            sums = up_to(torch.cat([share, owned[group]]))
+            free[group], owned[group] = sums[: len(share)], sums[len(share) :]
+    return Activity(free, owned)
+
+
+class _Meter:
+    """Sums of |x| at the input of one layer, for its frozen and its free neurons."""
+
+    def __init__(self, layer: Staged) -> None:
+        self.layer, self.stage = layer, layer.stage
+        self.sums: dict[tuple[Pass, int], Tensor] = {}
+        self.num_entries: dict[Pass, int] = {Pass.FROZEN: 0, Pass.FREE: 0}
+
+    def read(self, x: Tensor) -> None:
+        """Add up what the layer is about to read."""
+        layer, running = self.layer, self.stage.running
+        if running is Pass.FROZEN and layer.shared:
+            return  # A single head does not read the neurons of earlier tasks.
+        if x.ndim < 2 + len(layer.kernel):
+            raise ArgumentError(
+                f"{layer.site.path} is given a single sample, of shape {list(x.shape)}; activity "
+                "is measured over batches: give x[None]"
+            )
+        dim = layer.layer_kind.neuron_dim % x.ndim
+        layout = self.stage.frozen if running is Pass.FROZEN else self.stage.free
+        sums = _sums(x, dim)
+        self.num_entries[running] += x.numel() // x.shape[dim]
+        start = 0
+        for index, segment in enumerate(layer.site.columns):
+            if segment.group is None:
+                start += segment.size * segment.span
+                continue
+            count = layout[segment.group]
+            part = sums.narrow(0, start, count * segment.span).view(count, segment.span)
+            key = (running, index)
+            self.sums[key] = self.sums[key] + part if key in self.sums else part
+            start += max(count, 1) * segment.span
+
+    def means(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
+        """Yield the mean of |x| for each group that the layer reads."""
+        for index, segment in enumerate(self.layer.site.columns):
+            if segment.group is not None and (running, index) in self.sums:
+                yield segment.group, self._mean(running, index).mean(1)
+
+    def shares(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
+        """Yield the share of each neuron in all that the layer's free rows receive from neurons."""
+        received = {
+            (each, group, index): given.sum(1)
+            for each in (Pass.FREE, Pass.FROZEN)
+            for group, index, given in self._given(each)
+        }
+        total = sum(float(given.sum()) for given in received.values())
+        for (each, group, _), given in received.items():
+            if each is running:
+                yield group, given / total if total > 0 else given
+
+    def _given(self, running: Pass) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield E|x_j| sum_i |w_ij| for each entry of each neuron that is read: [neurons, span]."""
+        is_free = running is Pass.FREE
+        block = self.layer.weight_free if is_free else self.layer.weight_reuse
+        if block is None:
+            return
+        rest = [d for d in range(block.ndim) if d != 1]
+        strengths = block.detach().abs().sum(rest, dtype=torch.float64)
+        layout, start = self.stage.free if is_free else self.stage.frozen, 0
+        for index, segment in enumerate(self.layer.site.columns):
+            if segment.group is None:
+                start += segment.size * segment.span if is_free else 0
+                continue
+            shape = (layout[segment.group], segment.span)
+            strength = strengths.narrow(0, start, shape[0] * shape[1]).view(shape)
+            start += strength.numel()
+            if (running, index) in self.sums:
+                yield segment.group, index, self._mean(running, index) * strength
+
+    def _mean(self, running: Pass, index: int) -> Tensor:
+        return self.sums[running, index] / self.num_entries[running]
+
+
+def _sums(x: Tensor, dim: int) -> Tensor:
+    """Return the sum of |x| for each index along `dim`, in float64."""
+    first, *inner = [d for d in range(x.ndim) if d != dim]
+    # Each sample in its own precision: several times as fast on a CPU, and no copy of all of x.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    each = torch.linalg.vector_norm(x, 1, inner, dtype=wide) if inner else x.abs()
+    return each.sum(0 if first < dim else 1, dtype=torch.float64)
+
+
+def up_to(shares: Tensor) -> Tensor:
+    """Return, for each of the shares, the sum of all that are no larger.
+
+    up_to(tensor([3, 0, 1, 1])) == tensor([5, 0, 2, 2])
+    """
+    ascending = shares.sort().values
+    sums = torch.cat([ascending.new_zeros(1), ascending.cumsum(0)])
+    return sums[torch.searchsorted(ascending, shares, right=True)]
+
+
+def feed(body: Body, batch: Any, run: Run) -> None:
+    """Run the inputs of a batch."""
+    num_inputs = body.graph.num_inputs
+    first = batch[0] if isinstance(batch, tuple | list) and batch else None
+    if num_inputs > 1 and isinstance(first, Tensor):
+        # It may hold all of them, or one and the targets: without an error, forward may use less.
+        raise ArgumentError(
+            f"the network has {num_inputs} inputs, and a batch begins with a tensor; give its "
+            "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
+            "the only one"
+        )
+    run(*inputs_of(batch, body.device))
+
+
 def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword inputs of the network in a batch, on its device.
+    """Return positional and keyword inputs of the network in a batch, on its device.
 
     A batch is a tensor, or a tuple or list whose first element is the input: a tensor, a tuple of
     positional inputs or a dictionary of keyword inputs.
@@ -81,180 +232,6 @@ def _on(value: Any, device: torch.device) -> Any:
     if isinstance(value, ndarray):
         raise ArgumentError("a batch holds an ndarray; give tensors, such as torch.from_numpy(x)")
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-
-
-def _sums(x: Tensor, dim: int) -> Tensor:
-    """The sum of |x| for each place along `dim`, in float64: [places]."""
-    first, *inner = [d for d in range(x.ndim) if d != dim]
-    # Each sample in its own precision: several times as fast on a CPU, and no copy of all of x.
-    wide = torch.promote_types(x.dtype, torch.float32)
-    each = torch.linalg.vector_norm(x, 1, inner, dtype=wide) if inner else x.abs()
-    return each.sum(0 if first < dim else 1, dtype=torch.float64)
-
-
-class _Meter:
-    """Sums of |x| at the input of one layer, for its frozen and its free neurons."""
-
-    def __init__(self, site: Site, layer: nn.Module, stage: Stage) -> None:
-        self.site, self.stage = site, stage
-        self.layer: Any = layer
-        self.sums: dict[tuple[Pass, int], Tensor] = {}
-        self.num_places: dict[Pass, int] = {Pass.FROZEN: 0, Pass.FREE: 0}
-
-    def read(self, x: Tensor) -> None:
-        """Add up what the layer is about to read."""
-        layer, stage = self.layer, self.stage
-        if stage.running is Pass.FROZEN and getattr(layer, "shared", False):
-            return  # A single head does not read the neurons of earlier tasks.
-        if x.ndim < 2 + len(self.layer.kernel):
-            raise ArgumentError(
-                f"{self.site.path} is given a single sample, of shape {list(x.shape)}; activity is "
-                "measured over batches: give x[None]"
-            )
-        dim = self.site.layer_kind.neuron_dim % x.ndim
-        layout: Layout = stage.frozen if stage.running is Pass.FROZEN else stage.free
-        sums = _sums(x, dim)
-        self.num_places[stage.running] += x.numel() // x.shape[dim]
-        start = 0
-        for place, segment in enumerate(self.site.columns):
-            if segment.group is None:
-                start += segment.size * segment.span
-                continue
-            count = layout[segment.group]
-            part = sums.narrow(0, start, count * segment.span).view(count, segment.span)
-            key = (stage.running, place)
-            self.sums[key] = self.sums[key] + part if key in self.sums else part
-            start += max(count, 1) * segment.span
-
-    def means(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
-        """The mean of |x| for each group that the layer reads."""
-        for place, segment in enumerate(self.site.columns):
-            if segment.group is not None and (running, place) in self.sums:
-                yield segment.group, self._mean(running, place).mean(1)
-
-    def shares(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
-        """Of all that the layer's free rows receive from neurons, what each gives to them."""
-        received = {
-            (each, group, place): given.sum(1)
-            for each in (Pass.FREE, Pass.FROZEN)
-            for group, place, given in self._given(each)
-        }
-        total = sum(float(given.sum()) for given in received.values())
-        for (each, group, _), given in received.items():
-            if each is running:
-                yield group, given / total if total > 0 else given
-
-    def _given(self, running: Pass) -> Iterator[tuple[str, int, Tensor]]:
-        """E|x_j| sum_i |w_ij| for each entry of each neuron that is read: [neurons, span]."""
-        block = self.layer.weight_free if running is Pass.FREE else self.layer.weight_reuse
-        if block is None:
-            return
-        rest = [d for d in range(block.ndim) if d != 1]
-        strengths = block.detach().abs().sum(rest, dtype=torch.float64)
-        layout, start = self.stage.free if running is Pass.FREE else self.stage.frozen, 0
-        for place, segment in enumerate(self.site.columns):
-            if segment.group is None:
-                start += segment.size * segment.span if running is Pass.FREE else 0
-                continue
-            shape = (layout[segment.group], segment.span)
-            strength = strengths.narrow(0, start, shape[0] * shape[1]).view(shape)
-            start += strength.numel()
-            if (running, place) in self.sums:
-                yield segment.group, place, self._mean(running, place) * strength
-
-    def _mean(self, running: Pass, place: int) -> Tensor:
-        return self.sums[running, place] / self.num_places[running]
-
-
-def measure(
-    readers: Iterable[Any],
-    stage: Stage,
-    *,
-    run: Callable[[Any, OnInput], object],
-    batches: Iterable[Any],
-    contribution: bool = False,
-) -> Activity:
-    """The mean activity of the neurons that `readers` read, or, if asked for, their contribution.
-
-    `run` runs a batch and shows what each layer reads.
-    """
-    meters = [_Meter(layer.site, layer, stage) for layer in readers]
-    meter_at = {meter.site.path: meter for meter in meters}
-
-    def on_input(layer: Any, x: Tensor) -> None:
-        if layer.site.path in meter_at:
-            meter_at[layer.site.path].read(x)
-
-    for batch in batches:
-        run(batch, on_input)
-    if not any(meter.num_places[Pass.FREE] for meter in meters):
-        raise ArgumentError("no sample was given: mean activity needs data")
-    found: dict[Pass, dict[str, Tensor]] = {}
-    for running, layout in ((Pass.FREE, stage.free), (Pass.FROZEN, stage.frozen)):
-        zeros = {g: torch.zeros(n, dtype=torch.float64, device="cpu") for g, n in layout.items()}
-        found[running] = zeros
-        for meter in meters:
-            if running is Pass.FREE and not getattr(meter.layer, "num_free_rows", True):
-                continue  # A layer without free rows cannot read a free neuron.
-            for group, mean in (meter.shares if contribution else meter.means)(running):
-                found[running][group] = torch.maximum(found[running][group], mean.cpu())
-        for group, mean in found[running].items():
-            if not bool(torch.isfinite(mean).all()):
-                raise DivergedError(
-                    f"the activity of {group} is NaN or infinite: the task has diverged, or its "
-                    "data holds such values. Abandon it, and train again with a lower rate"
-                )
-    if contribution:
-        for group, share in found[Pass.FREE].items():
-            sums = up_to(torch.cat([share, found[Pass.FROZEN][group]]))
-            found[Pass.FREE][group] = sums[: len(share)]
-            found[Pass.FROZEN][group] = sums[len(share) :]
-    return Activity(found[Pass.FREE], found[Pass.FROZEN])
-
-
-def up_to(shares: Tensor) -> Tensor:
-    """For each of the shares, the sum of all that are no larger.
-
-    up_to(tensor([3, 0, 1, 1])) == tensor([5, 0, 2, 2])
-    """
-    ascending = shares.sort().values
-    sums = torch.cat([ascending.new_zeros(1), ascending.cumsum(0)])
-    return sums[torch.searchsorted(ascending, shares, right=True)]
-
-
-Run = Callable[[Inputs, Named], Any]
-
-
-def measured(body: Body, batches: Iterable[Any], *, contribution: bool = False) -> Activity:
-    """The mean activity, or contribution, of all neurons over the batches, in evaluation mode."""
-    check_batches(batches)
-    readers = [layer for layer in body.layers.values() if layer.site.mixes]
-
-    def run(batch: Any, on_input: OnInput) -> None:
-        with torch.no_grad(), body.evaluating():
-            body.stage.on_input = on_input
-            try:
-                _feed(body, batch, body.run_open)
-            finally:
-                body.stage.on_input = None
-
-    return measure(
-        [*readers, body.head], body.stage, run=run, batches=batches, contribution=contribution
-    )
-
-
-def _feed(body: Body, batch: Any, run: Run) -> None:
-    num_inputs = body.graph.num_inputs
-    first = batch[0] if isinstance(batch, tuple | list) and batch else None
-    if num_inputs > 1 and isinstance(first, Tensor):
-        # It may hold all of them, or one and the targets: what forward leaves out, nobody notices.
-        raise ArgumentError(
-            f"the network has {num_inputs} inputs, and a batch begins with a tensor; give its "
-            "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
-            "the only one"
-        )
-    args, kwargs = inputs_of(batch, body.head.like.device)
-    run(args, kwargs)
 
 
 def check_batches(batches: object) -> None:

@@ -35,7 +35,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """The neurons to keep of the open task.
+    """The neurons to keep of the open task, and how they were found; `print` shows a summary.
 
     Args:
         task: The name of the task.
@@ -47,6 +47,10 @@ class PruningPlan:
         best: The score that the margin refers to.
         margin: How far the score may be below the best.
         curve: Every evaluation, in order.
+
+    Example:
+        >>> print(net.plan_pruning(activity, score, margin=0.5))
+        keep fc1 120 of 2000, score 97.8 (best 98.1, margin 0.5), 9 evaluations
     """
 
     task: str

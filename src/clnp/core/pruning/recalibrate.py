@@ -13,20 +13,16 @@ from clnp.core.layers.layer import PrefixLayer
 from clnp.core.layers.stage import Averaging
 from clnp.errors import ArgumentError, DivergedError
 
-from .activity import Run, _feed, check_batches
+from .activity import Run, check_batches, feed
 
 
 def recalibrate(body: Body, batches: Iterable[Any]) -> None:
-    """Average the statistics of the free channels of BatchNorm anew, all else in evaluation."""
+    """Average the statistics of the free channels of BatchNorm, all else in evaluation mode."""
     norms = norms_of(body)
     before = [{name: block.clone() for name, block in norm.free().items()} for norm in norms]
+    averages = {norm: Averaging() for norm in norms if norm.num_free_rows}
     try:
-        average(
-            {norm: Averaging() for norm in norms if norm.num_free_rows},
-            body,
-            batches,
-            body.run_open,
-        )
+        average(averages, body, batches, body.run_open)
     except BaseException:
         with torch.no_grad():
             for norm, blocks in zip(norms, before, strict=True):
@@ -47,7 +43,7 @@ def average(
             try:
                 for norm, averaging in averages.items():
                     norm.averaging = averaging
-                _feed(body, batch, run)
+                feed(body, batch, run)
             finally:
                 for norm in averages:
                     norm.averaging = None
@@ -56,12 +52,12 @@ def average(
     if not all(averaging.num_values for averaging in averages.values()):
         raise ArgumentError("recalibration needs batches of more than one sample")
     for norm, averaging in averages.items():
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in averaging.statistics):
+        if not all(bool(tensor.isfinite().all()) for tensor in averaging.statistics):
             raise DivergedError(
                 f"{norm.site.path}: over these batches, its statistics are NaN or infinite"
             )
 
 
 def norms_of(body: Body) -> list[PrefixLayer]:
-    """The BatchNorm layers."""
-    return [layer for layer in body.layers.values() if layer.site.layer_kind.keeps_statistics]
+    """Return the BatchNorm layers."""
+    return [layer for layer in body.layers.values() if layer.layer_kind.keeps_statistics]

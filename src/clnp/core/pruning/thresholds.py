@@ -2,8 +2,8 @@
 
 A neuron is kept when its mean activity is above the threshold of its group. *Graceful forgetting*
 takes the highest threshold at which the score stays within a margin of the best. The score is not
-monotone in the threshold, so the search goes from the highest threshold down, in strides, stops at
-the first one that holds, and halves the stride above it until nothing is left of it.
+monotone in the threshold, so the search goes from the highest threshold down in strides, stops at
+the first one that holds, and halves the stride above it until it is one.
 """
 
 import math
@@ -25,11 +25,11 @@ KEEP_ALL = -1.0
 """A threshold below every activity: neurons that never fire are kept too."""
 
 Evaluate = Callable[[Keep, float | None], float]
-"""The score of a set of neurons; where one is needed, any below it will do that shows it is."""
+"""The score of a set of neurons. If a score is needed, any lower one may be returned."""
 
 
 def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-    """The free neurons of each group whose activity is above its threshold."""
+    """Return the free neurons of each group whose activity is above its threshold."""
     return {
         group: tuple((values > thresholds[group]).nonzero().flatten().tolist())
         for group, values in activity.items()
@@ -37,7 +37,7 @@ def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, 
 
 
 def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, int]:
-    """How many neurons of earlier tasks are active above the threshold, for each group."""
+    """Count the neurons of earlier tasks that are active above the threshold, for each group."""
     return {g: int((values > max(thresholds[g], 0)).sum()) for g, values in activity.owned.items()}
 
 
@@ -52,7 +52,7 @@ def plan(
     per_layer: bool,
     resolution: int | None,
 ) -> PruningPlan:
-    """The plan that keeps the fewest neurons within the margin, or that given thresholds make."""
+    """Make the plan with the fewest neurons within the margin, or with the given thresholds."""
     curve: tuple[CurvePoint, ...] = ()
     score = None
     if thresholds is not None:
@@ -90,10 +90,10 @@ def plan(
 class Search:
     """The search for the highest thresholds that keep the score within the margin.
 
-    `evaluate` scores a set of neurons; the same set is never evaluated twice. Where there are more
+    `evaluate` scores a set of neurons; the same set is never evaluated twice. If there are more
     than twice as many thresholds as `resolution`, that many, evenly spread over them, are tried
-    from the top; between the first that holds and the one above it, which does not, the search goes
-    on by halves. `resolution=None` tries all of them from the top.
+    from the top. Between the first that holds and the one above it, which does not, the search
+    halves the gap. `resolution=None` tries all of them from the top.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Search:
         self.best = self.score(self.everything) if best is None else checked_score(best, "best is")
 
     def score(self, thresholds: Mapping[str, float], at_least: float | None = None) -> float:
-        """The score of the network pruned with these thresholds, or one that is too low as well."""
+        """Return the score of the network pruned with these thresholds, or any below `at_least`."""
         keep = survivors(self.activity, thresholds)
         key = tuple(keep.values())
         if key not in self._scores:
-            # What all neurons score is told to the user if it is not enough.
+            # Errors show the score of all neurons, so that one is exact.
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
             found = self._evaluate(keep, at_least if is_pruned else None)
             if is_pruned and _is_nan(found):
@@ -134,7 +134,7 @@ class Search:
         return self.score(thresholds, needed) >= needed
 
     def common(self) -> dict[str, float]:
-        """The highest threshold, one for all groups, that holds."""
+        """Return the highest threshold, one for all groups, that holds."""
         found = self._highest(self._candidates(*self.activity), {}, self.activity)
         if found is None:
             raise PruningError(
@@ -145,7 +145,7 @@ class Search:
         return dict.fromkeys(self.activity, found)
 
     def per_layer(self) -> dict[str, float]:
-        """As `common`, and then the threshold of one group after the other as high as it holds."""
+        """Raise the threshold of each group in turn above the common one, as far as it holds."""
         thresholds = self.common()
         for group in self.activity:
             higher = [t for t in self._candidates(group) if t > thresholds[group]]
@@ -155,14 +155,14 @@ class Search:
         return thresholds
 
     def _candidates(self, *groups: str) -> list[float]:
-        """Every threshold that keeps another set of neurons, from the highest down."""
+        """Return every threshold that keeps another set of neurons, from the highest down."""
         values = {value for group in groups for value in self.activity[group].tolist()}
         return [*sorted(values | {0.0}, reverse=True), KEEP_ALL]
 
     def _highest(
         self, candidates: list[float], others: Mapping[str, float], groups: Iterable[str]
     ) -> float | None:
-        """The first of `candidates` that holds as the threshold of `groups` beside the others'."""
+        """Return the first of `candidates` that holds for `groups` beside the others'."""
 
         def holds(theta: float) -> bool:
             return self.holds({**others, **dict.fromkeys(groups, theta)})
@@ -193,7 +193,7 @@ def _is_nan(score: object) -> bool:
 
 
 def checked_score(score: object, what: str = "score returned") -> float:
-    """The score as a finite number; `what` begins the message where it is not one."""
+    """Return the score as a finite number; `what` begins the message if it is not one."""
     try:
         number = float(score)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -213,7 +213,7 @@ Value = TypeVar("Value")
 def threshold_by_group(
     graph: Graph, thresholds: float | Mapping[str, float], *, otherwise: float
 ) -> dict[str, float]:
-    """The threshold of each group, `otherwise` where it is not named."""
+    """Return the threshold of each group, `otherwise` for groups that are not named."""
     if not isinstance(thresholds, Mapping):
         common: float = _threshold("threshold", thresholds)
         return dict.fromkeys(graph.groups, common)
@@ -224,7 +224,7 @@ def threshold_by_group(
 
 
 def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[str, Value]]:
-    """The name that was given and its value, by group; a group may go by one name only."""
+    """Return the given name and its value, by group. A group may go by one name only."""
     found: dict[str, tuple[str, Value]] = {}
     for name, value in values.items():
         group = graph.group_named(name)
@@ -240,7 +240,7 @@ _threshold = within(number, lambda value: not math.isnan(value), "a number")
 def neurons_by_group(
     graph: Graph, neurons: Neurons, available: Mapping[str, int]
 ) -> dict[str, Sequence[int]]:
-    """The neurons to keep of each group, in order; all of them where it is not named."""
+    """Return the neurons to keep of each group, in order; all of a group that is not named."""
     if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
         raise PruningError(
             f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
@@ -268,7 +268,7 @@ def neurons_by_group(
 def kept_by(
     plan: PruningPlan | Neurons, graph: Graph, *, task: str, free: Mapping[str, int]
 ) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
-    """The neurons to keep of each group and how many are reused, where that is known."""
+    """Return the neurons to keep of each group and how many are reused, where that is known."""
     if not isinstance(plan, PruningPlan):
         return neurons_by_group(graph, plan, free), None
     if plan.task != task or dict(plan.available) != dict(free):
@@ -280,7 +280,7 @@ def kept_by(
 
 
 def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
-    """How many neurons to append to each group that is named."""
+    """Return the number of neurons to append to each group that is named."""
     if not isinstance(extra, Mapping):
         raise ArgumentError(f'widen by {extra!r}: name the groups, such as {{"fc1": 10}}')
     wanted: dict[str, int] = {}

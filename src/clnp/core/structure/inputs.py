@@ -1,4 +1,4 @@
-"""Read an example input, imitate it, and run it with random numbers of its own."""
+"""Read an example input, imitate it, and run it with its own random numbers."""
 
 import contextlib
 import random

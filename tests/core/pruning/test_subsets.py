@@ -1,14 +1,31 @@
 """The open task with only some of its neurons, as the search for thresholds looks at it."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+import torch.utils.checkpoint
+from torch import Tensor, nn
 
 import clnp
+import clnp.core.net
 from clnp.core.layers.layer import PrefixLayer
-from clnp.core.pruning.subsets import Candidates
-from clnp.errors import ArgumentError, DivergedError
-from support.networks import HEADS, NETWORKS, example, learn, make, train
+from clnp.core.pruning.subsets import Subsets
+from clnp.errors import (
+    ArgumentError,
+    DivergedError,
+    PruningError,
+    TaskError,
+)
+from support.networks import (
+    HEADS,
+    NETWORKS,
+    example,
+    learn,
+    make,
+    train,
+)
 
 
 def opened(name="mlp", *, head="multi"):
@@ -26,15 +43,16 @@ def some(net, step):
     return {group: tuple(range(0, n, step)) for group, n in net.ledger.free().items()}
 
 
-def outputs(candidates, keep, x):
+def subsets(net, x, **options):
+    """A function from neurons to the outputs of the open task with only those."""
     seen = []
 
     def score(predict):
         seen.append(predict(x))
         return 0.0
 
-    candidates.score(score, keep)
-    return seen[0]
+    scored = Subsets(net._body, score, **options)
+    return lambda keep: (scored.score(keep, None), seen.pop())[1]
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -43,17 +61,9 @@ def outputs(candidates, keep, x):
 def test_copies_that_round_widths_up_change_nothing(name, head, step):
     net, x = opened(name, head=head)
     keep = some(net, step)
-    plain = outputs(Candidates(net._body), keep, x)
-    aligned = outputs(Candidates(net._body, aligned=8), keep, x)
+    plain = subsets(net, x)(keep)
+    aligned = subsets(net, x, multiple=8)(keep)
     torch.testing.assert_close(aligned, plain)
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_task_that_keeps_none_is_rounded_up_too(head):
-    net, x = opened("conv", head=head)
-    keep = dict.fromkeys(net.ledger.free(), ())
-    plain = outputs(Candidates(net._body), keep, x)
-    torch.testing.assert_close(outputs(Candidates(net._body, aligned=8), keep, x), plain)
 
 
 class Log(nn.Module):
@@ -73,8 +83,8 @@ def test_what_rounds_widths_up_is_finite_where_the_neurons_are():
     net = clnp.ContinualNet(Log(), x)
     net.begin_task("a")
     keep = {"conv": (2, 3, 7)}
-    found = outputs(Candidates(net._body, aligned=8), keep, x)
-    torch.testing.assert_close(found, outputs(Candidates(net._body), keep, x))
+    found = subsets(net, x, multiple=8)(keep)
+    torch.testing.assert_close(found, subsets(net, x)(keep))
     assert found.isfinite().all()
 
 
@@ -84,9 +94,9 @@ def widths(net, kind):
 
 def test_the_widths_of_convolutions_are_rounded_up_and_no_others():
     net, x = opened("conv")
-    outputs(Candidates(net._body), some(net, 3), x)
+    subsets(net, x)(some(net, 3))
     plain = widths(net, nn.Conv2d), widths(net, nn.Linear)
-    outputs(Candidates(net._body, aligned=8), some(net, 3), x)
+    subsets(net, x, multiple=8)(some(net, 3))
     assert len(plain[0]) > 1
     assert widths(net, nn.Conv2d) == [-(-width // 8) * 8 for width in plain[0]]
     assert widths(net, nn.Linear) == plain[1]
@@ -96,46 +106,38 @@ def test_the_widths_of_convolutions_are_rounded_up_and_no_others():
 def test_weights_that_are_loaded_in_between_are_seen():
     net, x = make(), example("mlp")
     net.begin_task("a")
-    candidates = Candidates(net._body)
-    before = outputs(candidates, some(net, 2), x)
+    outputs = subsets(net, x)
+    before = outputs(some(net, 2))
     state = net.state_dict()
     net.load_state_dict({n: 2 * t if t.is_floating_point() else t for n, t in state.items()})
-    after = outputs(candidates, some(net, 2), x)
+    after = outputs(some(net, 2))
     assert not torch.equal(after, before)
-    assert torch.equal(after, outputs(Candidates(net._body), some(net, 2), x))
+    assert torch.equal(after, subsets(net, x)(some(net, 2)))
 
 
 def test_a_layer_is_laid_out_anew_only_for_other_neurons(monkeypatch):
     net, x = opened()
-    laid_out, of_class = [], PrefixLayer.as_candidate
+    laid_out, of_class = [], PrefixLayer.subset_of
 
     def counted(layer, *args, **options):
         laid_out.append(layer.site.path)
         return of_class(layer, *args, **options)
 
-    monkeypatch.setattr(PrefixLayer, "as_candidate", counted)
-    candidates, keep = Candidates(net._body), some(net, 2)
-    outputs(candidates, keep, x)
+    monkeypatch.setattr(PrefixLayer, "subset_of", counted)
+    outputs, keep = subsets(net, x), some(net, 2)
+    outputs(keep)
     assert laid_out == ["fc1", "fc2"]
     laid_out.clear()
     other = {**keep, "fc2": keep["fc2"][:-1]}
-    found = outputs(candidates, other, x)
+    found = outputs(other)
     assert laid_out == ["fc2"]
-    assert torch.equal(found, outputs(Candidates(net._body), other, x))
+    assert torch.equal(found, subsets(net, x)(other))
     laid_out.clear()
     others = {**other, "fc1": tuple(neuron + 1 for neuron in keep["fc1"][:-1])}
-    outputs(candidates, {**others, "fc1": keep["fc1"][:-1]}, x)
+    outputs({**others, "fc1": keep["fc1"][:-1]})
     assert laid_out == ["fc1", "fc2"]
     # As many, but not the same ones.
-    assert torch.equal(outputs(candidates, others, x), outputs(Candidates(net._body), others, x))
-
-
-def test_an_ended_task_may_run_in_between():
-    net, x = opened()
-    candidates, keep = Candidates(net._body), some(net, 2)
-    before = outputs(candidates, keep, x)
-    net(x, task="a")
-    assert torch.equal(outputs(candidates, keep, x), before)
+    assert torch.equal(outputs(others), subsets(net, x)(others))
 
 
 class Branches(nn.Module):
@@ -171,8 +173,8 @@ def opened_with_norms(*, head="multi"):
 def test_a_recalibrated_candidate_is_what_the_task_will_be(head, step, aligned):
     net, x, batches = opened_with_norms(head=head)
     keep, ended = some(net, step), net(x, task="a")
-    plain = outputs(Candidates(net._body), keep, x)
-    found = outputs(Candidates(net._body, aligned=aligned, recalibrate=batches), keep, x)
+    plain = subsets(net, x)(keep)
+    found = subsets(net, x, multiple=aligned, recalibrate=batches)(keep)
     net.end_task(keep, recalibrate=batches)
     torch.testing.assert_close(found, net(x, task="b"), rtol=1e-4, atol=1e-5)
     assert (found - plain).abs().max() > 0.05
@@ -181,11 +183,11 @@ def test_a_recalibrated_candidate_is_what_the_task_will_be(head, step, aligned):
 
 def test_one_candidate_leaves_nothing_of_its_statistics_to_the_next():
     net, x, batches = opened_with_norms()
-    candidates = Candidates(net._body, recalibrate=iter(batches))
+    outputs = subsets(net, x, recalibrate=iter(batches))
     keeps = [some(net, 2), {**some(net, 2), "left": (1,)}, some(net, 3)]
     for keep in (*keeps, *keeps):
-        alone = outputs(Candidates(net._body, recalibrate=batches), keep, x)
-        assert torch.equal(outputs(candidates, keep, x), alone)
+        alone = subsets(net, x, recalibrate=batches)(keep)
+        assert torch.equal(outputs(keep), alone)
 
 
 def test_with_all_neurons_statistics_are_averaged_anew_too():
@@ -198,8 +200,8 @@ def test_with_all_neurons_statistics_are_averaged_anew_too():
         return 0.0
 
     net.unpruned_score(score, recalibrate=batches)
-    assert torch.equal(outputs(Candidates(net._body, recalibrate=batches), some(net, 1), x), *seen)
-    assert not torch.equal(outputs(Candidates(net._body), some(net, 1), x), *seen)
+    assert torch.equal(subsets(net, x, recalibrate=batches)(some(net, 1)), *seen)
+    assert not torch.equal(subsets(net, x)(some(net, 1)), *seen)
     # The task itself is left as it was.
     assert all(torch.equal(t, before[name]) for name, t in net.open_state().tensors.items())
     net.end_task(recalibrate=batches)
@@ -208,10 +210,10 @@ def test_with_all_neurons_statistics_are_averaged_anew_too():
 
 def test_statistics_that_are_not_finite_are_mended():
     net, x, batches = opened_with_norms()
-    expected = outputs(Candidates(net._body, recalibrate=batches), some(net, 2), x)
+    expected = subsets(net, x, recalibrate=batches)(some(net, 2))
     for buffer in (net.model.norm.running_mean_free, net.model.flat.running_var_free):
         buffer.fill_(torch.nan)
-    found = outputs(Candidates(net._body, recalibrate=batches), some(net, 2), x)
+    found = subsets(net, x, recalibrate=batches)(some(net, 2))
     assert torch.equal(found, expected)
     net.end_task(some(net, 2), recalibrate=batches)
     torch.testing.assert_close(net(x, task="b"), expected, rtol=1e-4, atol=1e-5)
@@ -274,8 +276,8 @@ def test_without_batch_norm_no_batch_is_asked_for():
 def test_a_gpu_recalibrates_as_a_cpu_does(head):
     net, x, batches = opened_with_norms(head=head)
     keep = some(net, 2)
-    expected = outputs(Candidates(net._body, recalibrate=batches), keep, x)
-    found = outputs(Candidates(net.cuda()._body, recalibrate=batches), keep, x.cuda())
+    expected = subsets(net, x, recalibrate=batches)(keep)
+    found = subsets(net.cuda(), x.cuda(), recalibrate=batches)(keep)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-2, atol=1e-2)
 
 
@@ -285,7 +287,58 @@ def test_a_gpu_recalibrates_as_a_cpu_does(head):
 def test_a_gpu_scores_as_a_cpu_does(name, head):
     net, x = opened(name, head=head)
     keep = some(net, 2)
-    expected = outputs(Candidates(net._body), keep, x)
-    found = outputs(Candidates(net.cuda()._body), keep, x.cuda())
+    expected = subsets(net, x)(keep)
+    found = subsets(net.cuda(), x.cuda())(keep)
     assert all(width % 8 == 0 for width in widths(net, nn.Conv2d) if width > 1)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_predict_is_of_no_use_after_score_has_returned():
+    net, x = make(), example("mlp")
+    net.begin_task("a")
+    handed = []
+
+    def score(predict: Callable[[Tensor], Tensor]) -> float:
+        handed.append(predict)
+        if len(handed) > 1:
+            with pytest.raises(TaskError, match="predict is for the call of score that it was"):
+                handed[0](x)
+        return float(predict(x).shape[1])
+
+    net.plan_pruning(net.measure_activity([x]), score, margin=0.0)
+    assert len(handed) > 1
+    with pytest.raises(TaskError, match="predict is for the call of score that it was handed to"):
+        handed[-1](x)
+    assert net(x).shape == (8, 4)
+
+
+def test_the_unpruned_score_is_that_of_a_plan_that_keeps_everything():
+    net, x = make("conv"), example("conv")
+    learn(net, "a", x)
+    net.begin_task("b")
+    net.prune({"fc1": [0, 2]})
+
+    def score(predict):
+        return float(predict(x).double().sum())
+
+    plan = net.plan_pruning(net.measure_activity([x]), score, thresholds=-1.0)
+    assert net.unpruned_score(score) == plan.score
+    with pytest.raises(PruningError, match="score returned nan; it must be a finite"):
+        net.unpruned_score(lambda predict: math.nan * predict(x).sum())
+    with pytest.raises(PruningError, match="score did not call predict, which is the network with"):
+        net.unpruned_score(lambda predict: float(net(x).sum()))
+
+
+def test_a_score_that_takes_it_gets_the_score_that_is_needed():
+    net, x = opened()
+    seen = []
+
+    def score(predict, at_least):
+        predict(x)
+        seen.append(at_least)
+        return 0.0
+
+    scored = Subsets(net._body, score)
+    for needed in (3.0, None):
+        scored.score(some(net, 2), needed)
+    assert seen == [3.0, None]

@@ -72,10 +72,6 @@ def test_there_is_no_limit_where_nothing_was_claimed():
     assert limit(a=20) == (None, None)
 
 
-def test_the_first_of_two_equal_groups_is_named():
-    assert limit({"b": 2, "a": 2}, b=10, a=10) == (4, "b")
-
-
 def test_a_group_that_was_full_before_the_last_task_sets_no_limit():
     claims = [{"a": 5, "b": 1}, {"a": 10, "b": 1}, {"a": 5, "b": 1}]
     found = expected(*claims, {"b": 1}, a=20, b=10)
@@ -110,12 +106,6 @@ def test_what_widening_buys():
     )
 
 
-def test_where_one_more_task_fills_the_next_group():
-    found = expected({}, {"a": 10, "b": 5}, a=60, b=25)
-    assert found.one_more == found.to_next == {"b": 5}
-    assert str(found).endswith("; 5 more neurons in b would make room for 5, where a fills up")
-
-
 def test_groups_that_fill_up_together_are_widened_together():
     found = expected({}, {"a": 10, "b": 5, "c": 1}, a=45, b=24, c=10)
     assert (found.num_tasks, found.bottleneck) == (3, "a")
@@ -127,18 +117,6 @@ def test_groups_that_fill_up_together_are_widened_together():
         "10 more neurons in a and 1 in b would make room for 4, and 10 in a and 5 in b for each "
         "task after that"
     )
-
-
-def test_groups_are_told_of_in_the_order_of_the_network():
-    tied = expected({}, {"a": 6, "b": 5}, a=20, b=15)
-    assert tied.one_more == {"a": 4, "b": 5}
-    assert str(tied).endswith(
-        "4 more neurons in a and 5 in b would make room for 3, and 6 in a and 5 in b for each "
-        "task after that"
-    )
-    # Those that are left out take the least, wherever they are.
-    many = expected({}, {"a": 1, "b": 4, "c": 2, "d": 3}, a=1, b=4, c=2, d=3)
-    assert "; 4 more neurons in b, 2 in c, 3 in d and 1 in 1 other group would" in str(many)
 
 
 def test_where_no_other_group_sets_a_limit_every_task_takes_as_much():
@@ -271,13 +249,6 @@ def test_a_single_head_needs_new_neurons_where_it_reads():
     assert str(without).endswith("; a single head needs new neurons there")
     elsewhere = expected({"a": 3, "b": 1}, {"a": 1, "b": 1}, **options)
     assert str(elsewhere).endswith("; tasks can be learnt as long as b has free neurons")
-
-
-def test_many_full_groups_are_counted():
-    names = [f"g{number}" for number in range(5)]
-    sizes = dict.fromkeys(names, 1)
-    found = expected(dict.fromkeys(names, 1), {"z": 1}, z=9, **sizes)
-    assert "; g0, g1 and 3 others are full, and the last tasks did without" in str(found)
 
 
 @pytest.mark.parametrize("head", ["multi", "single"])

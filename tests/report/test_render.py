@@ -4,9 +4,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from clnp.report.collection import read_collection
-from clnp.report.page import draw_all
-from clnp.report.rendering import FORMATS, inline, render, settle
-from clnp.report.style import THEMED, drawing
+from clnp.report.draw import THEMED, drawing
+from clnp.report.page import make_page
+from clnp.report.render import FORMATS, inline, render
 from support.written_runs import write_run
 
 NAMES = ('a <b> & "c"', "$x_1$ costs 5", "\u65e5\u672c\u8a9e")
@@ -17,9 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def pictures(tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("runs") / "run", tasks=NAMES)
     with drawing():
-        found = [picture for own in draw_all(read_collection([run])).values() for picture in own]
-        for picture in found:
-            settle(picture.figure)
+        _, found = make_page(read_collection([run]))
     return {picture.name: picture for picture in found}
 
 
@@ -39,7 +37,7 @@ def test_files_are_the_same_every_time(pictures):
     assert inline(pictures["capacity"]) == inline(pictures["capacity"])
 
 
-def test_files_for_a_paper_need_no_font_of_the_reader(pictures):
+def test_files_for_a_paper_contain_their_fonts(pictures):
     svg = render(pictures["accuracy"].figure, "svg").decode()
     assert "<text" not in svg
     assert "var(--" not in svg
@@ -48,7 +46,7 @@ def test_files_for_a_paper_need_no_font_of_the_reader(pictures):
     assert b"/Type3" not in pdf
 
 
-def test_a_png_is_fit_for_print(pictures):
+def test_a_png_has_300_dots_per_inch(pictures):
     head = render(pictures["accuracy"].figure, "png")[16:20]
     assert int.from_bytes(head, "big") == 2040
 
@@ -60,7 +58,7 @@ def test_text_in_the_page_is_text(pictures):
     assert "DejaVu" not in svg
 
 
-def test_inks_are_variables_of_the_page(pictures):
+def test_colours_are_variables_of_the_page(pictures):
     for picture in pictures.values():
         svg = inline(picture)
         assert not [ink for ink in THEMED if ink in svg.lower()], picture.name
@@ -68,7 +66,7 @@ def test_inks_are_variables_of_the_page(pictures):
         assert "<style" not in svg
 
 
-def test_ids_are_unique_in_the_page_and_all_are_found(pictures):
+def test_ids_are_unique_in_the_page_and_every_reference_has_one(pictures):
     page = "".join(inline(picture) for picture in pictures.values())
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -77,7 +75,7 @@ def test_ids_are_unique_in_the_page_and_all_are_found(pictures):
     assert set(used) <= set(ids)
 
 
-def test_a_figure_says_what_it_is(pictures):
+def test_a_figure_has_a_title_and_an_alternative_text(pictures):
     for picture in pictures.values():
         root = ET.fromstring(inline(picture))
         assert root.get("role") == "img"
@@ -87,7 +85,7 @@ def test_a_figure_says_what_it_is(pictures):
         assert found[description] == picture.description
 
 
-def test_nothing_in_a_figure_is_elsewhere(pictures):
+def test_a_figure_loads_nothing(pictures):
     for picture in pictures.values():
         links = re.findall(r'(?:href|src)="([^"]+)"', inline(picture))
         assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)

@@ -12,7 +12,10 @@ from clnp.checks import (
     COUNT_FROM_0,
     FROM_0,
     FROM_1,
+    check_kind,
+    listed,
     number,
+    number_of_seconds,
     one_of,
     optional,
     settle,
@@ -136,3 +139,43 @@ def test_settings_of_baselines_are_plain(settings):
         if name not in ("training", "keep_optimizer")
     }
     assert all(type(value) in (int, float, type(None)) for value in numbers.values()), numbers
+
+
+def is_number(value):
+    return isinstance(value, int)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: check_kind("it", [], dict, "a mapping"), "it is a list; it must be a mapping"),
+        (lambda: listed("it", 3, is_number, what="numbers"), "it is a int; give a list of numbers"),
+        (lambda: listed("it", "3", is_number, what="x"), "it is a str; give a list of x"),
+        (lambda: listed("it", None, is_number, what="x"), "it is a NoneType; give a list of x"),
+        (lambda: listed("it", [3, "3"], is_number, what="x"), "it holds a str; give a list of x"),
+        (
+            lambda: number_of_seconds("it", "x"),
+            "it is 'x'; it must be a number of seconds, 0 or more",
+        ),
+        (
+            lambda: number_of_seconds("it", -1),
+            "it is -1; it must be a number of seconds, 0 or more",
+        ),
+        (
+            lambda: number_of_seconds("it", math.nan),
+            "it is nan; it must be a number of seconds, 0 or more",
+        ),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_by_its_name(call, message):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert str(caught.value) == message
+    assert caught.value.argument == "it"
+
+
+def test_arguments_come_back_as_they_are_used():
+    check_kind("it", [], list, "a list")
+    assert listed("it", (n for n in (1, 2)), is_number, what="numbers") == [1, 2]
+    assert number_of_seconds("it", np.float32(2)) == 2.0
+    assert number_of_seconds("it", math.inf) == math.inf

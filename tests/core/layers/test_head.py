@@ -1,5 +1,3 @@
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -158,19 +156,6 @@ def test_a_head_without_any_neuron_gives_its_bias(shared):
     assert torch.equal(head(torch.ones(5, 1)), head.bias.expand(5, 4))
 
 
-def test_a_full_multi_head_trains_what_it_reads_of_earlier_tasks():
-    head, stage = make_head(shared=False)
-    begin(head, stage, free=6)
-    end(head, stage, index=0)
-    begin(head, stage, free=0)
-    assert trained(head) == ["weight_reuse", "bias_free"]
-    x = torch.randn(5, 6)
-    stage.running, stage.with_grad = Pass.FROZEN, True
-    head(x)
-    stage.running = Pass.FREE
-    assert torch.equal(head(torch.zeros(5, 1)), nn.functional.linear(x, head.weight, head.bias))
-
-
 def test_pruning_keeps_the_columns_of_the_survivors():
     head, stage = make_head(shared=False)
     begin(head, stage, free=1)
@@ -192,33 +177,6 @@ def test_a_single_head_has_zero_columns_for_neurons_in_view_that_it_does_not_rea
     assert torch.equal(own["weight"], tensors["weight"])
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_room_is_made_for_ended_tasks_to_be_loaded(shared):
-    head, stage = make_head(shared=shared)
-    begin(head, stage, free=2, num_outputs=3)
-    end(head, stage, index=0)
-    begin(head, stage, free=3)
-    end(head, stage, index=1)
-    other, other_stage = make_head(shared=shared)
-    other_stage.frozen = dict(stage.frozen)
-    other.allocate(0, 3, before={"last": 0}, after={"last": 2})
-    other.allocate(1, 4, before={"last": 2}, after={"last": 5})
-    other.load_state_dict(head.state_dict())
-    for index in range(2):
-        found, expected = other.frozen(index), head.frozen(index)
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def test_an_abandoned_task_leaves_nothing():
-    head, stage = make_head(shared=True)
-    before = head.state_dict()
-    begin(head, stage, free=2, num_outputs=2)
-    stage.free = {"last": 0}
-    head.close(None, index=0)
-    assert head.state_dict().keys() == before.keys()
-    assert head.num_outputs == 4
-
-
 def test_a_convolution_can_be_the_classifier():
     stage = Stage(["last"])
     layer = nn.Conv2d(6, 4, 3, padding=1)
@@ -229,12 +187,3 @@ def test_a_convolution_can_be_the_classifier():
     stage.running = Pass.FREE
     x = torch.randn(2, 6, 5, 5)
     assert torch.equal(head(x), layer(x))
-
-
-def test_moving_or_loading_a_head_forgets_what_is_shown():
-    head, stage = make_head(shared=False)
-    for change in (head.double, lambda: head.load_state_dict(head.state_dict())):
-        stage.showing = 0
-        change()
-        assert stage.showing is None
-    assert copy.deepcopy(head).weight.dtype == torch.float64

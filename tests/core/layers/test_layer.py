@@ -10,6 +10,7 @@ from clnp.core.layers.stage import Averaging, Pass, Stage
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.graph import Site
 from clnp.core.structure.surgery import in_front_of
+from clnp.errors import TaskError
 
 ROWS, COLUMNS = (Segment("out", 5),), (Segment("in", 4), Segment(None, 2))
 
@@ -82,18 +83,6 @@ def test_weights_from_frozen_neurons_are_a_block_of_their_own():
         "weight_free",
         "bias_free",
     ]
-
-
-def test_an_opened_layer_can_start_from_given_weights():
-    layer, stage = dense()
-    stage.free = {"in": 4, "out": 5}
-    initial = nn.Linear(6, 5)
-    layer.open(initial)
-    assert torch.equal(layer.weight_free, initial.weight)
-    assert layer.weight_free is not initial.weight
-    with torch.no_grad():
-        layer.weight_free.zero_()
-    assert initial.weight.count_nonzero() == 30
 
 
 def test_a_full_layer_has_nothing_to_train():
@@ -169,6 +158,58 @@ def test_the_two_passes_together_are_the_dense_layer():
     assert layer.weight_reuse.grad.abs().sum() > 0
 
 
+def linear(*columns: str, bias: bool = True, **frozen: int) -> tuple[PrefixLayer, Stage]:
+    """A Linear layer to "out" from four neurons of each group, of which some are frozen."""
+    stage = Stage([*columns, "out"])
+    plain = nn.Linear(4 * len(columns), 5, bias=bias)
+    layer = in_front_of(PrefixLayer, plain)
+    axis = tuple(Segment(group, 4) for group in columns)
+    layer.set_up(plain, Site("a.b", "Linear", ROWS, axis), stage)
+    stage.frozen = {group: frozen.get(group, 0) for group in stage.frozen}
+    layer.allocate()
+    return layer, stage
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_that_reads_nothing_gives_its_bias(bias):
+    layer, stage = linear("in", bias=bias)
+    open_task(layer, stage, **{"in": 0, "out": 3})
+    stage.running = Pass.FREE
+    expected = layer.bias_free.expand(7, 3) if bias else torch.zeros(7, 3)
+    assert torch.equal(layer(torch.ones(7, 1)), expected)
+
+
+def test_the_carry_has_the_bias_if_no_free_neuron_is_read():
+    layer, stage = linear("in", **{"in": 4, "out": 2})
+    open_task(layer, stage, **{"in": 0, "out": 3})
+    layer.show(layer.frozen())
+    x = torch.randn(7, 4)
+    stage.running = Pass.FROZEN
+    layer(x)
+    stage.running = Pass.FREE
+    expected = nn.functional.linear(x, layer.weight_reuse, layer.bias_free)
+    assert torch.equal(layer(torch.full((7, 1), torch.nan)), expected)
+
+
+def test_stand_ins_reach_neither_pass():
+    layer, stage = linear("none", "in", **{"in": 2, "out": 2})
+    open_task(layer, stage, **{"none": 0, "in": 2, "out": 3})
+    layer.show({"weight": torch.zeros(2, 3)})
+    dirty = torch.cat([torch.full((7, 1), torch.nan), torch.randn(7, 2)], 1)
+    for running in (Pass.FROZEN, Pass.FREE):
+        stage.running = running
+        y = layer(dirty)
+    assert bool(y.isfinite().all())
+
+
+def test_a_layer_that_carried_nothing_cannot_run_on_free_neurons():
+    layer, stage = linear("in", **{"in": 2, "out": 2})
+    open_task(layer, stage, **{"in": 2, "out": 3})
+    stage.running = Pass.FREE
+    with pytest.raises(TaskError, match=r"a\.b did not run when the frozen neurons did"):
+        layer(torch.ones(7, 2))
+
+
 def test_narrowed_tensors_are_a_prefix_with_stand_ins_for_empty_groups():
     layer, stage = dense()
     open_task(layer, stage, **{"in": 2, "out": 2})
@@ -212,14 +253,6 @@ def test_free_channels_normalise_and_count_as_batch_norm_does(affine, momentum):
     assert torch.equal(layer.running_var_free, like.running_var)
     layer.eval(), like.eval()
     assert torch.equal(layer(x), like(x))
-
-
-def test_statistics_are_buffers_and_not_parameters():
-    layer, stage = norm()
-    open_task(layer, stage, out=5)
-    assert [name for name, _ in layer.named_parameters()] == ["weight_free", "bias_free"]
-    assert torch.equal(layer.running_mean_free, torch.zeros(5))
-    assert torch.equal(layer.running_var_free, torch.ones(5))
 
 
 def test_frozen_channels_use_their_statistics_in_training_too():

@@ -1,6 +1,7 @@
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -12,12 +13,16 @@ from clnp.core.pruning.thresholds import (
     KEEP_ALL,
     CurvePoint,
     PruningPlan,
+    extra_by_group,
+    neurons_by_group,
     num_reused,
     plan,
     survivors,
+    threshold_by_group,
 )
+from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
-from support.networks import example, first, learn, make
+from support.networks import ConvNet, example, first, make
 
 
 def activity(**groups: list[float]) -> Activity:
@@ -72,15 +77,6 @@ def test_the_highest_threshold_is_found_where_the_score_is_not_monotone():
     assert made.best == 1.0
 
 
-def test_no_threshold_below_the_one_found_is_tried():
-    found = activity(a=[float(n) for n in range(1, 11)])
-    score = Score(lambda num: float(num >= 3))
-    made = search(found, score)
-    kept = [len(neurons) for (neurons,) in score.asked]
-    assert kept == [10, 0, 1, 2, 3]
-    assert made.num_evaluations == 5
-
-
 def test_the_same_neurons_are_never_evaluated_twice():
     found = activity(a=[0.0, 1.0, 1.0, 2.0], b=[0.0, 1.0, 3.0])
     for per_layer in (False, True):
@@ -103,17 +99,6 @@ def test_the_curve_holds_every_evaluation_in_order():
     assert [point.theta for point in made.curve] == [KEEP_ALL, 4.0, 2.0, 1.0]
     assert [point.num_kept for point in made.curve] == [4, 0, 1, 3]
     assert made.keep == {"a": (1,), "b": (0, 1)}
-
-
-def test_a_point_with_several_thresholds_has_no_theta():
-    assert CurvePoint({"a": 1.0, "b": 2.0}, {"a": 1, "b": 1}, 0.0).theta is None
-
-
-def test_a_margin_of_zero_allows_what_scores_as_well():
-    found = activity(a=[1.0, 2.0, 3.0])
-    made = search(found, Score({3: 5.0, 0: 4.9, 1: 5.0}))
-    assert made.keep == {"a": (2,)}
-    assert made.margin == 0.0
 
 
 def test_the_margin_is_inclusive():
@@ -167,14 +152,6 @@ def test_per_layer_goes_on_from_the_common_threshold():
     assert made.curve[-1].theta is None
 
 
-def test_per_layer_scores_each_group_beside_the_thresholds_of_the_others():
-    found = activity(a=[1.0, 3.0], b=[2.0, 4.0])
-    score = Score(lambda num: float(num >= 2))
-    made = search(found, score, per_layer=True)
-    assert sum(made.kept.values()) == 2
-    assert made.score == score(made.keep) == 1.0
-
-
 activities = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=12)
 
 
@@ -195,16 +172,6 @@ def test_the_highest_of_all_thresholds_is_found_for_any_score(one, two, random, 
     assert len(set(score.asked)) == len(score.asked)
 
 
-@pytest.mark.parametrize("needed", [1, 50, 137, 199, 200])
-def test_a_coarse_search_refines_between_two_thresholds(needed):
-    found = activity(a=[float(n) for n in range(1, 201)])
-    score = Score(lambda num: float(num >= needed))
-    made = search(found, score, resolution=10)
-    assert made.kept == {"a": needed}
-    assert made.num_evaluations <= 1 + 11 + 7
-    assert made.num_evaluations == len(score.asked)
-
-
 def test_a_coarse_search_tries_strides_from_the_top_and_halves_the_gap():
     found = activity(a=[float(n) for n in range(1, 101)])
     score = Score(lambda num: float(num >= 47))
@@ -214,14 +181,6 @@ def test_a_coarse_search_tries_strides_from_the_top_and_halves_the_gap():
     score = Score(lambda num: float(19 <= num <= 22 or num >= 47))
     assert search(found, score, resolution=10).kept == {"a": 19}
     assert [len(keep) for (keep,) in score.asked] == [100, 0, 11, 22, 16, 19, 17, 18]
-
-
-@pytest.mark.parametrize("resolution", [1, 2])
-def test_the_coarsest_search_halves(resolution):
-    found = activity(a=[float(n) for n in range(1, 1001)])
-    made = search(found, Score(lambda num: float(num >= 600)), resolution=resolution)
-    assert made.kept == {"a": 600}
-    assert made.num_evaluations <= 2 + 2 + 10
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 12))
@@ -250,11 +209,6 @@ def test_options_that_make_no_sense_are_refused(options, expected):
     assert score.asked == []
 
 
-def test_a_search_needs_a_score():
-    with pytest.raises(ArgumentError, match="plan_pruning needs score and margin, or thresholds"):
-        search(activity(a=[1.0]), None)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -276,12 +230,6 @@ def test_a_score_that_is_no_number_is_refused(value, expected):
 def test_a_best_score_that_is_no_number_is_refused(best, expected):
     with pytest.raises(PruningError, match=expected):
         search(activity(a=[1.0]), Score(lambda _: 1.0), best=best)
-
-
-def test_a_score_may_be_a_tensor_of_one_number():
-    made = search(activity(a=[1.0]), lambda keep, at_least: torch.tensor(2.0 + len(keep["a"])))
-    assert made.score == 3.0
-    assert type(made.score) is float
 
 
 def test_a_score_is_told_what_is_needed_except_of_the_unpruned_network():
@@ -376,13 +324,6 @@ def test_given_thresholds_are_used_as_they_are(net):
     assert str(made) == "keep fc1 3 of 7, fc2 5 of 5, 0 evaluations"
 
 
-def test_a_threshold_may_name_any_layer_of_a_group():
-    net, x = make("conv"), example("conv")
-    net.begin_task("a")
-    made = net.plan_pruning(net.measure_activity([x]), thresholds={"bn1": math.inf})
-    assert made.kept == {"conv1": 0, "conv2": 5, "fc1": 7}
-
-
 def test_a_given_threshold_is_scored_once_if_a_score_is_given(net):
     found = net.measure_activity([X])
     shapes = []
@@ -448,12 +389,6 @@ def test_scores_are_taken_without_gradients_in_evaluation_mode():
 
     net.plan_pruning(net.measure_activity([x]), score, margin=0.0)
     assert all(module.training for module in net.modules())
-
-
-def test_planning_changes_nothing(net):
-    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    net.plan_pruning(net.measure_activity([X]), lambda predict: float(predict(X).mean()), margin=9)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
 def test_an_exception_in_the_score_comes_out_as_it_is(net):
@@ -527,16 +462,6 @@ def test_a_full_network_has_nothing_to_prune():
     net.end_task(made)
 
 
-def test_learning_reports_reused_neurons_after_a_prune():
-    net = make()
-    learn(net, "a", X)
-    net.begin_task("b")
-    made = net.plan_pruning(net.measure_activity([X]), thresholds=0.0)
-    net.prune(made)
-    net.end_task()
-    assert net.ledger.row("b").reused == made.reused
-
-
 def test_a_score_that_is_not_defined_for_few_neurons_is_too_low():
     """A correlation of outputs that are all the same, say."""
 
@@ -548,8 +473,88 @@ def test_a_score_that_is_not_defined_for_few_neurons_is_too_low():
     assert all(math.isfinite(point.score) for point in made.curve)
 
 
-def test_a_score_that_is_not_defined_may_be_a_tensor():
-    def score(keep, at_least):
-        return torch.tensor(math.nan if len(keep["a"]) < 2 else 10.0)
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """The graph of a network with BatchNorm: groups conv1, conv2 and fc1, classifier fc2."""
+    return clnp.ContinualNet(ConvNet(), example("conv")).graph
 
-    assert search(activity(a=[1.0, 2.0, 3.0]), score, margin=1.0).kept == {"a": 2}
+
+def test_one_threshold_is_for_all_groups(graph):
+    assert threshold_by_group(graph, 2, otherwise=-1) == {"conv1": 2.0, "conv2": 2.0, "fc1": 2.0}
+
+
+def test_thresholds_name_groups_or_layers_in_them(graph):
+    found = threshold_by_group(graph, {"bn1": 0.5, "fc1": math.inf}, otherwise=-1)
+    assert found == {"conv1": 0.5, "conv2": -1, "fc1": math.inf}
+
+
+@pytest.mark.parametrize("name", ["fc2", "dropout", "conv9"])
+def test_a_threshold_for_no_group_is_refused(graph, name):
+    with pytest.raises(ArgumentError, match=f"unknown group '{name}'.*Known: conv1, conv2, fc1"):
+        threshold_by_group(graph, {name: 0.0}, otherwise=-1)
+
+
+@pytest.mark.parametrize("value", [math.nan, False, None, "0"])
+def test_a_threshold_that_is_no_number_is_refused(graph, value):
+    with pytest.raises(ArgumentError, match=f"threshold is {value!r}; it must be a number"):
+        threshold_by_group(graph, value, otherwise=-1)
+    with pytest.raises(ArgumentError, match=f"threshold of fc1 is {value!r}; it must be a number"):
+        threshold_by_group(graph, {"fc1": value}, otherwise=-1)
+
+
+AVAILABLE = {"conv1": 6, "conv2": 5, "fc1": 7}
+
+
+@pytest.mark.parametrize(
+    "neurons",
+    [[4, 0], (4, 0), {0, 4}, torch.tensor([4, 0]), np.array([4, 0]), iter([4, 0])],
+)
+def test_neurons_may_be_given_in_any_form_and_order(graph, neurons):
+    found = neurons_by_group(graph, {"bn1": neurons}, AVAILABLE)
+    assert {group: list(values) for group, values in found.items()} == {
+        "conv1": [0, 4],
+        "conv2": [0, 1, 2, 3, 4],
+        "fc1": [0, 1, 2, 3, 4, 5, 6],
+    }
+
+
+def test_no_neurons_may_be_named(graph):
+    assert neurons_by_group(graph, {"fc1": []}, AVAILABLE)["fc1"] == []
+    assert neurons_by_group(graph, {"fc1": torch.tensor([])}, AVAILABLE)["fc1"] == []
+
+
+@pytest.mark.parametrize("value", [7, -1])
+def test_a_neuron_that_is_not_there_is_refused(graph, value):
+    expected = f"fc1: there is no free neuron {value}; the open task has 7, numbered from 0"
+    with pytest.raises(PruningError, match=expected):
+        neurons_by_group(graph, {"fc1": [0, value]}, AVAILABLE)
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None])
+def test_something_else_than_a_number_is_no_neuron(graph, value):
+    with pytest.raises(PruningError, match=f"fc1: {value!r} is not the number of a neuron"):
+        neurons_by_group(graph, {"fc1": [value]}, AVAILABLE)
+
+
+def test_a_neuron_that_is_named_twice_is_refused(graph):
+    with pytest.raises(PruningError, match="fc1: a neuron is named twice"):
+        neurons_by_group(graph, {"fc1": [1, 2, 1]}, AVAILABLE)
+
+
+def test_a_group_may_go_by_one_name_only(graph):
+    twice = pytest.raises(ArgumentError, match="bn1 and conv1 are the same group; name it once")
+    with twice:
+        extra_by_group(graph, {"conv1": 1, "bn1": 2})
+    with twice:
+        threshold_by_group(graph, {"conv1": 0.1, "bn1": 0.2}, otherwise=-1.0)
+    with twice:
+        neurons_by_group(graph, {"conv1": [0], "bn1": [1]}, {"conv1": 6, "conv2": 5, "fc1": 7})
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, None])
+def test_a_number_of_extra_neurons_that_makes_no_sense_is_refused(graph, count):
+    expected = f"widen fc1 by {count!r}: it must be a whole number, 0 or more"
+    with pytest.raises(ArgumentError, match=expected):
+        extra_by_group(graph, {"fc1": count})
+    with pytest.raises(ArgumentError, match="unknown group 'fc2'; did you mean 'fc1'"):
+        extra_by_group(graph, {"fc2": 1})

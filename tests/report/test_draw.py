@@ -1,0 +1,209 @@
+import math
+import re
+import threading
+from importlib.resources import files
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
+
+from clnp.report.collection import read_collection
+from clnp.report.draw import (
+    CATEGORIES,
+    INK,
+    MORE,
+    THEMED,
+    WIDTH,
+    add_legend,
+    add_panels,
+    categories,
+    drawing,
+    fit_scores,
+    in_order,
+    name_tasks,
+    new_figure,
+    num_columns,
+    number_tasks,
+    on,
+    ordered,
+    seeds_of,
+    shown_panels,
+)
+from support.written_runs import write_run, write_series
+
+
+@pytest.fixture
+def axes(style):
+    return new_figure(2.0).subplots()
+
+
+def ticks(axes):
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def test_the_style_is_independent_of_the_settings_of_the_user_and_leaves_them():
+    with mpl.rc_context({"axes.facecolor": "red", "lines.linewidth": 9}):
+        before = dict(mpl.rcParams)
+        with drawing():
+            assert mpl.rcParams["text.color"] == INK
+            assert mpl.rcParams["axes.facecolor"] == "none"
+            assert mpl.rcParams["lines.linewidth"] == 1.3
+        assert dict(mpl.rcParams) == before
+
+
+def test_threads_draw_one_after_the_other():
+    inside, most = [], []
+
+    def draw():
+        with drawing():
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]
+
+
+def test_task_names_are_written_without_their_common_words(axes):
+    name_tasks(axes, ["digits permuted 1", "digits permuted 2"])
+    assert ticks(axes) == ["1", "2"]
+    assert axes.get_xlabel() == "task, in the order learned: digits permuted …"
+
+
+def test_only_long_names_are_rotated_and_shortened(axes):
+    name_tasks(axes, ["cats", "dogs"])
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {0}
+    name_tasks(axes, [f"{number} of many things that have long names" for number in range(12)])
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {35}
+    assert max(map(len, ticks(axes))) <= 18
+
+
+@pytest.mark.parametrize(
+    ("num", "expected"), [(3, [1, 2, 3]), (20, [1, 3, 5]), (50, [1, 5, 10]), (400, [1, 50])]
+)
+def test_many_tasks_are_numbered(axes, num, expected):
+    number_tasks(axes, num)
+    assert list(axes.get_xticks())[: len(expected)] == expected
+    assert len(axes.get_xticks()) <= 15
+    assert len(set(np.diff(axes.get_xticks()))) <= 2
+
+
+def test_scores_fill_the_axis_and_stay_below_100_percent(axes):
+    fit_scores(axes, [95.0, 99.0, math.nan], [94.0, 103.0], percent=True)
+    low, high = axes.get_ylim()
+    assert 93 < low < 94
+    assert 100 <= high < 100.5
+    fit_scores(axes, [120.0], percent=False)
+    assert axes.get_ylim()[1] > 120
+    before = axes.get_ylim()
+    fit_scores(axes, [math.nan], percent=True)
+    assert axes.get_ylim() == before
+
+
+@pytest.mark.parametrize("num", [1, 14, 40])
+def test_a_legend_fits_the_width_of_the_figure(style, num):
+    figure = new_figure(4.0)
+    figure.subplots()
+    add_legend(figure, [Patch(label=f"method number {n}") for n in range(num)], solid=True)
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= WIDTH * figure.dpi
+
+
+@pytest.mark.parametrize(
+    ("num", "columns"), [(1, 1), (2, 2), (5, 5), (6, 3), (8, 4), (10, 5), (12, 4), (50, 10)]
+)
+def test_panels_leave_few_cells_empty(num, columns):
+    assert num_columns(num) == columns
+
+
+def test_panels_have_titles_and_the_last_of_each_column_has_numbers(style):
+    names = [f"t{n}" for n in range(7)]
+    figure = new_figure(3.0)
+    panels = add_panels(figure, names, shown_panels(range(7)))
+    assert len(figure.axes) == 7
+    assert panels.axes[2].get_title(loc="left") == "3: t2"
+    for axes in panels.axes[3:]:
+        assert any(label.get_visible() for label in axes.get_xticklabels())
+    assert panels.note == ""
+
+
+def test_of_many_tasks_the_first_and_the_last_have_panels(style):
+    shown = shown_panels(range(200))
+    assert (len(shown), shown[:2], shown[-1]) == (60, [0, 1], 199)
+    panels = add_panels(new_figure(6.0), [f"t{n}" for n in range(200)], shown)
+    assert panels.note == " Only the first 30 and the last 30 tasks are shown."
+
+
+def test_captions_have_the_number_of_seeds(tmp_path):
+    one = write_run(tmp_path / "one", margin=3.0)
+    few = write_series(tmp_path / "few", margin=2.0)
+    many = write_series(tmp_path / "many", seeds=(0, 1, 2))
+    for paths, words in (([few, many], "2 to 3 seeds"), ([few], "2 seeds"), ([one], "")):
+        assert seeds_of(read_collection(paths).members) == words
+
+
+@pytest.mark.parametrize("num", [1, 7, 8, 50])
+def test_there_is_a_colour_for_everything(num):
+    for colours in (categories(num), ordered(num), in_order(num)):
+        assert len(set(colours)) == num
+        assert not set(colours) & (set(THEMED) - {*CATEGORIES, *MORE})
+    brightness = [sum(to_rgb(colour)) for colour in ordered(num)]
+    assert brightness == sorted(brightness)  # From dark to light.
+
+
+def test_text_is_legible_on_a_colour():
+    assert [on(c) for c in ("#000000", "#ffffff", "#fde725")] == ["#ffffff", "#000000", "#000000"]
+
+
+VISIONS = {
+    "all colours": np.eye(3),
+    "no red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "no green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "no blue": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+"""Simulated colour vision deficiency (Machado, Oliveira and Fernandes, 2009)."""
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def linear(colours):
+    light = np.array([to_rgb(colour) for colour in colours])
+    return np.where(light <= 0.04045, light / 12.92, ((light + 0.055) / 1.055) ** 2.4)
+
+
+def smallest_difference(colours, vision):
+    """Return the distance in CIELAB of the two colours that are most alike."""
+    seen = np.clip(linear(colours) @ np.transpose(VISIONS[vision]), 0, 1)
+    x, y, z = np.cbrt(seen @ XYZ.T / XYZ.sum(1)).T
+    lab = np.stack([116 * y, 500 * (x - y), 200 * (y - z)], 1)
+    distance = np.linalg.norm(lab[:, None] - lab, axis=-1)
+    return distance[np.triu_indices(len(colours), 1)].min()
+
+
+def in_the_dark(colours):
+    """Return the colours of a dark page, and its background."""
+    style = files("clnp.report").joinpath("report.css").read_text(encoding="utf-8")
+    dark = style[style.index("prefers-color-scheme: dark") :]
+    values = dict(reversed(re.findall(r"(--[a-z-]+): (#[0-9a-f]{6});", dark)))
+    return [values[THEMED[c]] if c in THEMED else c for c in colours], values["--paper"]
+
+
+@pytest.mark.parametrize(
+    ("vision", "least"), [("all colours", 20), ("no red", 15), ("no green", 7.5), ("no blue", 14)]
+)
+def test_twelve_colours_can_be_distinguished_light_and_dark(vision, least):
+    assert smallest_difference(categories(12), vision) > least
+    assert smallest_difference(in_the_dark(categories(12))[0], vision) > least
+
+
+def test_twelve_colours_contrast_with_a_dark_page():
+    colours, paper = in_the_dark(categories(12))
+    light = linear([*colours, paper]) @ [0.2126, 0.7152, 0.0722]
+    assert min((light[:-1] + 0.05) / (light[-1] + 0.05)) >= 3
