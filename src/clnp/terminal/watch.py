@@ -124,7 +124,7 @@ class Scene:
 
     @property
     def finished(self) -> str:
-        """How many of the runs are finished, as a text."""
+        """The number of finished runs, as a text."""
         return f"{sum(r.state == FINISHED for r in self.runs)} of {len(self.runs)} runs finished"
 
     def to_plain(self) -> dict[str, Any]:
