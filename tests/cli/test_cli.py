@@ -50,7 +50,7 @@ def run(finished, folder):
 
 
 def clnp(*arguments, **environment):
-    """Run a command in a process of its own until it ends."""
+    """Run a command in another process until it ends."""
     return subprocess.run(
         [sys.executable, "-m", "clnp", *arguments],
         capture_output=True,

@@ -283,7 +283,30 @@ def test_damaged_files_are_named(tmp_path, file, text, message):
 def test_missing_values_are_left_out(tmp_path, file, text, in_full):
     path = write(tmp_path / "run", result=made_up(2, {"fc1": 9}))
     (path / file).write_text(text)
-    assert "mine, seed 0" in inspect(str(path), in_full=in_full)[1]
+    text = " ".join(inspect(str(path), in_full=in_full)[1].split())
+    assert "mine, seed 0" in text
+    assert "None" not in text
+
+
+def test_a_series_and_a_comparison(tmp_path):
+    known = {"format": 1, "recipe": "mine", "seeds": [0, 1]}
+    series = tmp_path / "clnp"
+    write(series / "seed0", END, result=made_up(2, {"fc1": 9}))
+    write(series / "seed1", begin(), epoch(0, 2.0))
+    (series / "series.json").write_text(json.dumps(known))
+    compared = {**known, "methods": ["clnp"]}
+    (tmp_path / "compare.json").write_text(json.dumps(compared))
+    for path, kind, title, label in (
+        (series, "series", "mine", "seed 1"),
+        (tmp_path, "comparison", "mine with clnp", "clnp, seed 1"),
+    ):
+        answer, text = inspect(str(path))
+        first, second, third, _, *table = text.splitlines()
+        assert first == f"{path}: {title}, 1 of 2 runs finished"
+        assert second.startswith(f"{label}: task 1 of 2, task 1: candidate 1 of 2, epoch 1 of 10")
+        assert third == "Last news 0 s ago."
+        assert any(" 90.50" in line for line in table)
+        assert json.loads(to_json(answer))[kind]["seeds"] == [0, 1]
 
 
 @pytest.fixture(scope="module")

@@ -91,9 +91,6 @@ def shown(scene, **options):
     return screen.text(frame(scene, screen)).splitlines()
 
 
-# Looking
-
-
 def test_a_run_that_does_not_exist_yet(tmp_path, clock):
     watcher = Watcher(tmp_path / "a" / "run", clock)
     scene = watcher.look()
@@ -240,9 +237,6 @@ def test_a_run_whose_process_has_ended(tmp_path, clock):
     assert shown(scene, width=120)[1] == line(scene)
 
 
-# Showing
-
-
 def test_a_screen_in_training(tmp_path):
     path = tmp_path / "run"
     make(path, begin(), ended(), evaluated(88.0), begin(2, 60.0), epoch(0, 62.0), epoch(1, 64.0))
@@ -371,9 +365,6 @@ def test_a_run_is_followed_until_it_ends(tmp_path, clock):
     assert scene.state == "finished"
 
 
-# The command
-
-
 def test_once_shows_the_current_status(folder, capsys):
     writer = make(Path("run"), begin(), epoch(0, 2.0))
     assert app.main(["watch", "run", "--once"]) == 0
@@ -437,13 +428,13 @@ made.run("run", checkpoint_seconds=0 if waits else 60, on_event=slow)
 
 
 def running(*arguments):
-    """Start a run in a process of its own, which may wait in the sixth epoch."""
+    """Start a run in another process; with `wait`, it waits in its sixth epoch."""
     environment = {**os.environ, "PYTHONPATH": f"{SRC}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, "-c", RUN, *arguments], env=environment)
 
 
 def test_a_run_that_is_killed_and_resumed_is_followed_to_its_end(folder):
-    """What is shown of the first process is a log, and of the second one a screen."""
+    """The first process is followed in a log, and the second one also on a screen."""
     first = running("wait")
     wait_for(lambda: Path("run", CHECKPOINT).exists())
     watching = start("watch", "run", "--interval", "0.05")

@@ -1,4 +1,4 @@
-"""What the terminal shows: progress, `clnp inspect` and `clnp watch`."""
+"""Output on the terminal: progress, `clnp inspect` and `clnp watch`."""
 
 from .progress import Lines
 

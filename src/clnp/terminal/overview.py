@@ -113,8 +113,8 @@ def progress_of(
         last = environments[-1]
         times = "once" if len(environments) == 1 else f"{len(environments)} times"
         lines.append(
-            f"started {times}, last {last.began} on {last.gpu or last.cpu}, torch {last.torch}, "
-            f"clnp {last.clnp}"
+            f"started {times}, last {_known(last.began)} on {_known(last.gpu or last.cpu)}, "
+            f"torch {_known(last.torch)}, clnp {_known(last.clnp)}"
         )
     scene = Watcher(path).look(patience=0.0)
     [run] = scene.runs
@@ -285,9 +285,14 @@ def last_environment(environments: Sequence[Environment]) -> list[str]:
         return []
     last = environments[-1]
     cuda = [f"CUDA {last.cuda}"] if last.cuda else []
-    threads = f"{last.num_threads} thread{'' if last.num_threads == 1 else 's'}"
+    threads = f"{_known(last.num_threads)} thread{'' if last.num_threads == 1 else 's'}"
     commit = last.commit or "not known"
     # A commit that ends with a plus has files that differ from it.
-    parts = [f"Python {last.python}", f"NumPy {last.numpy}", *cuda, f"{last.platform}, {threads}"]
+    parts = [f"Python {_known(last.python)}", f"NumPy {_known(last.numpy)}", *cuda]
+    parts += [f"{_known(last.platform)}, {threads}"]
     parts.append(f"commit {commit[:12]}{'+' if commit.endswith('+') else ''}")
     return [f"Environment: {', '.join(parts)}."]
+
+
+def _known(value: object) -> str:
+    return "?" if value is None else str(value)

@@ -35,7 +35,7 @@ def summary(result: RunResult) -> str:
     if ours:
         parts.append(neurons(result))
     if result.full is not None:
-        # What a Python program can do about it follows the first sentence.
+        # The remedy after the first sentence is for Python programs.
         reason = result.full.partition(". ")[0]
         parts.append(f"Full: {reason}. Give the network larger widths, or the tasks more margin.")
     if ours and result.forecast:

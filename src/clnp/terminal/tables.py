@@ -172,8 +172,8 @@ def tasks(result: RunResult, screen: Screen) -> Table:
     groups = list(result.capacity.sizes)
     pairs = list(zip(result.tasks, result.scores[-1], strict=False))
     front, hidden, back = ends(pairs, max(LEAST_TASKS, screen.height - OTHER_LINES))
-    changed = any(record.unchanged is False for record in result.tasks)
-    for columns in _columns(groups, changed=changed):
+    columns = _columns(groups, each=len(groups) <= LAYERS_IN_TABLE)
+    while True:
         head = ["learned", "now", *(title for title, _ in columns)]
         rows = [
             [number(record.test_score), number(now), *(cell(record) for _, cell in columns)]
@@ -183,8 +183,11 @@ def tasks(result: RunResult, screen: Screen) -> Table:
             means = [_mean(r.test_score for r, _ in hidden), _mean(score for _, score in hidden)]
             rows.insert(len(front), [*means, *[""] * len(columns)])
         room = screen.width - _width([head, *rows]) - 2
-        if room >= LEAST_NAME:
+        if room >= LEAST_NAME or not columns:
             break
+        # A sum over all layers is narrower, and the last columns matter least.
+        total = _columns(groups, each=False)
+        columns = total if len(columns) > len(total) else columns[:-1]
     names = [record.task for record, _ in front]
     names += [f"... {len(hidden)} more, mean"] if hidden else []
     names += [record.task for record, _ in back]
@@ -201,17 +204,16 @@ def _width(rows: Sequence[Sequence[str]]) -> int:
 Column = tuple[str, Callable[[TaskRecord], str]]
 
 
-def _columns(groups: Sequence[str], *, changed: bool) -> list[list[Column]]:
-    """Return columns from many to few; changed outputs are shown in all of them."""
+def _columns(groups: Sequence[str], *, each: bool) -> list[Column]:
+    """Return what a table has of each task, for each layer or for all of them."""
     same = {True: "same", False: "DIFFERENT", None: "-"}
     outputs: list[Column] = [("outputs", lambda record: same[record.unchanged])]
-    total: list[Column] = [("neurons", lambda record: _claim(record, groups))] if groups else []
-    each = [(group, partial(_claim, groups=[group])) for group in groups]
+    if not groups:
+        return outputs
+    neurons: list[Column] = [("neurons", lambda record: _claim(record, groups))]
+    layers = [(group, partial(_claim, groups=[group])) for group in groups]
     threshold: list[Column] = [("threshold", lambda r: _range(r.pruning.thresholds))]
-    rest = threshold if groups else []
-    least = outputs if changed else []
-    most = each if len(groups) <= LAYERS_IN_TABLE else total
-    return [[*outputs, *most, *rest], [*outputs, *total, *rest], [*least, *total], least]
+    return [*outputs, *(layers if each else neurons), *threshold]
 
 
 def _claim(record: TaskRecord, groups: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -124,7 +124,7 @@ class Scene:
 
     @property
     def finished(self) -> str:
-        """How many of the runs are finished, as a text."""
+        """The number of finished runs, as a text."""
         return f"{sum(r.state == FINISHED for r in self.runs)} of {len(self.runs)} runs finished"
 
     def to_plain(self) -> dict[str, Any]:
@@ -134,6 +134,9 @@ class Scene:
             for run in self.runs
         ]
         return {"path": str(self.path), "kind": self.kind, "state": self.state, "runs": runs}
+
+
+Show = Callable[[Scene], None]
 
 
 @dataclass
@@ -400,16 +403,20 @@ def watch(
             read_config(watcher.path)  # It says what is missing.
         screen = screen_of(sys.stdout)
         return scene, screen.text(frame(scene, screen))
-    display = _display(sys.stdout, quiet=quiet)
-    with contextlib.closing(display):
-        seconds = display.seconds if interval is None else max(interval, LEAST_SECONDS)
-        scene = follow(watcher, display.show, seconds=seconds)
+    is_log = not sys.stdout.isatty() or Console(file=sys.stdout).is_dumb_terminal
+    seconds = LINE_SECONDS if is_log and not quiet else SCREEN_SECONDS
+    display: contextlib.AbstractContextManager[Show] = _screen(sys.stdout)
+    if quiet or is_log:
+        display = contextlib.nullcontext((lambda _: None) if quiet else Log(sys.stdout).show)
+    with display as show:
+        seconds = seconds if interval is None else max(interval, LEAST_SECONDS)
+        scene = follow(watcher, show, seconds=seconds)
     return scene, closing(scene)
 
 
 def follow(
     watcher: Watcher,
-    show: Callable[[Scene], None],
+    show: Show,
     *,
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
@@ -423,22 +430,8 @@ def follow(
         sleep(seconds)
 
 
-class Quiet:
-    """Shows nothing."""
-
-    seconds = SCREEN_SECONDS
-
-    def show(self, scene: Scene) -> None:
-        """Show a scene."""
-
-    def close(self) -> None:
-        """Restore the terminal."""
-
-
-class Log(Quiet):
+class Log:
     """A line for each change, and less and less often one if there is none."""
-
-    seconds = LINE_SECONDS
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -465,46 +458,37 @@ class Log(Quiet):
         print(data.decode(encoding), file=self._stream, flush=True)
 
 
-class Frames(Quiet):
-    """A screen that replaces the one before."""
+@contextlib.contextmanager
+def _screen(stream: TextIO) -> Iterator[Show]:
+    """Show scenes on a terminal, each in place of the one before."""
+    unicode = screen_of(stream).unicode
+    console = Console(file=stream, highlight=False, emoji=False, markup=False)
 
-    def __init__(self, stream: TextIO) -> None:
-        self._unicode = screen_of(stream).unicode
-        self._console = Console(file=stream, highlight=False, emoji=False, markup=False)
-        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
-        self._before = _interruptible()
-        self._live.start()
-
-    def show(self, scene: Scene) -> None:
-        """Draw a scene in the present size of the terminal."""
-        width, height = self._console.size
+    def show(scene: Scene) -> None:
+        width, height = console.size
         # The last column makes some terminals begin a new line.
-        screen = Screen(max(20, min(width, 120) - 1), height, self._unicode)
+        screen = Screen(max(20, min(width, 120) - 1), height, unicode)
         shown = frame(scene, screen)
-        if not self._unicode:
-            shown = Text(screen.text(shown))  # With escapes in place of other characters.
-        self._live.update(shown, refresh=True)
+        # Without Unicode, other characters are escaped.
+        live.update(shown if unicode else Text(screen.text(shown)), refresh=True)
 
-    def close(self) -> None:
-        """Leave the last screen on the terminal, and its cursor visible."""
-        self._live.stop()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-
-def _interruptible() -> dict[signal.Signals, Any]:
-    """Let signals that end the process leave a visible cursor, and return their handlers."""
-    names = ("SIGTERM", "SIGHUP")
-    signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    return {
-        each: signal.signal(each, signal.default_int_handler)
-        for each in signals
-        if signal.getsignal(each) is not signal.SIG_IGN
-    }
+    with (
+        _interruptible(),
+        Live(console=console, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        yield show
 
 
-def _display(stream: TextIO, *, quiet: bool) -> Quiet:
-    if quiet:
-        return Quiet()
-    dumb = not stream.isatty() or Console(file=stream).is_dumb_terminal
-    return Log(stream) if dumb else Frames(stream)
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let signals that end the process leave a visible cursor."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    before = {name: handler for name, handler in before.items() if handler is not signal.SIG_IGN}
+    for name in before:
+        signal.signal(getattr(signal, name), signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
