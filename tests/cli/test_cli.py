@@ -323,7 +323,7 @@ def test_own_data_from_a_file(folder, capsys):
         ),
         (
             ("margin = 2.0", "alphas = [1e-3, -1]"),
-            r"small\.toml, line 13: learner\.alphas: alpha is -1\.0; it must be a finite number, 0 or more",
+            r"small\.toml, line 13: learner\.alphas: alpha is -1\.0; it must be a finite",
         ),
         (('"digits"', '"numbers"'), r"unknown data set 'numbers'.*--data DIRECTORY, or CLNP_DATA"),
         (
