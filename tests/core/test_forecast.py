@@ -219,9 +219,9 @@ def test_a_full_network_goes_on_with_heads_if_it_has_several():
     assert str(took) == (
         "no further task like the last would fit; a is full; 1 more neuron in a and 2 in b would "
         "make room for 1, and as many again for each task after that; tasks still learn a head on "
-        "what the others have learnt and on what is left"
+        "what the others have learned and on what is left"
     )
-    heads = "no neuron is free; further tasks learn a head on what the others have learnt"
+    heads = "no neuron is free; further tasks learn a head on what the others have learned"
     assert str(expected(*full, {}, head="multi", a=4, b=4)) == heads
     unknown = str(expected(*full, {}, a=4, b=4))
     assert unknown == heads.replace("further tasks", "tasks of a multi-head network")
@@ -248,7 +248,7 @@ def test_a_single_head_needs_new_neurons_where_it_reads():
     assert "b is full" in without.headline
     assert str(without).endswith("; a single head needs new neurons there")
     elsewhere = expected({"a": 3, "b": 1}, {"a": 1, "b": 1}, **options)
-    assert str(elsewhere).endswith("; tasks can be learnt as long as b has free neurons")
+    assert str(elsewhere).endswith("; tasks can be learned as long as b has free neurons")
 
 
 @pytest.mark.parametrize("head", ["multi", "single"])

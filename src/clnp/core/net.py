@@ -69,7 +69,7 @@ class ContinualNet(nn.Module):
         model: Any module whose layers can be sliced by neuron. It is copied and stays as it is.
         example_input: One batch that `model` accepts: a tensor, a tuple of positional inputs, or a
             dictionary of keyword inputs. It is run to find out which layers share neurons.
-        head: `"multi"`, where every task has outputs of its own, or `"single"`, where all tasks
+        head: `"multi"`, where every task has separate outputs, or `"single"`, where all tasks
             share them.
         classifier: The path of the layer that makes the outputs, if it is not the last one to run.
 
