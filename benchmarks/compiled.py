@@ -67,7 +67,7 @@ def report(subject: Subject, x: Tensor, *, fraction: float, rounds: int, modes: 
         step = compiled_step(opened(), x, labels, mode)
         try:
             once[mode] = first_calls(step, x.device)
-        except Exception as error:  # What a compiler raises is its own affair.
+        except Exception as error:  # Compilers raise errors of any type.
             failed[mode] = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
         else:
             steps[mode] = step

@@ -99,8 +99,8 @@ def plain(setting: Setting, alpha: Mapping[str, float]) -> Learn:
     weights = [(a, model.get_submodule(path).weight) for path, a in alpha.items()]
 
     def run_epoch(x: Tensor, y: Tensor) -> None:
-        for places in torch.randperm(len(x), device=x.device).split(BATCH):
-            loss = F.cross_entropy(model(x[places]), y[places])
+        for indices in torch.randperm(len(x), device=x.device).split(BATCH):
+            loss = F.cross_entropy(model(x[indices]), y[indices])
             for a, weight in weights:
                 loss = loss + a * weight.abs().sum()
             optimizer.zero_grad()
@@ -295,7 +295,7 @@ def chosen() -> argparse.Namespace:
         nargs="+",
         default=[0.04, 0.25],
         help="fractions of a layer that a task of clnp keeps, a row for each; 0.04 is about what "
-        "the recipe permuted-mnist comes to",
+        "the recipe permuted-mnist keeps",
     )
     options = parser.parse_args()
     if options.epochs < 2:
@@ -343,7 +343,7 @@ def main() -> None:
     )
     systems = warmed_up(systems, setting)
     gc.collect()
-    gc.freeze()  # What Avalanche imports would be looked through at every collection.
+    gc.freeze()  # Collections need not search the modules of Avalanche.
     times = measured(systems, setting, rounds=options.rounds)
     gc.unfreeze()
     print(table(times, epochs=options.epochs))

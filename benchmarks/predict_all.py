@@ -37,7 +37,7 @@ def measured(
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for number in range(rounds + 1):
         for name, run in candidates.items():
-            run()  # What it lays out stays for the calls that are timed.
+            run()  # The weights that it gathers stay for the timed calls.
             took = seconds(lambda run=run: [run() for _ in range(repeats)], device) / repeats
             if number:  # The first round warms up.
                 times[name].append(took)

@@ -52,7 +52,7 @@ def clnp_step(net: clnp.ContinualNet, x: Tensor, labels: Tensor) -> Callable[[],
     training = clnp.Training(lr=1e-3)
     optimizer = make_optimizer(training, list(net.parameters()), captured=captured)
 
-    def step(places: Tensor | None = None) -> None:
+    def step(indices: Tensor | None = None) -> None:
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(net(x), labels).backward()
         net.add_l1_gradient(ALPHA)
@@ -60,8 +60,8 @@ def clnp_step(net: clnp.ContinualNet, x: Tensor, labels: Tensor) -> Callable[[],
 
     if not captured:
         return step
-    graph, places = CapturedStep(step, 1, x.device), torch.zeros(1, dtype=torch.long).to(x.device)
-    return lambda: graph(places)
+    graph, indices = CapturedStep(step, 1, x.device), torch.zeros(1, dtype=torch.long).to(x.device)
+    return lambda: graph(indices)
 
 
 def inference(model: nn.Module, x: Tensor) -> Callable[[], None]:

@@ -37,7 +37,7 @@ class Networks:
             capturable=True,
             fused=True,
         )
-        self.places = torch.zeros(*many, BATCH, dtype=torch.long, device=device)
+        self.indices = torch.zeros(*many, BATCH, dtype=torch.long, device=device)
         self.stream = torch.cuda.Stream()
         self.graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -49,20 +49,20 @@ class Networks:
             self.step()
 
     def step(self) -> None:
-        hidden = self.x[self.places]
+        hidden = self.x[self.indices]
         multiply = torch.addmm if self.stacked is None else torch.baddbmm
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             hidden = multiply(bias, hidden, weight)
             hidden = F.relu(hidden) if number + 1 < len(self.weights) else hidden
-        loss = F.cross_entropy(hidden.reshape(-1, 10), self.y[self.places].reshape(-1))
+        loss = F.cross_entropy(hidden.reshape(-1, 10), self.y[self.indices].reshape(-1))
         self.optimizer.zero_grad(set_to_none=True)
         (loss * (self.stacked or 1)).backward()
         signs = torch._foreach_sign(self.weights)
         torch._foreach_add_([weight.grad for weight in self.weights], signs, alpha=ALPHA)
         self.optimizer.step()
 
-    def replay(self, places: Tensor) -> None:
-        self.places.copy_(places.expand(self.places.shape))
+    def replay(self, indices: Tensor) -> None:
+        self.indices.copy_(indices.expand(self.indices.shape))
         self.graph.replay()
 
 
@@ -85,14 +85,14 @@ def main() -> None:
 
     def run() -> None:
         if options.way == "streams":
-            for places in order:
+            for indices in order:
                 for network in networks:
                     with torch.cuda.stream(network.stream):
-                        network.replay(places)
+                        network.replay(indices)
         else:
             for network in networks:
-                for places in order:
-                    network.replay(places)
+                for indices in order:
+                    network.replay(indices)
 
     run()
     took = seconds(run, device) / STEPS / number

@@ -1,4 +1,4 @@
-"""Puts the results of runs where they can be committed.
+"""Collect the results of runs in a form that can be committed.
 
     python results/collect.py RECIPE RUN...        results/RECIPE/seedN.json, and summary.json
     python results/collect.py --comparison RECIPE RUN...
@@ -8,13 +8,12 @@
                                                    a line for each run in results/FILE, with what
                                                    was set against the recipe
 
-Without a RUN, summary or table are made again of what is there.
+Without a RUN, the summary or table is written again from the results that are there.
 
 RUN is the directory of a run, of a series or of a comparison, or a file with a line of JSON for
-each run that has its `result`, `environment` and `config`, which a search can do without.
-`--commit` names the source where the environment does not know it; results of sources with changes
-that are not committed are refused. `--variant` puts a comparison whose recipe was changed into
-results/compare-RECIPE-VARIANT.
+each run with its `result`, `environment` and, except for a search, its `config`. `--commit` names
+the commit of the source if the environment lacks it; results of uncommitted source are refused.
+`--variant` puts a comparison with a changed recipe into results/compare-RECIPE-VARIANT.
 """
 
 import argparse
@@ -39,7 +38,7 @@ VERSIONS = ("clnp", "commit", "python", "torch", "gpu", "cpu", "cuda")
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """What there is of each run at `path`: its result, its environment and its config."""
+    """Yield the result, the environment and the config of each run at `path`."""
     if path.is_file():
         yield from (json.loads(line) for line in path.read_text().splitlines())
         return
@@ -52,19 +51,19 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def ran_on(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
-    """Versions, hardware, commit and date of a run."""
+    """Return versions, hardware, commit and date of a run."""
     environment = found["environment"]
     kept = {key: environment[key] for key in VERSIONS}
     kept["commit"] = commit or kept["commit"]
     if not kept["commit"] or kept["commit"].endswith("+"):
-        sys.exit(f"the source of a run is {kept['commit']}: name a commit, --commit HASH")
+        sys.exit(f"The source of a run is {kept['commit']}. Name its commit with --commit HASH.")
     return {**kept, "date": environment["began"][:10]}
 
 
 def put(folder: Path, recipe: str, found: dict[str, Any], commit: str | None) -> None:
     """Write one run, as the file of its seed."""
     if "config" not in found:
-        sys.exit("a run has no config: what it was told would be lost")
+        sys.exit("A run has no config, and its settings would be lost. Collect it with --tried.")
     settings = {key: found["config"][key] for key in SETTINGS}
     record = {
         "recipe": recipe,
@@ -78,7 +77,7 @@ def put(folder: Path, recipe: str, found: dict[str, Any], commit: str | None) ->
 
 
 def collect(recipe: str, runs: list[Path], commit: str | None) -> None:
-    """Write one file for each seed, and a summary over all that are there."""
+    """Write one file for each seed, and a summary of all seeds."""
     folder = HERE / recipe
     for run in runs:
         for found in read(run):
@@ -94,7 +93,7 @@ def collect(recipe: str, runs: list[Path], commit: str | None) -> None:
 def collect_comparison(
     recipe: str, runs: list[Path], commit: str | None, variant: str | None = None
 ) -> None:
-    """Write one file for each method and seed, and the table of all that are there."""
+    """Write one file for each method and seed, and the table of all of them."""
     folder = HERE / "-".join(("compare", recipe, *([variant] if variant else [])))
     for run in runs:
         for found in read(run):
@@ -106,7 +105,7 @@ def collect_comparison(
 
 
 def collect_tried(file: Path, runs: list[Path], commit: str | None) -> None:
-    """Add a line for each run: what was set on the command line, and what came of it."""
+    """Append a line for each run, with its settings and its results."""
     lines = [tried(found, commit) for run in runs for found in read(run)]
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as out:
@@ -116,7 +115,7 @@ def collect_tried(file: Path, runs: list[Path], commit: str | None) -> None:
 
 
 def tried(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
-    """One run as a line of a search; keys of its method stand without their table."""
+    """Return a run as a line of a search; keys of its method have no table."""
     result, command = found["result"], found["environment"]["command"]
     assignments = found.get("set") or [
         value for option, value in itertools.pairwise(command) if option == "--set"
@@ -142,7 +141,7 @@ def tried(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A value as `--set` reads it: one of TOML, or else plain text."""
+    """Return a value as `--set` reads it: TOML, or plain text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -179,7 +178,7 @@ def main() -> None:
     parser.add_argument("--variant", help="what a comparison's recipe was changed to")
     options = parser.parse_args()
     if options.tried and not options.runs:
-        parser.error("a search is collected from its runs: name them")
+        parser.error("--tried needs runs. Name them after the recipe.")
     if options.tried:
         collect_tried(HERE / options.tried, options.runs, options.commit)
     elif options.comparison:

@@ -16,7 +16,7 @@ from pathlib import Path
 from clnp import write_report
 from clnp.plain import read, to_json
 from clnp.records import FORMAT, Environment, RunConfig, RunResult, SeriesConfig, TaskDescription
-from clnp.report.collection import SERIES
+from clnp.studies.series import SERIES
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"
@@ -28,16 +28,16 @@ SHOWN = {
 """The figures of each recipe that README and docs show."""
 
 
-def restore(recipe: str, place: Path) -> None:
+def restore(recipe: str, directory: Path) -> None:
     """Write the directory of a series again, as far as its results have it."""
     records = [json.loads(path.read_text()) for path in sorted((HERE / recipe).glob("seed*.json"))]
     seeds = tuple(record["result"]["seed"] for record in records)
-    place.mkdir(parents=True)
-    (place / SERIES).write_text(to_json(SeriesConfig(recipe=recipe, seeds=seeds)))
+    directory.mkdir(parents=True)
+    (directory / SERIES).write_text(to_json(SeriesConfig(recipe=recipe, seeds=seeds)))
     for record in records:
         result = read(RunResult, record["result"])
         environment = read(Environment, record["environment"])
-        folder = place / f"seed{result.seed}"
+        folder = directory / f"seed{result.seed}"
         folder.mkdir()
         config = RunConfig(
             format=FORMAT,
@@ -64,10 +64,10 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for recipe, figures in SHOWN.items():
-            place = Path(scratch) / recipe
-            restore(recipe, place)
-            out = place / "report" if options.reports is None else options.reports / recipe
-            write_report(place, out=out)
+            directory = Path(scratch) / recipe
+            restore(recipe, directory)
+            out = directory / "report" if options.reports is None else options.reports / recipe
+            write_report(directory, out=out)
             for figure in figures:
                 shutil.copyfile(
                     out / "figures" / f"{figure}.svg", PICTURES / f"{recipe}-{figure}.svg"

@@ -1,8 +1,8 @@
-"""Make the tables of results in README.md and docs/, between their marks.
+"""Write the tables of results in README.md and docs/, between their marks.
 
     python results/tables.py
 
-A mark names a table and the recipes that it is about:
+A mark names a table and its recipes:
 
     <!-- table: capacity permuted-mnist -->
     <!-- end of table -->
@@ -29,7 +29,7 @@ COMMON = (
     "learner.training.precision",
     "learner.training.channels_last",
 )
-"""Settings that are about speed, which a table leaves out."""
+"""Settings that only change the speed, which a table leaves out."""
 PAPER = {
     "permuted-mnist": ("permuted MNIST, 10 tasks, 784-2000-2000-10, single head", "98.42 ± 0.04"),
     "split-cifar-narrow-m1": ("six CIFAR tasks, narrow multi-head CNN, margin 1", "figure only"),
@@ -51,7 +51,7 @@ PRINTED_WIDTH = 2000
 
 
 def headline() -> list[list[str]]:
-    """The average of every recipe, beside the paper's."""
+    """Return the average of every recipe, and that of the paper."""
     rows = [["experiment", "recipe", "average test accuracy", "the paper", "seeds", "forgetting"]]
     for recipe, (what, paper) in PAPER.items():
         if not (HERE / recipe / "summary.json").is_file():
@@ -83,7 +83,7 @@ def accuracy(*recipes: str) -> list[list[str]]:
 
 
 def capacity(recipe: str) -> list[list[str]]:
-    """The percentage of each layer that is in use after each task, a row for each layer."""
+    """Return the percentage of claimed neurons after each task, a row for each layer."""
     results = _results(recipe)
     num_tasks = min(len(result["tasks"]) for result in results)
     sizes = results[0]["capacity"]["sizes"]
@@ -101,7 +101,7 @@ def capacity(recipe: str) -> list[list[str]]:
 
 
 def pruning(*recipes: str) -> list[list[str]]:
-    """What pruning and fine-tuning did to the validation score of the first task."""
+    """Return the validation score of the first task before and after pruning and fine-tuning."""
     rows = [["validation score of task 1", "unpruned", "pruned", "in the end"]]
     for recipe in recipes:
         first = [result["tasks"][0] for result in _results(recipe)]
@@ -115,14 +115,14 @@ def pruning(*recipes: str) -> list[list[str]]:
 
 
 def comparison(recipe: str) -> list[list[str]]:
-    """The table of a comparison, as it was collected."""
+    """Return the table of a comparison."""
     lines = (HERE / f"compare-{recipe}" / "comparison.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [rows[0], *rows[2:]]
 
 
 def published(recipe: str) -> list[list[str]]:
-    """The averages of baselines beside those of their authors, or of those who repeated them."""
+    """Return the averages of baselines, as published and as measured."""
     rows = [["method", "published", "measured", "difference", f"at most {TOLERANCE} below"]]
     for method, number in PUBLISHED[recipe].items():
         scores = [result["scores"][-1] for result in _results(f"compare-{recipe}/{method}")]
@@ -136,10 +136,10 @@ def published(recipe: str) -> list[list[str]]:
 
 
 def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
-    """What was tried for each method, the best of each in bold: one run each, with seed 0."""
+    """Return the runs of a search with seed 0, the best of each method in bold."""
     lines = (HERE / folder / file).read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["seed"] == 0]
-    rows = [["method", "set", "average", "when learnt"]]
+    rows = [["method", "set", "average", "when learned"]]
     for record in records:
         settings = dict(record["set"])
         method = settings.pop("method", "clnp")
@@ -148,33 +148,33 @@ def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
             for r in records
             if r["set"].get("method", "clnp") == method and _is_of_the_recipe(r["set"])
         ]
-        average, learnt = f"{record['average']:.2f}", record["learnt"]
+        average, learned = f"{record['average']:.2f}", record["learnt"]
         best = len(rivals) > 1 and record["average"] == max(rivals)
-        known = all(score is not None for score in learnt)
+        known = all(score is not None for score in learned)
         rows.append(
             [
                 f"`{method}`",
                 ", ".join(_setting(k, v) for k, v in settings.items() if k not in COMMON),
                 f"**{average}**" if best else average,
-                f"{statistics.fmean(learnt):.2f}" if known else "-",
+                f"{statistics.fmean(learned):.2f}" if known else "-",
             ]
         )
     return rows
 
 
 def tried(path: str) -> list[list[str]]:
-    """What was tried for neural pruning itself: one run each, in the order of the averages."""
+    """Return the runs of a search for neural pruning, in the order of the averages."""
     records = [json.loads(line) for line in (HERE / path).read_text().splitlines()]
     several = any(record["n"] > 1 for record in records)
     rows = [["set", "validation", "test", "neurons kept, layer 1 and 2"]]
     if several:
-        rows = [["set", "tasks learnt", "validation", "test", "used, layer 1 and 2"]]
+        rows = [["set", "tasks learned", "validation", "test", "used, layer 1 and 2"]]
     for record in sorted(records, key=lambda record: float(record["mean"])):
         settings = [text.split("=", 1) for text in record["set"]]
-        told = [_told(key, value) for key, value in settings if key != "stream.num_tasks"]
+        changed = [_assignment(key, value) for key, value in settings if key != "stream.num_tasks"]
         validation = f"{statistics.fmean(record['val']):.2f}"
         layers = [sum(record[layer]) for layer in ("fc1", "fc2")]
-        row = [", ".join(told) or "as printed", validation, f"{record['mean']:.2f}"]
+        row = [", ".join(changed) or "as printed", validation, f"{record['mean']:.2f}"]
         if several:
             row.insert(1, f"{record['n']}, then full" if record["full"] else str(record["n"]))
             row.append(", ".join(f"{100 * num / PRINTED_WIDTH:.0f} %" for num in layers))
@@ -184,13 +184,13 @@ def tried(path: str) -> list[list[str]]:
     return rows
 
 
-def _told(key: str, value: str) -> str:
-    """An assignment of a run, without what stands before every key."""
+def _assignment(key: str, value: str) -> str:
+    """Return an assignment of a run, without the common start of all keys."""
     return f"`{key.removeprefix('learner.').removeprefix('training.')} = {value}`"
 
 
 def _is_of_the_recipe(settings: dict[str, Any]) -> bool:
-    """Whether tasks and network are the recipe's own."""
+    """Whether tasks and network are those of the recipe."""
     return not any(key.startswith(("network.", "stream.")) for key in settings)
 
 
@@ -212,7 +212,7 @@ TABLES = {
 
 
 def filled(text: str) -> str:
-    """The page with every table as the results are now."""
+    """Return the page with the current results in every table."""
 
     def fill(mark: re.Match[str]) -> str:
         begin, name, recipes, end = mark.groups()
@@ -222,7 +222,7 @@ def filled(text: str) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The rows as a Markdown table, the first of them its head."""
+    """Return the rows as a Markdown table with the first row as its header."""
     head, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *rest])
 

@@ -241,7 +241,7 @@ def test_a_single_head_needs_new_neurons_where_it_reads():
     options = {"head": "single", "head_groups": ["b"], "a": 4, "b": 4}
     found = expected({"a": 3, "b": 2}, {"a": 1, "b": 2}, **options)
     assert (found.num_tasks, found.head_groups) == (0, ("b",))
-    # Even a task that got along without any cannot be learnt once none is left.
+    # Even a task that got along without any cannot be learned once none is left.
     without = expected({"a": 1, "b": 4}, {}, {}, {}, **options)
     assert (without.num_tasks, without.bottleneck) == (0, "b")
     assert without.widening(2) == {"b": 2}

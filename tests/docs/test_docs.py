@@ -178,7 +178,7 @@ def demo() -> dict[int, float]:
     """Return the accuracy of each task of the demo, as the quickstart shows it."""
     text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     rows = re.findall(r"^digits permuted (\d+) +(\S+)  (\S+)  identical$", text, re.MULTILINE)
-    assert all(learnt == now for _, learnt, now in rows)
+    assert all(learned == now for _, learned, now in rows)
     return {int(number): float(now) for number, _, now in rows}
 
 
@@ -476,7 +476,7 @@ def test_a_search_is_collected_from_its_runs(tmp_path, monkeypatch):
         ["`ewc`", "`strength = 10`", "**65.00**", "80.00"],
     ]
     environment["commit"] = "abc+"
-    with pytest.raises(SystemExit, match=r"is abc\+: name a commit"):
+    with pytest.raises(SystemExit, match=r"is abc\+\. Name its commit"):
         collect.tried(lines[0], None)
     line = collect.tried(lines[0], "abc")
     assert line["environment"]["commit"] == "abc"
@@ -534,7 +534,7 @@ def test_comparisons_are_collected_from_their_runs(tmp_path, monkeypatch):
     (tmp_path / "lines.jsonl").write_text(
         json.dumps({"result": result, "environment": environment})
     )
-    with pytest.raises(SystemExit, match="a run has no config"):
+    with pytest.raises(SystemExit, match="A run has no config"):
         collect.collect_comparison("x", [tmp_path / "lines.jsonl"], "abc")
     head, *rows = tables.comparison("x")
     assert head[:2] == ["method", "average"]

@@ -27,7 +27,7 @@ def config(at_once, *, cuda_graph=True, patience=2, **options):
     return LearnerConfig(margin=3.0, training=training, candidates_at_once=at_once, **chosen)
 
 
-def learnt(options, device="cpu"):
+def learned(options, device="cpu"):
     """Two tasks learned in a network, the epochs, and the reports."""
     net, events = network(device), []
     learner = Learner(net, options, on_event=events.append)
@@ -49,8 +49,8 @@ def epochs(events):
 
 @pytest.mark.parametrize("at_once", [3, 10])
 def test_candidates_at_the_same_time_are_those_one_after_the_other(at_once):
-    alone, alone_epochs, alone_reports = learnt(config(1))
-    net, found, reports = learnt(config(at_once))
+    alone, alone_epochs, alone_reports = learned(config(1))
+    net, found, reports = learned(config(at_once))
     assert candidates(reports) == candidates(alone_reports)
     assert found == alone_epochs
     assert [r.winner for r in reports] == [r.winner for r in alone_reports]
@@ -72,15 +72,15 @@ def test_candidates_take_turns_in_copies_of_the_network():
 
 
 def test_a_candidate_that_diverges_does_not_affect_the_others():
-    alone = learnt(config(1, **DIVERGING))[2]
-    reports = learnt(config(3, **DIVERGING))[2]
+    alone = learned(config(1, **DIVERGING))[2]
+    reports = learned(config(3, **DIVERGING))[2]
     assert candidates(reports) == candidates(alone)
     assert "lower learning rate" in reports[0].candidates[1].diverged
 
 
 @functools.cache
 def undisturbed():
-    return learnt(config(3))
+    return learned(config(3))
 
 
 # Among three candidates, after them, and in the second wave, which has one.
@@ -115,8 +115,8 @@ def test_a_candidate_that_diverged_is_not_trained_again_when_a_run_resumes():
 def test_on_a_gpu_candidates_are_the_same_up_to_rounding(cuda_graph):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alone = learnt(config(1, cuda_graph=cuda_graph), "cuda")[1]
-        net, found, reports = learnt(config(4, cuda_graph=cuda_graph), "cuda")
+        alone = learned(config(1, cuda_graph=cuda_graph), "cuda")[1]
+        net, found, reports = learned(config(4, cuda_graph=cuda_graph), "cuda")
     assert min(report.test_score for report in reports) > 60
     net.verify()
     for one, other in zip(alone, found, strict=True):

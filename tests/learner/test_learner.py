@@ -80,7 +80,7 @@ def test_the_text_of_a_report():
     report = Learner(network(), config()).learn(task("a"))
     text = str(report)
     assert text.startswith(
-        f"learnt a: validation {report.score:.2f}, test {report.test_score:.2f}, best unpruned "
+        f"learned a: validation {report.score:.2f}, test {report.test_score:.2f}, best unpruned "
         f"{report.best_score:.2f}; alpha "
     )
     assert f"; pruning: {report.plan}; " in text
@@ -149,7 +149,7 @@ def test_if_all_candidates_diverge_the_network_does_not_change():
 
 
 def test_the_same_seed_gives_the_same_task_and_another_candidate_changes_no_other():
-    def learnt(seed=0, noise=0, **options):
+    def learned(seed=0, noise=0, **options):
         net = network()
         torch.manual_seed(noise)
         state = torch.get_rng_state()
@@ -157,10 +157,10 @@ def test_the_same_seed_gives_the_same_task_and_another_candidate_changes_no_othe
         assert torch.equal(torch.get_rng_state(), state)  # The user's generator is left alone.
         return report, net.certificates["a"].digest
 
-    one, digest = learnt()
-    assert learnt(noise=5)[1] == digest
-    assert learnt(seed=1)[1] != digest
-    more, _ = learnt(alphas=(5e-2, 1e-3))
+    one, digest = learned()
+    assert learned(noise=5)[1] == digest
+    assert learned(seed=1)[1] != digest
+    more, _ = learned(alphas=(5e-2, 1e-3))
     assert more.candidates[1] == one.candidates[0]
 
 

@@ -15,7 +15,7 @@ def made(head="multi", *, model=None, classifier="fc3"):
     return DenseNet(mlp() if model is None else model, classifier, shared_head=head == "single")
 
 
-def learnt(net, *counts):
+def learned(net, *counts):
     """The network with one task after the other begun and ended, with so many outputs."""
     for number, count in enumerate(counts):
         net.begin_task(f"task {number}", count)
@@ -31,7 +31,7 @@ def move(net):
 
 
 def test_every_task_has_a_head_of_its_own():
-    net = learnt(made(), 3, 2, 6)
+    net = learned(made(), 3, 2, 6)
     assert net.tasks == ["task 0", "task 1", "task 2"]
     assert [head.out_features for head in net.heads.layers] == [3, 2, 6]
     for task, count in enumerate((3, 2, 6)):
@@ -43,7 +43,7 @@ def test_every_task_has_a_head_of_its_own():
 
 
 def test_all_tasks_share_a_head_and_take_as_many_outputs_as_they_have():
-    net = learnt(made("single"), 3, 4, 2)
+    net = learned(made("single"), 3, 4, 2)
     assert len(net.heads.layers) == 1
     assert net.heads.layers[0].out_features == 4
     net.heads.current = 1
@@ -56,13 +56,13 @@ def test_all_tasks_share_a_head_and_take_as_many_outputs_as_they_have():
 def test_a_convolution_as_classifier():
     model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 1))
     x = torch.randn(2, 3, 6, 6)
-    assert learnt(made("single", model=model, classifier="2"), 3)(x).shape == (2, 3, 4, 4)
-    assert learnt(made("multi", model=model, classifier="2"), 6)(x).shape == (2, 6, 4, 4)
+    assert learned(made("single", model=model, classifier="2"), 3)(x).shape == (2, 3, 4, 4)
+    assert learned(made("multi", model=model, classifier="2"), 6)(x).shape == (2, 6, 4, 4)
 
 
 def test_a_head_is_like_the_classifier():
     model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4, bias=False)).double()
-    net = learnt(made(model=model, classifier="1"), 7)
+    net = learned(made(model=model, classifier="1"), 7)
     (head,) = net.heads.layers
     assert head.bias is None
     assert head.weight.shape == (7, 5)
@@ -73,7 +73,7 @@ def test_a_head_is_like_the_classifier():
 def test_the_model_that_was_given_is_never_touched(head):
     model = ConvNet()
     before = copied_state(model)
-    net = learnt(made(head, model=model, classifier="fc2"), 4, 4)
+    net = learned(made(head, model=model, classifier="fc2"), 4, 4)
     move(net)
     net.reset()
     assert same_state(copied_state(model), before)
@@ -82,7 +82,7 @@ def test_the_model_that_was_given_is_never_touched(head):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_new_task_starts_from_the_weights_of_the_last(head):
-    net = learnt(made(head), 4)
+    net = learned(made(head), 4)
     before = copied_state(net.model)
     net.begin_task("task 1", 4)
     assert net.open_task == "task 1"
@@ -94,7 +94,7 @@ def test_a_new_task_starts_from_the_weights_of_the_last(head):
 
 
 def test_a_task_trains_the_trunk_and_its_own_head():
-    net = learnt(made(), 3, 2)
+    net = learned(made(), 3, 2)
     net.begin_task("task 2", 5)
     trunk = [net.model.fc1.weight, net.model.fc1.bias, net.model.fc2.weight, net.model.fc2.bias]
     own = [net.heads.layers[2].weight, net.heads.layers[2].bias]
@@ -104,14 +104,14 @@ def test_a_task_trains_the_trunk_and_its_own_head():
 
 
 def test_a_shared_head_is_part_of_the_trunk():
-    net = learnt(made("single"), 3, 2)
+    net = learned(made("single"), 3, 2)
     net.begin_task("task 2", 4)
     assert list(net.trunk())[4:] == ["fc3.layers.0.weight", "fc3.layers.0.bias"]
     assert [id(p) for p in net.parameters()] == [id(p) for p in net.trunk().values()]
 
 
 def test_training_a_task_leaves_the_heads_of_others():
-    net = learnt(made(), 3)
+    net = learned(made(), 3)
     before = copied_state(net.heads.layers[0])
     net.begin_task("task 1", 3)
     x = torch.randn(40, 6)
@@ -145,7 +145,7 @@ def test_reset_initialises_all_but_heads(head):
 @pytest.mark.parametrize("head", HEADS)
 def test_the_open_task_can_be_taken_out_and_put_back(head):
     net = made(head, model=ConvNet(), classifier="fc2")
-    learnt(net, 4)
+    learned(net, 4)
     net.begin_task("task 1", 3)
     before, places = copied_state(net.model), [p.data_ptr() for p in net.parameters()]
     taken = net.open_state()
@@ -162,7 +162,7 @@ def test_the_open_task_can_be_taken_out_and_put_back(head):
 @pytest.mark.parametrize("head", HEADS)
 def test_a_network_can_be_stored(head, is_open):
     net = made(head, model=ConvNet(), classifier="fc2")
-    learnt(net, 4, 2)
+    learned(net, 4, 2)
     if is_open:
         net.begin_task("task 2", 3)
     move(net)

@@ -171,7 +171,7 @@ def test_a_method_that_returns_something_else_is_refused(tmp_path, made, message
     with pytest.raises(ArgumentError, match=message) as caught:
         replace(experiment(Finetune()), baseline=Mine(made)).run(tmp_path / "run")
     assert caught.value.argument == "baseline"
-    experiment(Finetune(Training(epochs=1))).run(tmp_path / "run")  # Nothing was learnt there.
+    experiment(Finetune(Training(epochs=1))).run(tmp_path / "run")  # Nothing was learned there.
 
 
 class Twice(Strategy):

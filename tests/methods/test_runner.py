@@ -19,7 +19,7 @@ NAME = "bn1.running_mean"
 TRAINING = Training(epochs=2, lr=0.1, batch_size=16, optimizer="SGD")
 
 
-def learnt(settings):
+def learned(settings):
     """The method after two tasks, the statistics of the first in the network, and an input."""
     made = method_of(settings(training=TRAINING), "conv", head="multi", device="cpu")
     made.learn(labelled("a", network="conv"))
@@ -30,13 +30,13 @@ def learnt(settings):
 
 @pytest.mark.parametrize("settings", [Superposition, HAT])
 def test_a_task_is_answered_with_the_statistics_that_it_was_learnt_with(settings):
-    made, of_a, x = learnt(settings)
+    made, of_a, x = learned(settings)
     now = copied_state(made.net.model)
     assert not torch.equal(now[NAME], of_a)
     with made.statistics.running(0):
         assert torch.equal(made.net.model.state_dict()[NAME], of_a)
     outputs = made.predict(x, "a")
-    made.statistics.learnt[0][NAME] += 1
+    made.statistics.learned[0][NAME] += 1
     assert not torch.equal(made.predict(x, "a"), outputs)
     with pytest.raises(ZeroDivisionError), made.statistics.running(0):
         _ = 1 / 0
@@ -46,7 +46,7 @@ def test_a_task_is_answered_with_the_statistics_that_it_was_learnt_with(settings
 
 @pytest.mark.parametrize("settings", [Finetune, EWC, SI, PackNet])
 def test_others_have_those_of_the_network(settings):
-    made, _, _ = learnt(settings)
+    made, _, _ = learned(settings)
     before = copied_state(made.net.model)
     with made.statistics.running(0):
         assert same_state(made.net.model.state_dict(), before)
@@ -62,23 +62,23 @@ def test_a_task_begins_with_none_and_the_open_one_has_its_own():
     own = model[1].running_mean
     kept.begin()
     assert (own == 0).all()
-    assert (kept.learnt[0]["1.running_mean"] != 0).all()
+    assert (kept.learned[0]["1.running_mean"] != 0).all()
     with kept.running(1):
         assert model[1].running_mean is own
     with kept.running(0):
-        assert torch.equal(model[1].running_mean, kept.learnt[0]["1.running_mean"])
+        assert torch.equal(model[1].running_mean, kept.learned[0]["1.running_mean"])
     assert model[1].running_mean is own
     other = TaskStatistics(model)
-    other.restore(kept.learnt, device="cpu")
-    assert same_state(other.learnt[0], kept.learnt[0])
+    other.restore(kept.learned, device="cpu")
+    assert same_state(other.learned[0], kept.learned[0])
 
 
 @pytest.mark.parametrize("settings", [Finetune, HAT, Superposition])
 def test_a_method_is_restored_from_its_state(settings):
-    made, _, x = learnt(settings)
+    made, _, x = learned(settings)
     chosen = settings(training=TRAINING)
     other = method_of(chosen, "conv", head="multi", device="cpu", state=made.state())
     for task in ("a", "b"):
         assert torch.equal(other.predict(x, task), made.predict(x, task))
     other.learn(labelled("c", network="conv", seed=2))
-    assert len(other.statistics.learnt) == 3
+    assert len(other.statistics.learned) == 3

@@ -20,10 +20,8 @@ from clnp.report.draw import (
     add_panels,
     categories,
     drawing,
-    finite,
     fit_scores,
     in_order,
-    in_words,
     name_tasks,
     new_figure,
     num_columns,
@@ -144,11 +142,6 @@ def test_of_many_tasks_the_first_and_the_last_have_panels(style):
     assert panels.note == " Only the first 30 and the last 30 tasks are shown."
 
 
-def test_values_that_cannot_be_drawn_are_nan():
-    assert finite([1, None, 2.5])[::2] == [1.0, 2.5]
-    assert all(map(math.isnan, finite([None, math.inf, -math.inf, math.nan])))
-
-
 def test_captions_have_the_number_of_seeds(tmp_path):
     one = write_run(tmp_path / "one", margin=3.0)
     few = write_series(tmp_path / "few", margin=2.0)
@@ -157,20 +150,13 @@ def test_captions_have_the_number_of_seeds(tmp_path):
         assert seeds_of(read_collection(paths).members) == words
 
 
-def test_long_lists_are_cut():
-    assert in_words(["a", "b", "c"], 2) == "a, b and 1 more"
-
-
 @pytest.mark.parametrize("num", [1, 7, 8, 50])
 def test_there_is_a_colour_for_everything(num):
     for colours in (categories(num), ordered(num), in_order(num)):
         assert len(set(colours)) == num
         assert not set(colours) & (set(THEMED) - {*CATEGORIES, *MORE})
-
-
-def test_ordered_colours_go_from_dark_to_light():
-    brightness = [sum(to_rgb(colour)) for colour in ordered(20)]
-    assert brightness == sorted(brightness)
+    brightness = [sum(to_rgb(colour)) for colour in ordered(num)]
+    assert brightness == sorted(brightness)  # From dark to light.
 
 
 def test_text_is_legible_on_a_colour():

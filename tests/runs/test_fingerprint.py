@@ -330,7 +330,6 @@ def test_a_run_may_have_a_recipe_and_fewer_tasks(tmp_path):
     ("now", "message"),
     [
         (config("a", "x", "c", "d"), "its task 2 is 'b', not 'x'. Restore"),
-        (config("a", "x"), "its task 2 is 'b', not 'x'. Restore"),
         (replace(KNOWN, seed=2), "its seed is 1, not 2"),
         (replace(KNOWN, tasks=(TaskDescription("a"),)), "its task 1, 'a', has train '1 sample', n"),
         (replace(KNOWN, model=("A()", "b C()")), r"its model has b B\(\), not b C\(\)"),

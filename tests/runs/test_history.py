@@ -44,7 +44,7 @@ def test_candidates_have_their_epochs_and_their_pruning(run):
 
 def test_a_task_in_training_comes_after_those_that_are_learnt(tmp_path):
     history = read_run(write_run(tmp_path / "run", num_learnt=1))
-    assert [task.learnt for task in history.tasks] == [True, False]
+    assert [task.learned for task in history.tasks] == [True, False]
     assert not history.finished
     assert history.tasks[1].chosen is None
     assert len(history.tasks[1].candidates[0].epochs) == 3
@@ -63,7 +63,7 @@ def test_damaged_event_lines_are_counted(run):
     broken = '{"event": "ep\n\n[]\n{"event": "epoch"}\n{"event": "epoch", "task": 3}\n'
     write(run, "events.jsonl", broken + events + '{"half')
     history = read_run(run)
-    assert history.num_damaged == 3
+    assert history.num_damaged == 5
     assert [task.name for task in history.tasks] == ["low", "high", "wide"]
 
 
@@ -99,12 +99,12 @@ def test_a_failure_is_told_only_if_the_run_has_not_gone_on(tmp_path):
         file.write('{"event": "failed", "task": "high", "reason": "it diverged"}\n')
     assert read_run(run).failed == "it diverged"
     with (run / "events.jsonl").open("a") as file:
-        file.write('{"event": "begin", "task": "high"}\n')
+        file.write('{"event": "stopped"}\n')
     assert read_run(run).failed is None
 
 
 def test_what_is_no_run_is_an_error(tmp_path, run):
-    with pytest.raises(RunError, match="there is no run at"):
+    with pytest.raises(RunError, match="nothing does not exist"):
         read_run(tmp_path / "nothing")
     shutil.rmtree(run)
     run.mkdir()

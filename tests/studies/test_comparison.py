@@ -88,11 +88,11 @@ def test_tasks_are_counted_unless_every_run_learned_all():
     assert [row.tasks.mean for row in found] == [1, 2]
     written = texts(found)
     assert [line.split()[:3] for line in written["txt"].splitlines()] == [
-        ["method", "tasks", "learnt"],
+        ["method", "tasks", "learned"],
         ["clnp", "1.0", "90.00"],
         ["single", "2.0", "75.00"],
     ]
-    assert written["md"].startswith("| method | tasks learnt | average |")
+    assert written["md"].startswith("| method | tasks learned | average |")
     assert float(next(csv.DictReader(written["csv"].splitlines()))["tasks_mean"]) == 1
     assert r"clnp & $1.0$ & $90.00$" in written["tex"]
     assert "1.5 ± 0.7" in texts(rows_of({"clnp": [*fewer, *results(seeds=(1,))]}))["txt"]
@@ -370,9 +370,15 @@ def test_damaged_files_of_a_comparison_are_named(folder, clnp, file):
         clnp(command, Path("c", file).parent, code=2, error=message)
 
 
-@pytest.mark.parametrize("lost", [["series.json"], ["series.json", "recipe.toml"]])
-@pytest.mark.parametrize(("command", "seed"), [("resume", 0), ("resume", 1), ("compare", 1)])
-def test_lost_files_of_a_method_are_restored(folder, clnp, lost, command, seed):
+@pytest.mark.parametrize(
+    ("command", "seed", "lost"),
+    [
+        ("resume", 0, ["series.json", "recipe.toml"]),
+        ("resume", 1, ["series.json", "recipe.toml"]),
+        ("compare", 1, ["series.json"]),
+    ],
+)
+def test_lost_files_of_a_method_are_restored(folder, clnp, command, seed, lost):
     compare = f"{COMPARE} finetune --seeds 2"
     clnp(compare, *QUICK)
     own = folder / "c" / "finetune"

@@ -187,7 +187,8 @@ def test_the_first_seed_may_search_for_all(folder, clnp):
 
 def test_runs_at_the_same_time_are_those_one_after_the_other(folder, clnp):
     clnp(f"{RUN} 2 --out after")
-    process = start("run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside")
+    command = ("run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside")
+    process = start(*command)
     out, error = process.communicate()
     assert process.returncode == 0
     assert "2 seeds, mean ± standard deviation" in out
@@ -197,8 +198,7 @@ def test_runs_at_the_same_time_are_those_one_after_the_other(folder, clnp):
     assert [each.certificates for each in one] == [each.certificates for each in two]
     recipes = [(folder / n / "seed1" / "recipe.toml").read_text() for n in ("after", "beside")]
     assert recipes[0] == recipes[1]
-    command = last_environment(folder / "beside" / "seed1").command
-    assert command == ("clnp", "run", "small.toml", *["--seeds", "2", "--jobs", "2", "--out", "beside"])
+    assert last_environment(folder / "beside" / "seed1").command == ("clnp", *command)
 
 
 def test_a_run_that_fails_is_named_and_the_others_finish(folder):

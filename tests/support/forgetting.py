@@ -37,7 +37,7 @@ def permuted_rule(num_tasks: int = 3) -> list[Task]:
 
 
 def forgotten(result) -> float:
-    """How much accuracy the tasks have lost on average since each was learnt."""
+    """How much accuracy the tasks have lost on average since each was learned."""
     rows = result.scores
     lost = [rows[number][number] - rows[-1][number] for number in range(len(rows) - 1)]
     return sum(lost) / len(lost)
@@ -56,12 +56,12 @@ def experiment(
 
 
 def remaining(baseline, directory, *, num_seeds=3, noise=0.7) -> float:
-    """What is left of the tasks before the last when that one has been learnt: the mean score."""
+    """What is left of the tasks before the last when that one has been learned: the mean score."""
     scores = []
     for seed in range(num_seeds):
         path = directory / f"{type(baseline).__name__} {seed}"
         result = experiment(baseline, noise=noise, seed=seed).run(path)
-        assert all(row[-1] > 70 for row in result.scores)  # Each of them has been learnt.
+        assert all(row[-1] > 70 for row in result.scores)  # Each of them has been learned.
         scores += result.scores[-1][:-1]
     return sum(scores) / len(scores)
 

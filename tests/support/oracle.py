@@ -151,8 +151,8 @@ class Oracle:
         rows, columns = self.axes[path]
         if path == self.classifier:
             if name == "bias":
-                learnt = self.num_learnt if self.single else 0
-                return torch.arange(len(tensor)) >= learnt
+                learned = self.num_learnt if self.single else 0
+                return torch.arange(len(tensor)) >= learned
             if self.single:
                 readable = mine
             mask = self.along(columns, readable, of_input=1).bool()[None, :]

@@ -30,8 +30,9 @@ from clnp.records import (
     Timings,
     event_to_plain,
 )
-from clnp.report.collection import COMPARISON, SERIES
 from clnp.report.measures import Spread
+from clnp.studies.comparison import COMPARISON
+from clnp.studies.series import SERIES
 
 ENVIRONMENT = Environment(began="2026-01-01T00:00:00+00:00", clnp="0.1.0", cpu="a CPU")
 

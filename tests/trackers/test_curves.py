@@ -75,9 +75,9 @@ def test_measures_of_all_tasks_are_curves_over_tasks(run):
     assert curve(points, "all tasks", "forgetting") == ([1, 2], [0.0, 0.0])
     assert curve(points, "all tasks", "backward transfer") == ([1, 2], [0.0, 0.0])
     when = [record.test_score for record in result.tasks]
-    assert curve(points, "all tasks", "test score when learnt") == ([1, 2], when)
+    assert curve(points, "all tasks", "test score when learned") == ([1, 2], when)
     validation = [record.score for record in result.tasks]
-    assert curve(points, "all tasks", "validation when learnt") == ([1, 2], validation)
+    assert curve(points, "all tasks", "validation when learned") == ([1, 2], validation)
     seconds = curve(points, "all tasks", "seconds of the task")[1]
     assert seconds == pytest.approx(result.timings.tasks, abs=0.2)
     forecasts = [event.forecast for event in events if isinstance(event, Evaluated)]

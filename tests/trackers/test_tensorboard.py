@@ -164,4 +164,4 @@ def test_a_learner_can_be_tracked_without_a_run(tmp_path):
     tracker.end(None, None)
     found = scalars(tmp_path)
     assert [step for step, _ in found["candidate 1", f"{LABELS[1]}/loss"]] == [1, 2, 3, 4]
-    assert len(found[".", "all tasks/test score when learnt"]) == 2
+    assert len(found[".", "all tasks/test score when learned"]) == 2

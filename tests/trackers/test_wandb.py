@@ -1,5 +1,6 @@
 import json
 import os
+import struct
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from clnp.runs.trackers import recall, track_finished_run
 from clnp.trackers import WeightsAndBiases
 from clnp.trackers.wandb import key
 from support.runs import untimed
+from support.terminal import wait_for
 from support.tracked import LABELS, break_off_tracked, experiment, points_of
 
 pytest.importorskip("wandb", reason="needs the extra wandb")
@@ -29,19 +31,38 @@ def tracker():
     return WeightsAndBiases(quiet=True)
 
 
+BLOCK, HEADER = 32768, 7
+FULL, LAST = 1, 4
+
+
 def records(path):
-    """The records in the file that W&B has written for the run."""
+    """The records of a run that has ended, in the file that W&B has written."""
+
+    def is_complete():
+        found[:] = written(path)
+        return any(record.WhichOneof("record_type") == "exit" for record in found)
+
+    found = []
+    wait_for(is_complete)  # W&B writes in a process of its own.
+    return found
+
+
+def written(path):
+    """The records in a log in the format of LevelDB so far."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
     (file,) = path.glob("wandb/offline-run-*/run-*.wandb")
-    store, found = DataStore(), []
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        found.append(record)
-    return found
+    data, position, part = file.read_bytes(), HEADER, b""
+    while position + HEADER <= len(data):
+        if (left := BLOCK - position % BLOCK) < HEADER:
+            position += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, position + 4)
+        position += HEADER + length
+        part += data[position - length : position]
+        if kind in (FULL, LAST) and position <= len(data):
+            yield wandb_internal_pb2.Record.FromString(part)
+            part = b""
 
 
 def rows(path):

@@ -154,7 +154,7 @@ def test_the_number_of_outputs_may_be_given():
 def test_objectives_are_checked():
     # Even if it is named like a built-in one.
     assert message_of(labelled(), objective=OWN) == (
-        "task 'flowers' has an objective of its own and no num_outputs. Set num_outputs"
+        "task 'flowers' has a custom objective and no num_outputs. Set num_outputs"
     )
     assert "did you mean 'regression'?" in message_of(labelled(), objective="regresion")
 

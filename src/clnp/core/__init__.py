@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from .net import ContinualNet as ContinualNet
     from .record import OpenState as OpenState, Record as Record
     from .structure.discover import discover as discover
+    from .structure.kinds import Kind as Kind, Slot as Slot, register as register
 
 _FILES = {
     "Certificate": "certificate",
     "ContinualNet": "net",
+    "Kind": "structure.kinds",
     "Ledger": "layers.ledger",
     "OpenState": "record",
     "Record": "record",
+    "Slot": "structure.kinds",
     "discover": "structure.discover",
+    "register": "structure.kinds",
 }
 
 __all__ = sorted(_FILES)

@@ -29,11 +29,11 @@ from .formats import (
 )
 
 BATCH = 256
-"""How many samples a program is checked on at a time, after the first one alone."""
+"""Samples in a batch of the check, which starts with a batch of one."""
 ROUNDING = 1e-3
 """The largest difference that rounding explains, as a part of the largest output."""
 MOST_NAMED = 20
-"""How many classes are shown."""
+"""The largest number of classes that are shown."""
 
 
 @dataclass(frozen=True)

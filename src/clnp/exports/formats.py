@@ -92,8 +92,8 @@ class Note:
     def is_in(self, file: Path, kind: str) -> bool:
         """Whether a file is a program of the same task of the same network."""
         known = read_note(file, kind)
-        own, others = ((n and (n.task, n.certificate, n.takes)) for n in (self, known))
-        return own == others
+        own = (self.task, self.certificate, self.takes)
+        return known is not None and (known.task, known.certificate, known.takes) == own
 
 
 def check_installed(kind: str) -> None:

@@ -23,7 +23,7 @@ from .formats import Preparation, check_installed
 
 Answer = tuple[Export | list[Export], str]
 MOST_SAMPLES = 1024
-"""How many test samples a program is checked on."""
+"""The largest number of test samples in a check."""
 
 
 class Deployed(nn.Module):
@@ -56,19 +56,10 @@ def export(
     device: str | None = None,
     data: str | None = None,
 ) -> Answer:
-    """Write ended tasks of a run to files, after verifying the run.
-
-    Args:
-        path: The directory of the run.
-        tasks: The names of the tasks; None for all that have ended.
-        out: A file, or a directory; that of the run if None.
-        kind: "pt2" or "onnx"; None for the format of `out`, or else "pt2".
-        bare: Whether to leave out the preparation of the inputs.
-        device: The device that a `.pt2` file is made for; the CPU if None.
-        data: The directory of the data sets; that of the run if None.
+    """Write ended tasks of a run to files, after verifying it; `tasks` is None for all of them.
 
     Returns:
-        The export of the task, or a list of them; and a text about them.
+        The export of the task, or a list of exports; and a text about them.
     """
     directory = _one_run(expanded(path))
     names = _checked_tasks(directory, tasks)

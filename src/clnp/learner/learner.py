@@ -143,7 +143,7 @@ class Learner:
                 self.net.train(mode)
 
     def candidates(self, task: str) -> list[Training]:
-        """Return the candidates of a task: those of its own grid, of the common one, or the kept.
+        """Return the candidates of a task: its own grid, the common one, or the winner kept.
 
             num_epochs = sum(training.epochs for training in learner.candidates("flowers"))
 

@@ -146,7 +146,7 @@ class TaskReport:
         chosen = self.candidates[self.winner]
         test = "" if self.test_score is None else f", test {self.test_score:.2f}"
         return (
-            f"learnt {self.task}: validation {self.score:.2f}{test}"
+            f"learned {self.task}: validation {self.score:.2f}{test}"
             f"{guess_note(self.score, self.guess)}, best unpruned "
             f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
             f"pruning: {self.plans[-1]}{full_told(self.full)}; {duration(self.seconds)}"

@@ -34,6 +34,13 @@ from .method import Strategy
 class EWC:
     """Elastic weight consolidation: a quadratic penalty on changes of important weights.
 
+    Kirkpatrick et al., PNAS 2017 (arXiv:1612.00796).
+
+    Args:
+        strength: The strength of the penalty, lambda in the paper.
+        num_samples: The number of training samples for the Fisher information.
+        training: The settings of training, if they differ from those of the experiment.
+
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.EWC(strength=1000.0))
     """

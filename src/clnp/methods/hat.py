@@ -48,6 +48,13 @@ LARGEST_EXPONENT = 50.0
 class HAT:
     """Hard attention to the task: learned gates, and fixed weights where gates are open.
 
+    Serrà et al., ICML 2018 (arXiv:1801.01423).
+
+    Args:
+        s_max: The largest slope of the gates.
+        strength: The strength of the penalty on gates, c in the paper.
+        training: The settings of training, if they differ from those of the experiment.
+
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.HAT(s_max=400.0))
     """

@@ -39,6 +39,11 @@ from .runner import Scores, WholeNetwork, log_ended, of_this_model, record_of, s
 class Joint:
     """Joint training: every batch has samples of all tasks.
 
+    Args:
+        first: The number of samples of the first task in a batch.
+        others: The number of samples of each other task. By default, tasks share a batch evenly.
+        training: The settings of training, if they differ from those of the experiment.
+
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Joint(first=50, others=10))
     """

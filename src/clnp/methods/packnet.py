@@ -38,6 +38,14 @@ MOST_TASKS = 255
 class PackNet:
     """PackNet: prune small weights, fix the others, and train the next task in the free ones.
 
+    Mallya and Lazebnik, CVPR 2018 (arXiv:1711.05769).
+
+    Args:
+        prune: The fraction of its weights that a task frees again, in each layer.
+        retrain_epochs: The number of epochs after pruning.
+        retrain_lr_factor: The factor of the learning rate after pruning.
+        training: The settings of training, if they differ from those of the experiment.
+
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.PackNet(prune=0.75))
     """

@@ -39,7 +39,7 @@ class TaskStatistics:
     def __init__(self, model: nn.Module | None) -> None:
         modules = {} if model is None else dict(model.named_modules())
         self._norms = {path: m for path, m in modules.items() if keeps_statistics(m)}
-        self.learnt: list[dict[str, Tensor]] = []
+        self.learned: list[dict[str, Tensor]] = []
 
     def begin(self) -> None:
         """Reset the statistics in the model."""
@@ -48,16 +48,16 @@ class TaskStatistics:
 
     def end(self) -> None:
         """Store those of the open task."""
-        self.learnt.append({name: tensor.clone() for name, tensor in self._shown().items()})
+        self.learned.append({name: tensor.clone() for name, tensor in self._shown().items()})
 
     @contextmanager
     def running(self, index: int) -> Iterator[None]:
         """Run the model with those of the task at that index."""
-        if index == len(self.learnt):
+        if index == len(self.learned):
             yield
             return
         before = self._shown()
-        self._show(self.learnt[index])
+        self._show(self.learned[index])
         try:
             yield
         finally:
@@ -76,14 +76,14 @@ class TaskStatistics:
             path, _, buffer = name.rpartition(".")
             setattr(self._norms[path], buffer, tensor)
 
-    def restore(self, learnt: Any, *, device: Any) -> None:
+    def restore(self, learned: Any, *, device: Any) -> None:
         """Restore those of ended tasks."""
-        self.learnt = [{name: t.to(device) for name, t in each.items()} for each in learnt]
+        self.learned = [{name: t.to(device) for name, t in each.items()} for each in learned]
 
     @property
     def num_bytes(self) -> int:
         """Bytes stored beside the network, which has those of one task."""
-        return sum(tensor.nbytes for each in self.learnt[1:] for tensor in each.values())
+        return sum(tensor.nbytes for each in self.learned[1:] for tensor in each.values())
 
 
 @dataclass(frozen=True)
@@ -359,7 +359,7 @@ class DenseMethod(WholeNetwork):
             "progress": self.progress(),
             "trained": self._trained,
             "net": self.net.state(),
-            "statistics": self.statistics.learnt,
+            "statistics": self.statistics.learned,
             "strategy": self.strategy.state(),
         }
 

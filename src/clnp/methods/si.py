@@ -39,6 +39,14 @@ from .method import Strategy
 class SI:
     """Synaptic intelligence: a penalty on changes of weights whose path lowered the loss.
 
+    Zenke, Poole and Ganguli, ICML 2017 (arXiv:1703.04200).
+
+    Args:
+        strength: The strength of the penalty, c in the paper.
+        damping: The damping for weights that hardly moved, xi in the paper.
+        keep_optimizer: Keep the state of the optimizer between tasks.
+        training: The settings of training, if they differ from those of the experiment.
+
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.SI(strength=0.1))
     """

@@ -26,6 +26,9 @@ from .method import Strategy
 class Single:
     """Each task in a separate network, trained from scratch.
 
+    Args:
+        training: The settings of training, if they differ from those of the experiment.
+
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Single())
     """
@@ -39,7 +42,7 @@ class Single:
 
 
 class SingleStrategy(Strategy):
-    """The networks of the tasks that have been learnt; one of them at a time is in the net.
+    """The networks of the tasks that have been learned; one of them at a time is in the net.
 
     The heads that tasks have to themselves stay where they are, and are no part of them.
     """
@@ -99,6 +102,9 @@ class SingleStrategy(Strategy):
 @dataclass(frozen=True)
 class Finetune:
     """Fine-tuning: every task trains all weights, and nothing prevents forgetting.
+
+    Args:
+        training: The settings of training, if they differ from those of the experiment.
 
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Finetune())

@@ -36,6 +36,11 @@ from .method import Strategy
 class Superposition:
     """Superposition of many models into one: each task has random signs for the weights.
 
+    Cheung et al., NeurIPS 2019 (arXiv:1902.05522).
+
+    Args:
+        training: The settings of training, if they differ from those of the experiment.
+
     Example:
         >>> clnp.Experiment(model, x, tasks, baseline=clnp.methods.Superposition())
     """

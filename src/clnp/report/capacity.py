@@ -255,7 +255,7 @@ def _draw_lines(axes: Axes, member: Member, group: str, colour: str) -> float:
     rows = [
         [
             100 * n / run.sizes[group] if (n := t.reused.get(group)) is not None else None
-            for t in run.learnt
+            for t in run.learned
         ]
         for run in member.runs
         if group in run.sizes
@@ -269,7 +269,7 @@ def _draw_lines(axes: Axes, member: Member, group: str, colour: str) -> float:
 
 def _mean_reuse(member: Member, group: str) -> Spread | None:
     """Return the percentage of reused neurons among the active ones, after the first task."""
-    return spread_of(reused_share(task, group) for run in member.runs for task in run.learnt[1:])
+    return spread_of(reused_share(task, group) for run in member.runs for task in run.learned[1:])
 
 
 def _describe_reuse(member: Member, members: Sequence[Member]) -> str:

@@ -8,21 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clnp.errors import RunError
-from clnp.plain import UnreadableError, to_plain
-from clnp.records import OURS, RunConfig, SeriesConfig
-from clnp.runs.directory import (
-    CONFIG,
-    EVENTS,
-    command,
-    expanded,
-    name_of,
-    read_record,
-    resume_command,
-)
+from clnp.plain import to_plain
+from clnp.records import OURS, RunConfig
+from clnp.runs.directory import CONFIG, EVENTS, command, expanded, name_of, resume_command
 from clnp.runs.history import RunHistory, TaskHistory, flat, read_run
+from clnp.studies.comparison import read_comparison
+from clnp.studies.series import SERIES, read_series, run_of
 from clnp.text import clean
-
-SERIES, COMPARISON = "series.json", "compare.json"
 
 
 @dataclass(frozen=True)
@@ -39,17 +31,17 @@ class Member:
     @property
     def has_neurons(self) -> bool:
         """Whether its tasks claim neurons. Those of baselines do not."""
-        return any(run.sizes and run.learnt for run in self.runs)
+        return any(run.sizes and run.learned for run in self.runs)
 
     @property
     def num_tasks(self) -> int:
         """The largest number of tasks that a run has learned."""
-        return max(len(run.learnt) for run in self.runs)
+        return max(len(run.learned) for run in self.runs)
 
     @property
     def sizes(self) -> dict[str, int]:
         """The number of neurons of each layer, in the order of the network."""
-        return dict(max(self.runs, key=lambda run: len(run.learnt)).sizes)
+        return dict(max(self.runs, key=lambda run: len(run.learned)).sizes)
 
     def task(self, index: int) -> list[TaskHistory]:
         """The task at this index, in every run that has started it."""
@@ -57,7 +49,7 @@ class Member:
 
     def learned(self, index: int) -> list[TaskHistory]:
         """The task at this index, in every run that has learned it."""
-        return [task for task in self.task(index) if task.learnt]
+        return [task for task in self.task(index) if task.learned]
 
 
 @dataclass(frozen=True)
@@ -144,8 +136,8 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
 
 def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
     name = name_of(path)
-    if os.path.isfile(path / COMPARISON):
-        for method in _read_series(path / COMPARISON).methods or ():
+    if comparison := read_comparison(path):
+        for method in comparison.methods or ():
             if runs := _read_series_runs(path / method, notes, method):
                 yield Member(method, runs, path)
     elif os.path.isfile(path / SERIES):
@@ -171,29 +163,16 @@ def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Memb
         yield Member(name, (read_run(path),))
 
 
-def _read_series(file: Path) -> SeriesConfig:
-    """Return the file of a series or comparison; a `RunError` if it is damaged."""
-    try:
-        config = read_record(file, SeriesConfig)
-    except UnreadableError as error:
-        raise RunError(f"{file} is damaged: {error}. Restore a copy of it.") from error
-    listed = config is not None and (config.seeds if file.name == SERIES else config.methods)
-    if config is None or not listed:
-        lacking = "seeds" if file.name == SERIES else "methods"
-        raise RunError(f"{file} is damaged: it has no {lacking}. Restore a copy of it.")
-    return config
-
-
 def _read_series_runs(path: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
-    if not os.path.isfile(path / SERIES):
-        notes.append(f"{name} has not started.")
-        return ()
     try:
-        seeds = _read_series(path / SERIES).seeds
+        series = read_series(path)
     except RunError as error:
         notes.append(f"{name} is left out. {error}")
         return ()
-    return _read_seeds(path, seeds, notes, name)
+    if series is None or not series.seeds:
+        notes.append(f"{name} has not started.")
+        return ()
+    return _read_seeds(path, series.seeds, notes, name)
 
 
 def _read_seeds(
@@ -201,7 +180,7 @@ def _read_seeds(
 ) -> tuple[RunHistory, ...]:
     runs = []
     for seed in seeds:
-        place = path / f"seed{seed}"
+        place = run_of(path, seed)
         if not os.path.isfile(place / CONFIG):
             notes.append(f"{name}: the run with seed {seed} has not started.")
             continue
@@ -327,11 +306,11 @@ def _name_in_notes(run: RunHistory, member: Member, members: Sequence[Member]) -
 def _notes(run: RunHistory, name: str) -> Iterable[str]:
     """Return what a reader has to know about a run before its numbers."""
     where = f"{clean(name)}: the" if name else "The"
-    num = f"{len(run.learnt)} of {run.num_tasks} tasks"
+    num = f"{len(run.learned)} of {run.num_tasks} tasks"
     if run.failed is not None:
         yield f"{where} run failed after {num}: {run.failed.rstrip('.')}."
     elif not run.finished:
-        open_task = next((task.name for task in run.tasks if not task.learnt), None)
+        open_task = next((task.name for task in run.tasks if not task.learned), None)
         current = f"; {clean(open_task)} is in training" if open_task else ""
         yield (
             f"{where} run is not finished: {num} are learned{current}. Resume it with "
@@ -346,7 +325,7 @@ def _notes(run: RunHistory, name: str) -> Iterable[str]:
         yield f"{where} log {EVENTS} has {lines}, which are left out; curves may have gaps."
     if not run.num_events:
         yield f"{where} log {EVENTS} is missing, and with it training and pruning curves."
-    if any(task.unchanged is False for task in run.learnt) and run.method == OURS:
+    if any(task.unchanged is False for task in run.learned) and run.method == OURS:
         yield (
             f"{where} OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
             f"`{command('verify', run.path)}`."

@@ -10,11 +10,9 @@ from statistics import fmean, stdev
 from clnp.core.layers.ledger import free_fraction
 from clnp.runs.history import RunHistory, TaskHistory
 from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
+from clnp.studies.comparison import ALONE
 
 from .collection import Collection, Member
-
-ALONE = "single"
-"""The method that learns each task with a network of its own: forward transfer refers to it."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Column:
 
     def of(self, member: Member) -> Spread | None:
         """Return the mean over the runs; None if one of them has learned a task and no value."""
-        values = [(self.value(run), run.learnt) for run in member.runs]
+        values = [(self.value(run), run.learned) for run in member.runs]
         if any(value is None and learned for value, learned in values):
             return None
         return spread_of((value for value, _ in values), self.digits)
@@ -151,9 +149,9 @@ def columns(collection: Collection) -> list[Column]:
         Column("seconds", 0, lambda run: run.seconds),
         Column("peak memory, MB", 0, lambda run: _millions(run.peak_bytes)),
     ]
-    if len({len(run.learnt) for run in runs}) > 1:
-        alike = all(len({len(r.learnt) for r in m.runs}) == 1 for m in collection.members)
-        found.insert(0, Column("tasks learned", 0 if alike else 1, lambda run: len(run.learnt)))
+    if len({len(run.learned) for run in runs}) > 1:
+        alike = all(len({len(r.learned) for r in m.runs}) == 1 for m in collection.members)
+        found.insert(0, Column("tasks learned", 0 if alike else 1, lambda run: len(run.learned)))
     return [column for column in found if any(column.value(run) is not None for run in runs)]
 
 

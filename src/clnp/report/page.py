@@ -75,9 +75,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of a member, and the lines of its recipe."""
+    """All settings of a member, which has a name if there are several, and its recipe."""
 
-    whose: str
+    member: str
     table: Table
     recipe: tuple[str, ...]
 
@@ -246,7 +246,7 @@ def _average(collection: Collection, member: Member) -> Fact:
 
 def _forgetting(member: Member) -> Fact:
     """Return exactly zero if all outputs are unchanged; otherwise a mean loss."""
-    tasks = [task for run in member.runs for task in run.learnt]
+    tasks = [task for run in member.runs for task in run.learned]
     num_certified = sum(1 for task in tasks if task.certificate)
     certified = count(num_certified, "certificate")
     known = [task for task in tasks if task.unchanged is not None]
@@ -290,7 +290,7 @@ def _room(member: Member) -> Fact | None:
     sentences = list(dict.fromkeys(run.outlook for run in member.runs if run.outlook))
     if not sentences:
         return None
-    if any(task.is_a_guess for run in member.runs for task in run.learnt[-RECENT:]):
+    if any(task.is_a_guess for run in member.runs for task in run.learned[-RECENT:]):
         more = "The forecast depends on the last tasks, in which nothing was learned."
         return Fact("Room", "unknown", more, "words")
     numbers = [run.num_more for run in member.runs]
@@ -321,7 +321,7 @@ def runs_table(collection: Collection) -> Table:
             str(run.path),
             run.method,
             run.seed,
-            f"{len(run.learnt)} of {run.num_tasks}",
+            f"{len(run.learned)} of {run.num_tasks}",
             "failed" if run.failed is not None else "finished" if run.finished else "not finished",
             None if run.seconds is None else duration(run.seconds),
         )
@@ -353,8 +353,8 @@ def _settings(member: Member, members: Sequence[Member]) -> Settings:
     run = member.runs[0]
     config = config_of(run.config, without=("tasks",))
     rows = tuple((key, _plain(value)) for key, value in config.items())
-    whose = f" of {member.label}" if len(members) > 1 else ""
-    return Settings(whose, Table(("key", "value"), rows), tuple(run.text.splitlines()[:2000]))
+    name = member.label if len(members) > 1 else ""
+    return Settings(name, Table(("key", "value"), rows), tuple(run.text.splitlines()[:2000]))
 
 
 def environments(collection: Collection) -> Table:
@@ -388,7 +388,7 @@ def certificates(collection: Collection) -> list[tuple[str, Table]]:
     """Return the SHA-256 of each ended task, run by run."""
     found = []
     for run in collection.runs:
-        rows = tuple((task.name, task.certificate) for task in run.learnt if task.certificate)
+        rows = tuple((task.name, task.certificate) for task in run.learned if task.certificate)
         if rows:
             found.append((clean(run.path), Table(("task", "SHA-256"), rows)))
     return found

@@ -92,10 +92,13 @@ def _describe(value: Any, plain: Plain) -> Any:
         return f"{tuple(value.shape)} {digest_of(value)[:16]}"
     if isinstance(value, ndarray) and not value.dtype.hasobject:
         return f"{value.shape} {_hash(f'{value.dtype} {value.tobytes().hex()}')}"
-    if isinstance(value, type) or not callable(value):
-        has_fields = is_dataclass(value) or isinstance(value, Namespace | SimpleNamespace)
-        return plain(_state(value)) if has_fields and not isinstance(value, type) else _name(value)
-    return _describe_callable(value, plain)
+    if isinstance(value, type):
+        return _name(value)
+    if callable(value):
+        return _describe_callable(value, plain)
+    if is_dataclass(value) or isinstance(value, Namespace | SimpleNamespace):
+        return plain(_state(value))
+    return _name(value)
 
 
 def _describe_callable(value: Any, plain: Plain) -> str:

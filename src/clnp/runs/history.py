@@ -137,15 +137,15 @@ class CandidateHistory:
 
 @dataclass(frozen=True)
 class TaskHistory:
-    """A task: its scores, its neurons, its candidates; not `learnt` if it is still being trained.
+    """A task: its scores, its neurons, its candidates; not `learned` if it is still being trained.
 
-    `test_score` is from when it was learnt, None if all were learnt at the same time; `now` is from
+    `test_score` is from when it was learned, None if all were learned at the same time; `now` is from
     after the last task; `tuning` are the epochs of all rounds of fine-tuning. It `is_a_guess` if
     always naming the same class is known to be as good.
     """
 
     name: str
-    learnt: bool
+    learned: bool
     is_a_guess: bool
     classification: bool
     test_score: float | None
@@ -168,7 +168,7 @@ class TaskHistory:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run; `tasks` are those that have begun, `scores` the accuracy matrix of those learnt."""
+    """A run; `tasks` are those that have begun, `scores` the accuracy matrix of those learned."""
 
     path: Path
     recipe: str
@@ -196,14 +196,14 @@ class RunHistory:
     damaged: str | None
 
     @property
-    def learnt(self) -> tuple[TaskHistory, ...]:
+    def learned(self) -> tuple[TaskHistory, ...]:
         """The tasks that have ended."""
-        return tuple(task for task in self.tasks if task.learnt)
+        return tuple(task for task in self.tasks if task.learned)
 
     def used(self, group: str) -> list[int]:
         """How many neurons of the group are claimed at the start and after each task."""
         found = [0]
-        for task in self.learnt:
+        for task in self.learned:
             found.append(found[-1] + task.new.get(group, 0))
         return found
 
@@ -237,12 +237,12 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         full=result.full,
         failed=failures[-1] if failed else None,
         tasks=tasks,
-        scores=_square(result, num_tasks=sum(task.learnt for task in tasks)),
+        scores=_square(result, num_tasks=sum(task.learned for task in tasks)),
         sizes={group: size for group, size in sizes.items() if size},
         outlook=room_left(forecast) if forecast and sizes and tasks else None,
         num_more=forecast.num_tasks if forecast else None,
         stored_bytes=sum(result.stored_bytes.values()) if result.stored_bytes else None,
-        seconds=result.timings.seconds if result.format else None,
+        seconds=result.timings.seconds or None,
         peak_bytes=result.timings.peak_bytes or None,
         config=config,
         sessions=read_environments(directory),
@@ -304,7 +304,7 @@ def _read_tasks(
         histories.append(
             TaskHistory(
                 name=name,
-                learnt=name in records,
+                learned=name in records,
                 is_a_guess=record.is_guess,
                 classification=(record.objective or objectives.get(name)) == "classification",
                 test_score=None if together else record.test_score,

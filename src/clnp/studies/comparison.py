@@ -72,10 +72,10 @@ class Column:
         return value
 
 
-LEARNT = Column("tasks learnt", "tasks", 1)
+LEARNED = Column("tasks learned", "tasks", 1)
 """Shown unless every run learned all tasks: all other columns are about these."""
 COLUMNS = (
-    LEARNT,
+    LEARNED,
     Column("average", "average", 2),
     Column("forgetting", "forgetting", 2),
     Column("backward transfer", "backward_transfer", 2),
@@ -113,7 +113,7 @@ def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
         if not own:
             continue
         values = [_values(result, alone.get(result.seed, [])) for result in own]
-        columns = [column for column in COLUMNS if column is not LEARNT or not all_learned]
+        columns = [column for column in COLUMNS if column is not LEARNED or not all_learned]
         spreads = {column.key: _spread([each[column.key] for each in values]) for column in columns}
         seeds = tuple(result.seed for result in own if result.seed is not None)
         found.append(ComparisonRow(method, seeds, **spreads))
@@ -157,7 +157,7 @@ def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
 def _columns(found: Sequence[ComparisonRow]) -> list[Column]:
     """Return the columns that are shown."""
     counted = any(row.tasks is not None for row in found)
-    return [column for column in COLUMNS if counted or column is not LEARNT]
+    return [column for column in COLUMNS if counted or column is not LEARNED]
 
 
 def _cells(found: Sequence[ComparisonRow], sign: str) -> list[list[str]]:
@@ -233,21 +233,21 @@ def compare(
         before = read_comparison(path)
         if before is None:
             _check_empty(path)
-        held = before or SeriesConfig()
+        known = before or SeriesConfig()
         first = loaded.recipe.seed
         config = SeriesConfig(
             format=FORMAT,
             recipe=loaded.name,
-            seeds=tuple(range(first, first + (num_seeds or len(held.seeds) or 1))),
+            seeds=tuple(range(first, first + (num_seeds or len(known.seeds) or 1))),
             search_once=search_once,
             data=data_directory(options.data),
-            methods=tuple(dict.fromkeys([*(held.methods or ()), *methods])),
+            methods=tuple(dict.fromkeys([*(known.methods or ()), *methods])),
         )
         if before is not None:
             _check_same(path, before, config)
-        for method in held.methods or ():
+        for method in known.methods or ():
             file = path / method / RECIPE
-            if not (_has_started(path / method, held.seeds) and file.is_file()):
+            if not (_has_started(path / method, known.seeds) and file.is_file()):
                 continue
             now = source.with_method(method).load(first).recipe
             if found := difference(now, Source(str(file)).load().recipe):
@@ -289,8 +289,8 @@ def _check_same(path: Path, before: SeriesConfig, now: SeriesConfig) -> None:
     if before.recipe != now.recipe:
         raise _another(path, f"its recipe is {before.recipe}, not {now.recipe}")
     if before.seeds != now.seeds[: len(before.seeds)]:
-        held, given = (" ".join(map(str, each.seeds)) for each in (before, now))
-        raise _another(path, f"its seeds are {held or 'none'}, not {given}")
+        known, given = (" ".join(map(str, each.seeds)) for each in (before, now))
+        raise _another(path, f"its seeds are {known or 'none'}, not {given}")
     if before.search_once != now.search_once:
         raise _another(path, f"its --search-once is {before.search_once}, not {now.search_once}")
 
@@ -331,10 +331,7 @@ def _run(
         for method in config.methods or ()
     }
     _check_data(config, {method: members[method] for method in methods}, members, options, console)
-    if recipe is not None:
-        with writing(path):
-            replace_file(path / RECIPE, recipe.encode())
-    write_study(path, COMPARISON, config)
+    write_study(path, COMPARISON, config, recipe)
     for method in methods:
         _write_method(path / method, config)
     wanted = [member for method in methods for member in members[method]]
@@ -369,22 +366,20 @@ def _run(
 
 def _write_method(path: Path, config: SeriesConfig) -> None:
     """Write the files of the series of a method, or restore those that it has lost."""
-    series = read_series(path)
-    if series is not None and _has_started(path, config.seeds):
+    series, started = read_series(path), _has_started(path, config.seeds)
+    if series is not None and started:
         add_seeds(path, series, config.seeds)
         return
-    series = replace(config, methods=(path.name,))
-    source = Source(str(path.parent / RECIPE)).with_method(path.name)
-    text = to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
-    if not _has_started(path, config.seeds):
-        begin_series(path, series, text)
-        return
     # The first run started with the recipe of the series.
-    places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE]
-    held = [place.read_bytes() for place in places if place.is_file()]
-    with writing(path):
-        replace_file(path / RECIPE, held[0] if held else text.encode())
-    write_study(path, SERIES, series)
+    places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE] if started else []
+    recipes = [place.read_text("utf-8") for place in places if place.is_file()]
+    source = Source(str(path.parent / RECIPE)).with_method(path.name)
+    text = recipes[0] if recipes else to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
+    series = replace(config, methods=(path.name,))
+    if started:
+        write_study(path, SERIES, series, text)
+    else:
+        begin_series(path, series, text)
 
 
 def _check_data(

@@ -1,4 +1,4 @@
-"""Python programs that run at the same time, each in a process and a session of its own.
+"""Python programs that run at the same time, each in a separate process and session.
 
 A terminal signals all processes of a session at once. A job has another session, so only its parent
 gets the signal, and passes it on. The standard input of a job is a pipe that nothing is written to.
@@ -72,7 +72,7 @@ def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
 
 
 def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
-    # Python looks for modules in the working directory first, unless told otherwise by -P.
+    # Without -P, Python looks for modules in the working directory first.
     safe = [] if os.getcwd() in map(os.path.abspath, sys.path) else ["-P"]
     # As torch.set_num_threads does.
     limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))

@@ -86,9 +86,12 @@ def read_study(path: Path, name: str, *lists: str) -> SeriesConfig | None:
     return read(SeriesConfig, data)
 
 
-def write_study(path: Path, name: str, config: SeriesConfig) -> None:
-    """Write the config of a series or comparison."""
+def write_study(path: Path, name: str, config: SeriesConfig, recipe: str | None = None) -> None:
+    """Write the config of a series or comparison, after its recipe if that is given."""
     with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if recipe is not None:
+            replace_file(path / RECIPE, recipe.encode())
         replace_file(path / name, to_json(config, indent=1).encode())
 
 
@@ -177,16 +180,14 @@ def begin_series(path: Path, series: SeriesConfig, text: str) -> None:
     with writing(path):
         # A series that was killed before its first run can be started again.
         found = list(path.iterdir()) if path.exists() else []
-        names = [file.name for file in found if TEMPORARY not in file.name]
-        own = all(name in (SERIES, SUMMARY, RECIPE) or name.startswith("seed") for name in names)
-        if not own or any((each / CONFIG).exists() for each in found):
-            remedy = "Choose another directory."
-            if SERIES in names:
-                remedy = f"Resume its series with {resume_command(path)}, or choose another one."
-            raise RunError(f"{path} is not empty. {remedy}")
-        path.mkdir(parents=True, exist_ok=True)
-        replace_file(path / RECIPE, text.encode())
-    write_study(path, SERIES, series)
+    names = [file.name for file in found if TEMPORARY not in file.name]
+    own = all(name in (SERIES, SUMMARY, RECIPE) or name.startswith("seed") for name in names)
+    if not own or any((each / CONFIG).exists() for each in found):
+        remedy = "Choose another directory."
+        if SERIES in names:
+            remedy = f"Resume its series with {resume_command(path)}, or choose another one."
+        raise RunError(f"{path} is not empty. {remedy}")
+    write_study(path, SERIES, series, text)
 
 
 def add_seeds(path: Path, series: SeriesConfig, seeds: Sequence[int]) -> None:
@@ -253,11 +254,11 @@ def summarise(path: Path) -> SeriesSummary:
 
 def check_data(run: Path, directories: Iterable[str | None], console: Console) -> None:
     """Raise a `RunError` unless the data in these directories is that of a run."""
-    held, config = recipe_of(run), read_config(run)
+    recipe, config = recipe_of(run).recipe, read_config(run)
     for data in dict.fromkeys(directories):
         find = cache(partial(datasets.find, directory=data, on_progress=console.download))
         try:
-            tasks = tasks_of(held.recipe.stream, find, seed=held.recipe.seed)
+            tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
             check_alike(replace(config, tasks=fingerprints(tasks)), config, run)
         except (ArgumentError, RunError) as error:
             raise RunError(

@@ -1,6 +1,7 @@
 """A run on one screen: its progress, scores, capacity and choices."""
 
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ def inspect(path: str, *, in_full: bool = False, screen: Screen | None = None) -
         The records of the run, and a text.
     """
     directory = expanded(path)
-    if (directory / COMPARISON).is_file() or (directory / SERIES).is_file():
+    if any(os.path.isfile(directory / name) for name in (COMPARISON, SERIES)):
         with reading(directory):
             return _several(directory)
     config, result = read_config(directory), read_result(directory)

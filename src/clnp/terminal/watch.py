@@ -255,7 +255,8 @@ def _shortly(run: WatchedRun) -> str:
     """Return the state of one of several runs in a few words."""
     status = run.status
     if status is None or status.open is None or status.state != RUNNING or run.dead:
-        return state_of(run).partition(". ")[0]
+        # The bar of a finished run is full.
+        return state_of(run).partition(". Resume")[0].removeprefix("finished: ")
     late = f", no news for {duration(run.silent)}" if run.is_late else run.left
     where = f"task {status.open.number} of {status.num_tasks}"
     return f"{100 * status.fraction:.0f} %, {where}{late}, {doing(status.open)}"

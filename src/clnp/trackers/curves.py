@@ -169,8 +169,8 @@ class Curves:
 
     def _ended(self, event: TaskEnded) -> list[Point]:
         values = {
-            "validation when learnt": event.score,
-            "test score when learnt": event.test_score,
+            "validation when learned": event.score,
+            "test score when learned": event.test_score,
         }
         return _points(ALL, values, step=list(self._labels).index(event.task) + 1)
 

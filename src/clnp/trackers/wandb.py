@@ -87,7 +87,7 @@ class WeightsAndBiases:
 
     def _axis(self, point: Point) -> str:
         """Return the x axis of the point's section, and define it in W&B once."""
-        axis = key("tasks learnt") if point.part is None else key(point.section, "epoch")
+        axis = key("tasks learned") if point.part is None else key(point.section, "epoch")
         if point.section not in self._sections:
             self._sections.add(point.section)
             self._run.define_metric(axis, hidden=True)

@@ -87,9 +87,14 @@ class Training:
         clnp.Training(epochs=10, lr=3e-3, optimizer="SGD", optimizer_options={"momentum": 0.9})
         clnp.Training(optimizer=lambda parameters, lr: MyOptimizer(parameters, lr))
 
-    Args: every field, by name. Below each is its meaning. `optimizer` may be a function of the
-    list of Parameters and the learning rate, `initialisation` a function of a new layer that
-    changes its values in place, and `augment` a function of the inputs of a batch.
+    All fields are keyword arguments, explained one by one in the class.
+
+    Args:
+        optimizer: Name of a class in `torch.optim`, or a function of the list of Parameters and
+            the learning rate that returns an optimizer.
+        initialisation: Name, or a function of a new layer that changes its values in place.
+        augment: Name, or a function of the inputs of a batch, [batch, ...], that returns such
+            inputs.
     """
 
     epochs: int = 20
@@ -169,7 +174,8 @@ class FineTuning:
 
         clnp.LearnerConfig(fine_tuning=clnp.FineTuning(epochs=5, lr=1e-4, rounds=2))
 
-    Args: every field, by name. Other settings are those of `LearnerConfig.training`.
+    All fields are keyword arguments, explained one by one in the class. Other settings are those
+    of `LearnerConfig.training`.
     """
 
     epochs: int = 20
@@ -210,7 +216,7 @@ class LearnerConfig:
 
         clnp.LearnerConfig(margin=1.0, alphas=(1e-4, 1e-3), training=clnp.Training(epochs=10))
 
-    Args: every field, by name.
+    All fields are keyword arguments, explained one by one in the class.
     """
 
     margin: float = 0.5

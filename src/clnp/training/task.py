@@ -262,7 +262,7 @@ def _num_outputs(task: Task, objective: Objective, given: Iterable[Batches]) -> 
         _, targets = next(next(iter(given)).batches(1))
         return int(targets.shape[1]) if targets.ndim > 1 else 1
     raise ArgumentError(
-        f"task {task.name!r} has an objective of its own and no num_outputs. Set num_outputs"
+        f"task {task.name!r} has a custom objective and no num_outputs. Set num_outputs"
     )
 
 

@@ -68,7 +68,7 @@ def has_room(net: clnp.ContinualNet) -> bool:
     return net.head == "multi" or any(free[group] for group in net._body.head_groups)
 
 
-def learnt(name: str, head: str, num_tasks: int = 3) -> tuple[clnp.ContinualNet, Tensor]:
+def learned(name: str, head: str, num_tasks: int = 3) -> tuple[clnp.ContinualNet, Tensor]:
     """A network of that name with some ended tasks, and an input of it."""
     net, x = make(name, head=head), example(name)
     for number in range(num_tasks):
@@ -133,7 +133,7 @@ def of_later_tasks(net: clnp.ContinualNet, num_tasks: int) -> Iterator[tuple[Ten
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_task_reads_nothing_of_a_later_one(name, head, value):
-    net, x = learnt(name, head)
+    net, x = learned(name, head)
     before = net.predict_all(x)
     for num_tasks in range(len(net.tasks) - 1, 0, -1):
         num_poisoned = 0
@@ -175,7 +175,7 @@ def test_what_stands_in_for_a_group_is_not_read(name, head):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_all_tasks_together_compute_no_more_than_the_widest(name, head):
-    net, x = learnt(name, head)
+    net, x = learned(name, head)
     net.predict_all(x)
     for layer in net._body.layers.values():
         if layer.site.mixes:
@@ -188,7 +188,7 @@ def test_all_tasks_together_compute_no_more_than_the_widest(name, head):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_an_open_task_is_left_alone(name, head):
-    net, x = learnt(name, head, num_tasks=2)
+    net, x = learned(name, head, num_tasks=2)
     answers = net.predict_all(x)
     net.begin_task("open")
     train(net, x)
@@ -223,7 +223,7 @@ def test_an_open_task_is_left_alone(name, head):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_reach_the_input(name, head):
-    net, x = learnt(name, head)
+    net, x = learned(name, head)
     assert not any(answer.requires_grad for answer in net.predict_all(x).values())
     x.requires_grad_()
     for task, answer in net.predict_all(x).items():
@@ -235,7 +235,7 @@ def test_gradients_reach_the_input(name, head):
 
 
 def test_what_was_laid_out_outlives_inference_mode():
-    net = learnt("mlp", "multi")[0]
+    net = learned("mlp", "multi")[0]
     with torch.inference_mode():
         before = net.predict_all(X)
     x = X.clone().requires_grad_()
@@ -246,7 +246,7 @@ def test_what_was_laid_out_outlives_inference_mode():
 
 
 def test_tasks_are_laid_out_once(monkeypatch):
-    net = learnt("mlp", "multi")[0]
+    net = learned("mlp", "multi")[0]
     calls = []
     layer = net.model.fc1
     kept = layer.portion_of
@@ -331,7 +331,7 @@ def test_forward_may_write_into_what_a_layer_has_read():
 @pytest.mark.parametrize("turn", [0, 1, 2])
 @pytest.mark.parametrize("num_calls", [0, 2])
 def test_forward_takes_the_same_path_for_every_task(num_calls, turn, head):
-    net = learnt("mlp", head)[0]
+    net = learned("mlp", head)[0]
     before = net.predict_all(X)
     layer, stage = net.model.fc2, net._body.stage
     kept = layer.forward
@@ -373,7 +373,7 @@ def test_a_layer_that_no_task_runs_is_not_missed():
 
 @pytest.mark.parametrize("turn", [0, 1])
 def test_a_pass_that_breaks_off_leaves_nothing(turn):
-    net, x = learnt("conv", "multi")
+    net, x = learned("conv", "multi")
     before = net.predict_all(x)
     net.begin_task("open")
     net.train()

@@ -98,21 +98,21 @@ def test_a_task_of_a_single_head_reads_only_its_own_neurons():
 def test_the_bias_of_a_single_head_is_learnt_by_the_first_task_that_uses_an_output():
     head, stage = make_head(shared=True)
     begin(head, stage, free=2, num_outputs=2)
-    learnt = head.bias_free.detach().clone()
+    learned = head.bias_free.detach().clone()
     end(head, stage, index=0)
     begin(head, stage, free=1, num_outputs=2)
     assert head.bias_free is None
     assert head.bias.numel() == 0
-    assert torch.equal(head.extended()["bias"], learnt)
+    assert torch.equal(head.extended()["bias"], learned)
     end(head, stage, index=1)
     begin(head, stage, free=1, num_outputs=4)
     assert head.bias_free.shape == (2,)
-    whole = torch.cat([learnt, head.bias_free.detach()])
+    whole = torch.cat([learned, head.bias_free.detach()])
     assert head.bias is head.bias_free
     assert torch.equal(head.extended()["bias"], whole)
     end(head, stage, index=2)
     assert torch.equal(head.frozen(2)["bias"], whole)
-    assert torch.equal(head.frozen(0)["bias"], learnt)
+    assert torch.equal(head.frozen(0)["bias"], learned)
     begin(head, stage, free=1, num_outputs=3)
     assert head.bias.numel() == 0
     assert torch.equal(head.extended()["bias"], whole[:3])

@@ -347,18 +347,18 @@ def test_given_thresholds_and_a_margin_do_not_go_together(net, options):
 
 
 def test_the_score_is_handed_exactly_what_the_ended_task_will_be(net):
-    learnt = []
+    learned = []
     net.end_task(first({"fc1": 3, "fc2": 2}))
     net.begin_task("b")
     found = net.measure_activity([X])
 
     def score(predict: Callable[[Tensor], Tensor]) -> float:
-        learnt.append(predict(X))
-        return -float(len(learnt) < 3)
+        learned.append(predict(X))
+        return -float(len(learned) < 3)
 
     made = net.plan_pruning(found, score, margin=0.0, best=0.0)
     net.end_task(made)
-    assert torch.equal(net(X, task="b"), learnt[-1])
+    assert torch.equal(net(X, task="b"), learned[-1])
 
 
 def test_the_score_may_run_ended_tasks_in_between(net):

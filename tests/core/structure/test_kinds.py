@@ -296,6 +296,17 @@ def test_a_new_kind_takes_one_entry(name, head, registered, tmp_path):
         assert type(narrow.get_submodule(layer.path)) is kind.layer_class
 
 
+@pytest.mark.parametrize("name", NEW)
+def test_an_entry_that_computes_something_else_is_refused(name, registered):
+    kind, make = NEW[name]
+    registered(replace(kind, run=lambda *args: kind.run(*args) * 1.01))
+    with pytest.raises(GraphError, match=f"something else than run of the kind '{kind.name}'"):
+        clnp.discover(make(), torch.zeros(2, 3, 6, 6))
+    registered(replace(kind, name="Failing", run=lambda layer, x, tensors: tensors["none"]))
+    with pytest.raises(GraphError, match=r"kind 'Failing', which fails \('none'\)"):
+        clnp.discover(make(), torch.zeros(2, 3, 6, 6))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -305,6 +316,7 @@ def test_a_new_kind_takes_one_entry(name, head, registered, tmp_path):
         ({"slots": (), "mixes": False}, "Give it one at least"),
         ({"mixes": False}, "none with columns"),
         ({"slots": (Slot("scale"),), "mixes": False}, "no slot 'weight' to penalise"),
+        ({"keeps_statistics": True}, "Add 'running_mean' and 'running_var'"),
     ],
 )
 def test_an_entry_that_contradicts_itself_is_refused(changes, message, registered):

@@ -21,7 +21,7 @@ from .graph import Graph, Site
 from .inputs import Inputs, batch_size, copied, inputs_of, own_random_numbers, tensors_in, two_of
 from .kinds import is_mixing, kind_of, known_kind
 from .purity import chances, checkpointing, differences, run_noting_checkpointed
-from .replay import Plan, Replay, agrees, halved, narrow, single
+from .replay import Plan, Replay, agrees, differing_kinds, halved, narrow, single
 from .rules import Groups, Mark, Neurons, spell
 from .trace import Event, Moment, Observer, Recorder, failure_of, observe
 
@@ -287,9 +287,10 @@ class _Search:
             )
 
     def _check_purity(self, inputs: Inputs) -> None:
-        """Check that forward draws nothing in evaluation mode, and that no layer runs again."""
+        """Check that layers compute as their kinds do, and that forward only computes."""
         plan = self._plan(self._sizes())
-        self.problems.extend(differences(self.model, inputs, plan=plan, opaque=self._opaque))
+        for check in (differing_kinds, differences):
+            self.problems.extend(check(self.model, inputs, plan=plan, opaque=self._opaque))
         model = copy.deepcopy(self.model)
         model.train()
         for path in self.validation.layers:
@@ -315,7 +316,7 @@ class _Search:
                     self.add(
                         path,
                         f"forward leaves a tensor of the pass in the attribute {name!r}",
-                        "Let forward return it; from the second task on, a pass has only a part",
+                        "Let forward return it, since a pass of a later task has only a part",
                     )
 
     def _check_outputs(self, recorder: Recorder, outputs: Any) -> None:

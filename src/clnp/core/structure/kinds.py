@@ -57,8 +57,8 @@ class Kind:
     neurons apart and adds them up. A layer that does not mix must treat every neuron in the same
     way, whichever others there are. Both do the same in training and in evaluation mode, except
     for running statistics (see `keeps_statistics`). `layer_class` needs `reset_parameters`, with
-    which every task begins. Discovery compares slices of a model with the whole, and refuses
-    layers whose neurons depend on others in another way.
+    which every task begins. Discovery compares `run` with the layer and slices of a model with the
+    whole, and refuses layers that differ.
 
     Example:
         A factor for each channel of a feature map::
@@ -105,8 +105,8 @@ class Kind:
         matches: Which layers of the class are of this kind.
         fault: The reason to refuse a layer of this kind, or None.
         penalised: Whether L1 penalises its weight, and methods that prune single weights prune it.
-        keeps_statistics: Whether it has `running_mean` and `running_var`, `eps` and `momentum`. It
-            is then trained as `torch.nn.functional.batch_norm` does.
+        keeps_statistics: Whether it has all attributes of BatchNorm (`running_mean`, `eps` and so
+            on), and is trained as `torch.nn.functional.batch_norm` does.
     """
 
     name: str
@@ -161,6 +161,11 @@ def register(kind: Kind) -> None:
         )
     if kind.penalised and "weight" not in slots:
         raise ArgumentError(f"{kind.name} has no slot 'weight' to penalise. Set penalised=False")
+    if kind.keeps_statistics and not {"running_mean", "running_var"} <= set(slots):
+        raise ArgumentError(
+            f"{kind.name} keeps statistics and has the slots {slots}. Add 'running_mean' and "
+            "'running_var'"
+        )
     KINDS[kind.name] = kind
 
 
@@ -231,8 +236,8 @@ def refusal_of(module: nn.Module) -> Fault | None:
         )
     return (
         f"owns weights ({names}) outside a layer",
-        "Put them into a Linear, convolution, BatchNorm or PReLU, or into a layer class whose kind "
-        "you register; put what is not trained into a buffer",
+        "Put them into a Linear, convolution, BatchNorm or PReLU, into a class whose kind you "
+        "register, or into a buffer if they are not trained",
     )
 
 

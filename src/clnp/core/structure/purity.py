@@ -113,7 +113,7 @@ def differences(
                     ROOT,
                     "after a pass in training mode the same input has other outputs in evaluation "
                     "mode: forward remembers something outside of buffers, so an ended task would "
-                    "change while another is learnt",
+                    "change while another is learned",
                     "Do not read in evaluation mode what forward remembers in training mode",
                 )
             ]

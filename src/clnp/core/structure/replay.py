@@ -20,7 +20,7 @@ from .inputs import Inputs, copied, imitate, seed, tensors_in
 from .kinds import known_kind, plain_layer
 from .rules import Mark, Neurons
 from .surgery import with_layers
-from .trace import Event, Moment
+from .trace import Event, Moment, observe
 
 _OTHER_PATH = "the forward pass takes another path with fewer neurons"
 _STAY = "Let the path depend on the input alone, not on the number of neurons"
@@ -196,6 +196,39 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
             continue  # something in forward insists on its own precision
         return close(outputs, narrowed, tolerance)
     return False
+
+
+def differing_kinds(
+    model: nn.Module, inputs: Inputs, *, plan: Plan, opaque: Collection[str]
+) -> list[Problem]:
+    """Report layers whose entry in the table computes something else than their `forward`."""
+    model = copy.deepcopy(model)
+    model.eval()
+    fill(model, plan)
+    problems: list[Problem] = []
+
+    def see(moment: Moment) -> Any:
+        layer = moment.layer
+        if layer is None or moment.path not in plan.paths:
+            return moment.run()
+        kind, x = known_kind(layer), tensors_in((moment.args, moment.kwargs))[0]
+        tensors = {slot.name: getattr(layer, slot.name) for slot in kind.slots_of(layer)}
+        computed, failure = [], ""
+        try:
+            computed = [kind.run(layer, x, tensors)]
+        except Exception as error:
+            failure = f", which fails ({first_line(error)})"
+        result = moment.run()
+        if not close(tensors_in(result), computed, 1e-4):
+            found = f"{moment.name} computes something else than run of the kind {kind.name!r}"
+            problems.append(moment.problem(found + failure, "Let run compute the same"))
+        return result
+
+    try:
+        observe(model, copied(inputs), observer=see, opaque=opaque)
+    except Exception:
+        return []  # forward fails with other weights, which `agrees` will find as well
+    return problems
 
 
 def fill(model: nn.Module, plan: Plan) -> None:

@@ -167,8 +167,8 @@ def refuse_fixed(neurons: Neurons, state: Mark, shape: tuple[int, ...]) -> None:
         )
     raise Refusal(
         found,
-        "Only a constant of size 1 along the neurons can be sliced; a learned one belongs into a "
-        "layer, and noise or zeros come from torch.zeros_like and the like",
+        "Use a constant of size 1 along the neurons, a layer if it is learned, or torch.zeros_like "
+        "and the like for zeros and noise",
     )
 
 
@@ -214,8 +214,8 @@ def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Ne
     raise Refusal(
         f"the shape {tuple(before)} becomes {tuple(after)}, which splits the neuron axis "
         f"(dimension {neurons.dim}: {spell(neurons.axis)}) or merges it with what lies before it",
-        "Only dimensions behind the neurons may be merged into them, as flatten(1) does; channels "
-        "cannot be shuffled or regrouped",
+        "Merge only dimensions behind the neurons into them, as flatten(1) does, and do not "
+        "shuffle or regroup channels",
     )
 
 
@@ -371,7 +371,7 @@ def interpret(call: Call) -> State:
         return Mark.OUTPUTS
     if hidden:
         if call.kwargs.get("out") is not None:
-            raise Refusal(f"'{call.name}' writes into out=", "Use what it returns instead")
+            raise Refusal(f"'{call.name}' writes into out=", "Use its return value instead")
         return RULES.get(call.name, _unrecognised)(call)
     for mark in (Mark.INPUT, Mark.UNSEEN):
         if mark in states:
@@ -445,7 +445,7 @@ def _reduce(call: Call) -> State:
     if found is None:
         raise Refusal(
             f"'{call.name}' over the neuron axis {call.where()} mixes neurons without weights",
-            f"{_NO_WEIGHTS}; reduce over other dimensions only",
+            f"{_NO_WEIGHTS}, so reduce over other dimensions only",
         )
     return found
 
@@ -472,7 +472,7 @@ def _along(call: Call) -> State:
     if neurons.dim in [dim % len(shape) for dim in touched]:
         raise Refusal(
             f"'{call.name}' along the neuron axis {call.where()} mixes neurons without weights",
-            f"{_NO_WEIGHTS}; behind the classifier it is allowed",
+            f"{_NO_WEIGHTS}, or behind the classifier",
         )
     return neurons
 
@@ -486,7 +486,7 @@ def _spatial(call: Call) -> State:
         raise Refusal(
             f"'{call.name}' runs over the neuron axis {call.where()} and mixes neurons without "
             "weights",
-            f"{_NO_WEIGHTS}; keep them in dimension 1",
+            f"{_NO_WEIGHTS}, so keep them in dimension 1",
         )
     return neurons
 

@@ -295,7 +295,7 @@ class Recorder:
             self.borrowed.update(owners)
             raise Refusal(
                 f"'{moment.name}' uses weights outside their module, {owners[0]!r}",
-                "Call the module itself, once; weights that are read elsewhere would not be sliced",
+                "Call the module itself, once, since weights are sliced only where a layer runs",
             )
         return interpret(
             Call(moment.name, moment.func, moment.args, moment.kwargs, result, before, self.groups)
@@ -315,8 +315,7 @@ class Recorder:
         if incoming is Mark.UNSEEN:
             raise Refusal(
                 f"{name} reads a tensor of unknown origin",
-                "Compute it with PyTorch operations in forward, from the input; a constant belongs "
-                "into a buffer",
+                "Compute it with PyTorch operations in forward, or register a constant as a buffer",
             )
         if incoming is Mark.OUTPUTS:
             raise Refusal(
