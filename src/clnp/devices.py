@@ -16,7 +16,7 @@ def find_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
-    except Exception as error:  # Each kind of device has errors of its own.
+    except Exception as error:  # Each kind of device raises other errors.
         # The first sentence; the others list devices.
         reason = re.split(r"[.:]\s|\n", str(error))[0].strip(" .,")
         raise ArgumentError(

@@ -316,17 +316,6 @@ def test_a_task_that_ends_without_a_plan_claims_all_it_has():
     assert certificate == net.certificates["a"]
 
 
-def test_explicit_neurons_are_kept_and_unnamed_groups_keep_all():
-    for neurons in ([6, 0], torch.tensor([0, 6])):
-        net = make().eval()
-        net.begin_task("a")
-        weight = net.model.fc1.weight_free.detach().clone()
-        net.end_task({"fc1": neurons})
-        assert net.ledger.claimed() == {"fc1": 2, "fc2": 5}
-        assert torch.equal(net.model.fc1.weight_frozen, weight[[0, 6]])
-        assert net.ledger.row("a").reused == {"fc1": 0, "fc2": 0}
-
-
 def test_a_pruned_task_stays_open_in_smaller_parameters():
     net = make().eval()
     net.begin_task("a")
@@ -736,18 +725,6 @@ def test_a_state_dict_that_does_not_say_what_it_is_of_is_refused(strict):
             net.load_state_dict(other, strict=strict)
     assert same_state(net.state_dict(), state)
     net.load_state_dict(state, strict=strict)
-
-
-def test_initial_weights_take_the_dtype_of_the_network():
-    model = mlp().double()
-    for network in (clnp.ContinualNet(mlp(), X), clnp.ContinualNet(mlp(), X).bfloat16()):
-        dtype = network._body.head.like.dtype
-        network.begin_task("a", initial=model)
-        assert {parameter.dtype for parameter in network.parameters()} == {dtype}
-        assert torch.equal(network.model.fc1.weight_free, model.fc1.weight.to(dtype))
-        network(X.to(dtype)).sum().backward()
-        network.end_task()
-        assert network(X.to(dtype), task="a").dtype == dtype
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -109,7 +109,7 @@ class Forecast:
         """Sentences on what widening would buy, and on what follows the last task that fits."""
         found = []
         if self.num_tasks is not None and self.one_more:
-            found.append(self._widening_told(self.num_tasks))
+            found.append(self._widening_advice(self.num_tasks))
         full = [group for group in self.full if self.room.get(group) is None]
         if full and self.num_tasks is not None:
             found.append(f"{_are_full(full)}, and the last tasks did without")
@@ -119,11 +119,11 @@ class Forecast:
             found.append(
                 "a single head needs new neurons there"
                 if self.bottleneck in self.head_groups
-                else f"tasks can be learnt as long as {_names(self.head_groups)} has free neurons"
+                else f"tasks can be learned as long as {_names(self.head_groups)} has free neurons"
             )
         return found
 
-    def _widening_told(self, num_tasks: int) -> str:
+    def _widening_advice(self, num_tasks: int) -> str:
         one = f"{_neurons(self.one_more)} would make room for {num_tasks + 1}"
         if self.next_num_tasks is None:
             each = {group: math.ceil(self.need[group]) for group in self.one_more}
@@ -152,7 +152,7 @@ class Forecast:
         return aligned(rows)
 
 
-_ALONE = "learn a head on what the others have learnt"
+_ALONE = "learn a head on what the others have learned"
 
 
 def forecast(

@@ -69,7 +69,7 @@ class ContinualNet(nn.Module):
         model: Any module whose layers can be sliced by neuron. It is copied and stays as it is.
         example_input: One batch that `model` accepts: a tensor, a tuple of positional inputs, or a
             dictionary of keyword inputs. It is run to find out which layers share neurons.
-        head: `"multi"`, where every task has outputs of its own, or `"single"`, where all tasks
+        head: `"multi"`, where every task has separate outputs, or `"single"`, where all tasks
             share them.
         classifier: The path of the layer that makes the outputs, if it is not the last one to run.
 
@@ -436,28 +436,24 @@ class ContinualNet(nn.Module):
             >>> net.end_task(plan, recalibrate=loader)
         """
         task = self._need_open("end_task")
-        body, ledger = self._body, self.ledger
+        body = self._body
         wanted = {} if plan is None else plan
         keep, reused = kept_by(wanted, self.graph, task=task.name, free=body.stage.free)
-        try:
-            with body.undone_on_error():
-                body.restrict(keep)
-                if recalibrate is not None:
-                    self.recalibrate(recalibrate)
-                for name, tensor in body.free_part().items():
-                    if not bool(tensor.isfinite().all()):
-                        raise DivergedError(
-                            f"{name} is NaN or infinite: task {task.name!r} has diverged and "
-                            "cannot be frozen. Abandon it, and train again with a lower rate"
-                        )
-                self.ledger = ledger.claim(task.name, num_kept(keep), reused or task.reused)
-                body.close(claim=True, index=len(ledger.rows))
-                certificate = self._certify(task.name)
-        except BaseException:
-            self.ledger = ledger
-            raise
+        with body.undone_on_error():
+            body.restrict(keep)
+            if recalibrate is not None:
+                self.recalibrate(recalibrate)
+            for name, tensor in body.free_part().items():
+                if not bool(tensor.isfinite().all()):
+                    raise DivergedError(
+                        f"{name} is NaN or infinite: task {task.name!r} has diverged and "
+                        "cannot be frozen. Abandon it, and train again with a lower rate"
+                    )
+            ledger = self.ledger.claim(task.name, num_kept(keep), reused or task.reused)
+            body.close(claim=True, index=len(self.ledger.rows))
+            certificate = self._certify(task.name, ledger)
+        self.ledger, self._open = ledger, None
         self._certificates += (certificate,)
-        self._open = None
         return certificate
 
     def capacity(self) -> Capacity:
@@ -523,11 +519,11 @@ class ContinualNet(nn.Module):
             >>> net.verify()
         """
         for certificate in self._certificates:
-            certificate.check(self._certify(certificate.task))
+            certificate.check(self._certify(certificate.task, self.ledger))
 
-    def _certify(self, task: str) -> Certificate:
-        reads = self._body.reads(self.ledger.index(task), *self.ledger.widths(task))
-        return certify(self.ledger.row(task), reads)
+    def _certify(self, task: str, ledger: Ledger) -> Certificate:
+        reads = self._body.reads(ledger.index(task), *ledger.widths(task))
+        return certify(ledger.row(task), reads)
 
     def record(self) -> Record:
         """Return all about the network but its tensors and the code of its model."""

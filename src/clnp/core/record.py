@@ -78,12 +78,12 @@ class Description:
 
 def kind_of(module: nn.Module) -> str:
     """Return class and settings of a module, in the same words in all versions of PyTorch."""
-    told = module.extra_repr()
+    text = module.extra_repr()
     if isinstance(module, _NORMALISING):
         # Some versions say whether there is a bias, and some do not.
-        told = re.sub(r", bias=\w+", "", told)
-        told += ", bias=False" if module.weight is not None and module.bias is None else ""
-    return f"{type(module).__name__}({told})"
+        text = re.sub(r", bias=\w+", "", text)
+        text += ", bias=False" if module.weight is not None and module.bias is None else ""
+    return f"{type(module).__name__}({text})"
 
 
 def _is_plain(value: object) -> bool:

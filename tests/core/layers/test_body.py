@@ -19,9 +19,7 @@ import clnp
 import clnp.core.net
 from clnp.core.layers.stage import Pass, Staged
 from clnp.core.structure.axis import positions
-from clnp.errors import (
-    TaskError,
-)
+from clnp.errors import TaskError
 from support.architectures import (
     FAMILIES,
     Architecture,
@@ -82,22 +80,6 @@ def learned(name: str, head: str, num_tasks: int = 3) -> tuple[clnp.ContinualNet
 def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
     """Whether all tasks of the one answer in the other, and the same to the last bit."""
     return all(torch.equal(answer, others[task]) for task, answer in some.items())
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_all_tasks_answer_as_one_by_one_and_for_ever_the_same(name, head):
-    net, x = make(name, head=head), example(name)
-    before: dict[str, Tensor] = {}
-    for number in range(4):
-        if not has_room(net):
-            break
-        learn(net, f"task {number}", x)
-        answers = check(net, x)
-        assert same(before, answers)
-        assert same(answers, net.predict_all(x))
-        before = answers
-    assert len(before) >= 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -945,16 +927,6 @@ def test_a_subnetwork_has_the_widths_of_the_ledger():
     assert plain.fc2.weight.shape == (4, 4)
     assert (plain.conv2.in_channels, plain.conv2.out_channels) == (2, 3)
     assert torch.equal(plain(x), net(x, task="a"))
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_task_without_neurons_has_a_subnetwork_with_the_same_outputs(head):
-    for name in NETWORKS:
-        net, x = make(name, head=head), example(name)
-        net.begin_task("a")
-        net.end_task(dict.fromkeys(net.graph.groups, ()))
-        plain = net.subnetwork("a")
-        assert torch.equal(plain(x), net(x, task="a"))
 
 
 def test_a_subnetwork_can_be_trained_and_shares_nothing_with_the_network():

@@ -38,7 +38,7 @@ class Body:
         model: The copy.
         layers: Its layers, by path, and `head`, its classifier; `parts` has all of them.
         stage: The state of the passes, and the neurons of each group that are frozen and free.
-        lock: Held by whoever runs or changes the model.
+        lock: Held while the model runs or changes.
     """
 
     def __init__(self, model: nn.Module, graph: Graph, *, shared_head: bool) -> None:

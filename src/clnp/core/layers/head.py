@@ -1,6 +1,6 @@
 """The classifier, which turns the neurons of the last layers into the outputs of a task.
 
-*Multi-head*: every task has outputs of its own, which read all neurons that are frozen when it
+*Multi-head*: every task has separate outputs, which read all neurons that are frozen when it
 ends. *Single-head*: all tasks share the outputs. A task reads only the neurons that it added
 itself, and the bias of an output is learned by the first task that uses it and frozen from then on.
 

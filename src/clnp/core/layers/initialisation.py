@@ -61,7 +61,7 @@ def initialise(module: nn.Module, how: Initialise | None) -> None:
         return
     reset()
     if how is None or not [*module.parameters(recurse=False)]:
-        return  # One without weights of its own only resets its layers.
+        return  # A container only resets its layers.
     before = _shapes(module)
     how(module)
     after = _shapes(module)
