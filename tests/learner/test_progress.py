@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from clnp import FineTuning, Learner
 from clnp.learner.progress import Candidate, Choice, Progress
+from clnp.plain import to_plain
 from clnp.records import (
     CandidateChosen,
     CandidatePruned,
@@ -139,7 +140,7 @@ def test_the_winner_has_its_plan(states):
     assert progress.winner in (0, 2)
     (plan,) = progress.plans
     assert plan.task == "a"
-    assert plan.to_json() == chosen["plans"][0]
+    assert to_plain(plan) == chosen["plans"][0]
     assert plan.score >= plan.best - 20.0
 
 
