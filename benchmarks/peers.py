@@ -236,7 +236,7 @@ def warmed_up(systems: dict[str, System], setting: Setting) -> dict[str, System]
     return able
 
 
-def learnt(learn: Learn, number: int, *, device: torch.device) -> Measured:
+def learned(learn: Learn, number: int, *, device: torch.device) -> Measured:
     """Learn the task of this number, and return its times."""
     gc.collect()  # Nobody is to clear away what another one left behind.
     epochs: list[float] = []
@@ -252,7 +252,7 @@ def measured(systems: dict[str, System], setting: Setting, *, rounds: int) -> Ti
         learners = {name: begin(setting) for name, begin in systems.items()}
         for number in range(len(setting.tasks)):
             for name, learn in learners.items():
-                times[name][number].append(learnt(learn, number, device=setting.device))
+                times[name][number].append(learned(learn, number, device=setting.device))
     return times
 
 

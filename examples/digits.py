@@ -46,7 +46,7 @@ def learn(net: clnp.ContinualNet, name: str, classes: tuple[int, ...]) -> None:
         activity, score=lambda predict: accuracy(predict(x_val), y_val), margin=1.0
     )
     net.end_task(plan)
-    print(f"learnt digits {name}: {plan}")
+    print(f"learned digits {name}: {plan}")
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
         x_test, _ = split(classes)[2]
         outputs[name] = net(x_test, task=name)
 
-    print("\ndigits    when learnt    now   outputs")
+    print("\ndigits    when learned    now   outputs")
     for name, classes in TASKS.items():
         x_test, y_test = split(classes)[2]
         now = net(x_test, task=name)

@@ -73,7 +73,7 @@ def learn(net: clnp.ContinualNet, name: str, x: Tensor, y: Tensor) -> None:
         dist.broadcast(buffer, 0)
     net.end_task()
     if rank == 0:
-        print(f"learnt digits {name}: {plans[0]}")
+        print(f"learned digits {name}: {plans[0]}")
 
 
 def main() -> None:

@@ -131,7 +131,7 @@ def tried(found: dict[str, Any], commit: str | None) -> dict[str, Any]:
         "set": settings,
         "seed": result["seed"],
         "tasks": [record["task"] for record in result["tasks"]],
-        "learnt": [record["test_score"] for record in result["tasks"]],
+        "learned": [record["test_score"] for record in result["tasks"]],
         "test": test,
         "average": round(statistics.fmean(test), 2),
         "new": [record["new"] for record in result["tasks"]],

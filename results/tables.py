@@ -148,7 +148,7 @@ def search(folder: str, file: str = "baselines.jsonl") -> list[list[str]]:
             for r in records
             if r["set"].get("method", "clnp") == method and _is_of_the_recipe(r["set"])
         ]
-        average, learned = f"{record['average']:.2f}", record["learnt"]
+        average, learned = f"{record['average']:.2f}", record["learned"]
         best = len(rivals) > 1 and record["average"] == max(rivals)
         known = all(score is not None for score in learned)
         rows.append(

@@ -104,7 +104,7 @@ def test_a_run_of_a_baseline_is_the_same(baseline, network, tmp_path):
 
 
 @pytest.mark.parametrize("resident", [None, False])
-def test_samples_one_by_one_are_learnt_the_same(resident):
+def test_samples_one_by_one_are_learned_the_same(resident):
     found = []
     for default in DEFAULTS:
         model, (task, _) = made("mlp")

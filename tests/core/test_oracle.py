@@ -60,7 +60,7 @@ class Pair:
         if path == oracle.classifier:
             made = torch.arange(oracle.num_outputs)
             if name == "bias" and oracle.single:
-                made = made[oracle.num_learnt :]
+                made = made[oracle.num_learned :]
         else:
             made = self.along(rows, mine, with_input=False)
         if name != "weight" or path not in [*oracle.mixing(), oracle.classifier]:

@@ -75,7 +75,7 @@ def test_neurons_are_read_through_their_gates():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("network", ["mlp", "conv"])
-def test_a_network_of_another_dtype_is_learnt(tmp_path, network, dtype):
+def test_a_network_of_another_dtype_is_learned(tmp_path, network, dtype):
     x = example(network, num=40).to(dtype)
     tasks = [Task(name, (x, torch.arange(40) % 4), test=(x, torch.arange(40) % 4)) for name in "ab"]
     config = LearnerConfig(training=Training(1, lr=0.01, batch_size=20, clip_norm=1.0))

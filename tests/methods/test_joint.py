@@ -105,7 +105,7 @@ def test_a_last_layer_that_is_too_small_is_refused():
 
 
 @pytest.mark.parametrize("head", ["single", "multi"])
-def test_all_tasks_are_learnt_with_the_last_one(tmp_path, head):
+def test_all_tasks_are_learned_with_the_last_one(tmp_path, head):
     made = experiment(Joint(first=16, others=16), head=head, epochs=12)
     result = made.run(tmp_path / "run")
     assert result.scores[:2] == ((None,), (None, None))
@@ -118,7 +118,7 @@ def test_all_tasks_are_learnt_with_the_last_one(tmp_path, head):
 
 
 @pytest.mark.parametrize("head", ["single", "multi"])
-def test_small_tasks_are_learnt_with_a_large_batch(tmp_path, head):
+def test_small_tasks_are_learned_with_a_large_batch(tmp_path, head):
     made = experiment(Joint(), head=head, epochs=80)
     training = replace(made.config.training, batch_size=10_000)
     result = replace(made, config=replace(made.config, training=training)).run(tmp_path / "run")

@@ -29,7 +29,7 @@ def learned(settings):
 
 
 @pytest.mark.parametrize("settings", [Superposition, HAT])
-def test_a_task_is_answered_with_the_statistics_that_it_was_learnt_with(settings):
+def test_a_task_is_answered_with_the_statistics_that_it_was_learned_with(settings):
     made, of_a, x = learned(settings)
     now = copied_state(made.net.model)
     assert not torch.equal(now[NAME], of_a)

@@ -47,7 +47,7 @@ def by_hand(weights, start, importance, targets, *, steps, lr, momentum, clip, c
     return weights, omega
 
 
-def test_two_tasks_are_learnt_as_the_formulas_say():
+def test_two_tasks_are_learned_as_the_formulas_say():
     c, xi, steps = 0.7, 0.05, 4
     rates = {"lr": 0.3, "momentum": 0.5, "clip": 0.8}
     options = {"momentum": 0.5}
@@ -152,7 +152,7 @@ def test_only_what_tasks_share_is_held():
     assert strategy.stored_bytes() == {"importance": 4 * (5 * 8 + 8)}
 
 
-def test_tensors_stay_where_they_are_while_a_task_is_learnt():
+def test_tensors_stay_where_they_are_while_a_task_is_learned():
     net = two_weights([0.5, -1.0])
     strategy = SI().strategy(net)
     strategy.begin(0, None)

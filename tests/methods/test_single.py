@@ -20,12 +20,12 @@ def test_nothing_is_forgotten_and_every_task_has_a_network(tmp_path, head):
     assert stored["further networks"] == 2 * stored["network"]
 
 
-def test_a_task_is_learnt_as_if_there_were_no_other(tmp_path):
+def test_a_task_is_learned_as_if_there_were_no_other(tmp_path):
     several = experiment(Single())
     first = several.run(tmp_path / "several")
     for number, task in enumerate(several.tasks):
         alone = replace(several, tasks=[task]).run(tmp_path / f"alone {number}")
-        assert alone.tasks[0].outputs == first.tasks[number]["outputs"]
+        assert alone.tasks[0].outputs == first.tasks[number]["outputs
 
 
 @pytest.mark.parametrize("head", ["single", "multi"])
@@ -34,7 +34,7 @@ def test_single_resumes(tmp_path, head):
 
 
 @pytest.mark.parametrize("baseline", [Single(), Joint()])
-def test_a_task_in_which_a_baseline_learnt_nothing_is_told(tmp_path, baseline):
+def test_a_task_in_which_a_baseline_learned_nothing_is_told(tmp_path, baseline):
     learned = experiment(baseline).run(tmp_path / "learned").tasks
     assert guesses(learned) == []
     last = learned[-1]

@@ -78,7 +78,7 @@ def test_new_neurons_are_above_those_of_earlier_tasks(run):
 
 def test_reuse_of_seeds_is_averaged(tmp_path):
     series = write_series(tmp_path / "series")
-    write_run(series / "seed1", seed=1, num_learnt=1)
+    write_run(series / "seed1", seed=1, num_learned=1)
     picture = draw_reuse(read_collection([series]))
     claimed = [bar.get_y() + bar.get_height() for bar in picture.figure.axes[0].patches[6:9]]
     assert claimed == pytest.approx([2, 4, 7])  # One run has claimed nothing for tasks 2 and 3.

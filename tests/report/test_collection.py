@@ -133,7 +133,7 @@ def test_tasks_of_other_names_are_numbered(tmp_path):
     one = write_run(tmp_path / "one")
     other = write_run(tmp_path / "other", tasks=("low", "another"), seed=1)
     assert read_collection([one, other]).names == ["task 1", "task 2", "task 3"]
-    shorter = write_run(tmp_path / "shorter", num_learnt=1, seed=1)
+    shorter = write_run(tmp_path / "shorter", num_learned=1, seed=1)
     assert read_collection([one, shorter]).names == ["low", "high", "wide"]
 
 
@@ -144,7 +144,7 @@ def test_scores_of_regression_are_no_percentages(tmp_path):
 
 
 def test_notes_on_an_unfinished_run_and_its_log(tmp_path):
-    run = write_run(tmp_path / "run", num_learnt=1)
+    run = write_run(tmp_path / "run", num_learned=1)
     with (run / "events.jsonl").open("a") as file:
         file.write("{\n{\n")
     (unfinished, damaged) = read_collection([run]).notes
@@ -167,7 +167,7 @@ def test_a_full_network_is_noted(tmp_path):
 
 
 def test_a_failure_and_a_change_of_outputs_are_noted(tmp_path):
-    run = write_run(tmp_path / "run", num_learnt=2)
+    run = write_run(tmp_path / "run", num_learned=2)
     write_events(run, [RunFailed(task="wide", reason="it diverged")], append=True)
     change_tasks(run, 0, unchanged=False)
     assert read_collection([run]).notes == (

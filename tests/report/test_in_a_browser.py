@@ -30,7 +30,7 @@ RUNS = {
     "twenty-four": lambda path: write_run(
         path, tasks=tuple(f"task {number}" for number in range(24)), sizes={"fc": 2000}
     ),
-    "unfinished": lambda path: write_run(path, num_learnt=1),
+    "unfinished": lambda path: write_run(path, num_learned=1),
     "series": lambda path: write_series(path, seeds=(0, 1, 2)),
     "comparison": write_comparison,
 }

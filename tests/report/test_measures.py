@@ -62,9 +62,9 @@ def test_members_are_averaged_over_their_seeds(tmp_path):
     assert fullest_layer(member) == ("fc2", 76)
 
 
-def test_a_run_that_learnt_fewer_tasks_has_claimed_nothing_for_the_others(tmp_path):
+def test_a_run_that_learned_fewer_tasks_has_claimed_nothing_for_the_others(tmp_path):
     """Shares and what is free of it are those of the same runs."""
-    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", num_learnt=1, seed=1)]
+    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", num_learned=1, seed=1)]
     (member,) = read_collection(runs).members
     assert claimed_shares(member, "fc1") == [2, 2, 3]
     free = [100 - used_share(run, "fc1")[-1] for run in member.runs]
@@ -135,7 +135,7 @@ def test_the_number_of_tasks_is_a_column_if_runs_differ(tmp_path):
     found = {column.title: str(column.of(collection.members[0])) for column in columns(collection)}
     assert found["seconds"] == "60 ± 0"
     assert "tasks learned" not in found
-    write_run(compared / "clnp/seed1", seed=1, num_learnt=2)
+    write_run(compared / "clnp/seed1", seed=1, num_learned=2)
     collection = read_collection([compared])
     found = {column.title: column for column in columns(collection)}
     ours, other, _ = collection.members
@@ -145,7 +145,7 @@ def test_the_number_of_tasks_is_a_column_if_runs_differ(tmp_path):
 
 def test_a_run_without_a_learned_task_does_not_count(tmp_path):
     compared = write_comparison(tmp_path / "compared")
-    (write_run(compared / "clnp/seed1", seed=1, num_learnt=0) / "result.json").unlink()
+    (write_run(compared / "clnp/seed1", seed=1, num_learned=0) / "result.json").unlink()
     collection = read_collection([compared])
     found = {column.title: str(column.of(collection.members[0])) for column in columns(collection)}
     assert found["average"] == "92.00"

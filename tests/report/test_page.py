@@ -126,7 +126,7 @@ def test_a_long_table_ends_and_says_so(tmp_path, monkeypatch):
 
 
 def test_sections_without_figures_have_a_sentence(tmp_path):
-    html = words_of(write_run(tmp_path / "run", num_learnt=0, num_candidates=1))
+    html = words_of(write_run(tmp_path / "run", num_learned=0, num_candidates=1))
     for words in (
         report_page.NO_SCORES,
         report_page.NO_NEURONS,
@@ -187,7 +187,7 @@ def test_the_summary_of_a_run(tmp_path):
         ),
         "Room": ("About 7 more tasks like the last would fit", "fc1 fills up first."),
     }
-    unfinished = write_run(tmp_path / "unfinished", num_learnt=2)
+    unfinished = write_run(tmp_path / "unfinished", num_learned=2)
     assert facts_of(unfinished)["Forgetting"][1].endswith("2 certificates.")
 
 
@@ -251,7 +251,7 @@ def test_the_first_sentence(tmp_path):
     one = write_run(tmp_path / "one", tasks=("x" * 500,), method="ewc")
     assert lead(read_collection([one])).startswith("1 task, xxx")
     assert len(lead(read_collection([one]))) < 200
-    none = write_run(tmp_path / "none", num_learnt=0)
+    none = write_run(tmp_path / "none", num_learned=0)
     write(none, "environment.json", [])
     words = "0 tasks learned by neural pruning in a multi-head network."
     assert lead(read_collection([none])) in (words, words.replace(" in a multi-head network", ""))
@@ -287,7 +287,7 @@ def test_settings_that_differ(tmp_path, no_figures):
 
 def test_runs_and_their_environments_are_listed(tmp_path, no_figures):
     series = write_series(tmp_path / "series", seeds=(0, 1, 2))
-    write_run(series / "seed1", seed=1, num_learnt=1)
+    write_run(series / "seed1", seed=1, num_learned=1)
     known = to_plain(ENVIRONMENT)
     other = {**known, "cpu": "another", "began": "2025-12-31"}
     write(series / "seed2", "environment.json", [known, other])

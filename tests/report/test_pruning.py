@@ -97,5 +97,5 @@ def test_seeds_are_overlaid(tmp_path):
 
 def test_nothing_is_drawn_without_pruning(tmp_path):
     assert draw_pruning(read_collection([write_run(tmp_path / "a", method="ewc")])) is None
-    run = write_run(tmp_path / "b", num_learnt=0)
+    run = write_run(tmp_path / "b", num_learned=0)
     assert draw_pruning(read_collection([run])) is None

@@ -84,11 +84,11 @@ def test_one_task_has_no_average_over_tasks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("num_learnt", "scores"),
+    ("num_learned", "scores"),
     [(3, []), (3, [["nan"], ["nan", "inf"], ["nan", None, "-inf"]]), (0, [])],
 )
-def test_nothing_is_drawn_without_scores(tmp_path, num_learnt, scores):
-    run = write_run(tmp_path / "run", num_learnt=num_learnt, scores=scores)
+def test_nothing_is_drawn_without_scores(tmp_path, num_learned, scores):
+    run = write_run(tmp_path / "run", num_learned=num_learned, scores=scores)
     found = read_collection([run])
     assert draw_accuracy(found) is None
     assert draw_matrix(found) is None

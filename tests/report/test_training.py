@@ -96,12 +96,12 @@ def test_means_on_a_logarithmic_scale_are_geometric(tmp_path):
 
 
 def test_a_task_in_training_is_shown(tmp_path):
-    picture = draw_training(read_collection([write_run(tmp_path / "run", num_learnt=0)]))
+    picture = draw_training(read_collection([write_run(tmp_path / "run", num_learned=0)]))
     assert len(picture.figure.axes) == 2
 
 
 def test_values_that_are_not_finite_leave_gaps(tmp_path):
-    run = write_run(tmp_path / "run", tasks=("only",), num_learnt=0)
+    run = write_run(tmp_path / "run", tasks=("only",), num_learned=0)
     bad = epoch("only", 0, math.inf, math.nan, candidate=0)
     write_events(run, [bad])
     assert draw_training(read_collection([run])) is None

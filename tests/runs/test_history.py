@@ -42,8 +42,8 @@ def test_candidates_have_their_epochs_and_their_pruning(run):
     assert task.candidates[1].plan is None
 
 
-def test_a_task_in_training_comes_after_those_that_are_learnt(tmp_path):
-    history = read_run(write_run(tmp_path / "run", num_learnt=1))
+def test_a_task_in_training_comes_after_those_that_are_learned(tmp_path):
+    history = read_run(write_run(tmp_path / "run", num_learned=1))
     assert [task.learned for task in history.tasks] == [True, False]
     assert not history.finished
     assert history.tasks[1].chosen is None
@@ -51,7 +51,7 @@ def test_a_task_in_training_comes_after_those_that_are_learnt(tmp_path):
 
 
 def test_a_run_without_result_or_events_is_still_a_run(tmp_path):
-    run = write_run(tmp_path / "run", num_learnt=0)
+    run = write_run(tmp_path / "run", num_learned=0)
     (run / "events.jsonl").unlink()
     history = read_run(run)
     assert history.tasks == ()
@@ -94,7 +94,7 @@ def test_scores_that_are_not_finite_are_numbers(tmp_path):
 
 
 def test_a_failure_is_told_only_if_the_run_has_not_gone_on(tmp_path):
-    run = write_run(tmp_path / "run", num_learnt=1)
+    run = write_run(tmp_path / "run", num_learned=1)
     with (run / "events.jsonl").open("a") as file:
         file.write('{"event": "failed", "task": "high", "reason": "it diverged"}\n')
     assert read_run(run).failed == "it diverged"

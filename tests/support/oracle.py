@@ -85,7 +85,7 @@ class Oracle:
         self.open: dict[str, list[int]] = {group: [] for group in self.sizes}
         self.heads: list[dict[str, Tensor]] = []
         self.num_outputs = 0
-        self.num_learnt = 0
+        self.num_learned = 0
 
     # Where things are.
 
@@ -151,7 +151,7 @@ class Oracle:
         rows, columns = self.axes[path]
         if path == self.classifier:
             if name == "bias":
-                learned = self.num_learnt if self.single else 0
+                learned = self.num_learned if self.single else 0
                 return torch.arange(len(tensor)) >= learned
             if self.single:
                 readable = mine
@@ -196,7 +196,7 @@ class Oracle:
             bias = torch.zeros(num_outputs, dtype=torch.float64)
             if self.single:
                 longest = max((h["bias"] for h in self.heads), key=len, default=bias[:0])
-                bias[: self.num_learnt] = longest[:num_outputs]
+                bias[: self.num_learned] = longest[:num_outputs]
             head["bias"] = bias
         for tensor in head.values():
             tensor.requires_grad_()
@@ -349,7 +349,7 @@ class Oracle:
             self.claimed[group] += neurons
             self.open[group] = []
         self.heads[-1] = {name: tensor.detach() for name, tensor in self.heads[-1].items()}
-        self.num_learnt = max(self.num_learnt, self.num_outputs)
+        self.num_learned = max(self.num_learned, self.num_outputs)
         everybody = {group: torch.ones(size) for group, size in self.sizes.items()}
         with torch.no_grad():
             for path in self.mixing():

@@ -46,20 +46,20 @@ def write_run(
     num_epochs: int = 3,
     method: str = "clnp",
     seed: int = 0,
-    num_learnt: int | None = None,
+    num_learned: int | None = None,
     margin: float = 1.0,
     **changes: Any,
 ) -> Path:
     """Write a run whose numbers are simple: task k scores 90 + k, and claims 2 k of each group.
 
-    The best candidate is the second of two, the winner the first. `num_learnt` tasks are learned
+    The best candidate is the second of two, the winner the first. `num_learned` tasks are learned
     and the next one is in training; a baseline forgets a point with each task. `changes` replace
     keys of the result.
     """
     sizes = {"fc1": 100, "fc2": 50} if sizes is None else sizes
     own = sizes if method == "clnp" else {}
     path.mkdir(parents=True, exist_ok=True)
-    num_learnt = len(tasks) if num_learnt is None else num_learnt
+    num_learned = len(tasks) if num_learned is None else num_learned
     config = RunConfig(
         format=1,
         tasks=tuple(TaskDescription(task, objective="classification") for task in tasks),
@@ -73,9 +73,9 @@ def write_run(
     write(path, "environment.json", [to_plain(ENVIRONMENT)])
     events: list[Event] = [RunStarted(config=config)]
     records, usages, used = [], [], dict.fromkeys(own, 0)
-    for k, task in enumerate(tasks[: num_learnt + 1], 1):
+    for k, task in enumerate(tasks[: num_learned + 1], 1):
         events += train(task, k, num_candidates, num_epochs)
-        if k > num_learnt:
+        if k > num_learned:
             break
         new = {group: 2 * k for group in own}
         reused = {group: 0 if k == 1 else used[group] // 2 for group in own}
@@ -91,15 +91,15 @@ def write_run(
                 test_score=90.0 + k,
                 new=new,
                 reused=reused,
-                unchanged=True if own else k == num_learnt,
+                unchanged=True if own else k == num_learned,
             )
         )
-    if num_learnt == len(tasks):
-        events.append(RunFinished(num_tasks=num_learnt))
+    if num_learned == len(tasks):
+        events.append(RunFinished(num_tasks=num_learned))
     lost = 0.0 if own else 1.0
     result = RunResult(
         format=1,
-        finished=num_learnt == len(tasks),
+        finished=num_learned == len(tasks),
         num_tasks=len(tasks),
         method=method,
         head="multi",
@@ -107,16 +107,16 @@ def write_run(
         tasks=tuple(records),
         scores=tuple(
             tuple(90.0 + j - lost * (k - j) for j in range(1, k + 1))
-            for k in range(1, num_learnt + 1)
+            for k in range(1, num_learned + 1)
         ),
         capacity=CapacityRecord(own, tuple(usages)),
         forecast=Forecast(7, next(iter(own), None), like=("a",)),
-        certificates={task: f"{k:064x}" for k, task in enumerate(tasks[:num_learnt]) if own},
+        certificates={task: f"{k:064x}" for k, task in enumerate(tasks[:num_learned]) if own},
         stored_bytes={"network": 2_000_000, "heads": 500_000},
-        timings=Timings(60.0, (20.0,) * num_learnt, 10**9),
+        timings=Timings(60.0, (20.0,) * num_learned, 10**9),
     )
     write_events(path, events)
-    if num_learnt:
+    if num_learned:
         write(path, "result.json", to_plain(result) | changes)
     return path
 

@@ -85,10 +85,10 @@ def curves(path):
     found = {}
     for row in rows(path):
         for name, value in row.items():
-            if name.startswith(("_", "candidates/")) or name.endswith(("/epoch", "tasks_learnt")):
+            if name.startswith(("_", "candidates/")) or name.endswith(("/epoch", "tasks_learned")):
                 continue
             epoch = f"{name.split('/')[0]}/epoch"
-            found.setdefault(name, []).append((row.get(epoch, row.get("tasks_learnt")), value))
+            found.setdefault(name, []).append((row.get(epoch, row.get("tasks_learned")), value))
     return found
 
 
@@ -118,7 +118,7 @@ def test_a_run_is_a_run_of_weights_and_biases(tmp_path):
     found = [r.metric for r in records(path) if r.WhichOneof("record_type") == "metric"]
     axes = {metric.glob_name: metric.step_metric for metric in found if metric.glob_name}
     assert axes["task_01_a/*"] == "task_01_a/epoch"
-    assert axes["test_score/*"] == "tasks_learnt"
+    assert axes["test_score/*"] == "tasks_learned"
 
 
 def test_names_have_letters_digits_and_underscores():

@@ -95,7 +95,7 @@ def test_a_task_of_a_single_head_reads_only_its_own_neurons():
     assert head.frozen(1)["weight"].shape == (4, 3)
 
 
-def test_the_bias_of_a_single_head_is_learnt_by_the_first_task_that_uses_an_output():
+def test_the_bias_of_a_single_head_is_learned_by_the_first_task_that_uses_an_output():
     head, stage = make_head(shared=True)
     begin(head, stage, free=2, num_outputs=2)
     learned = head.bias_free.detach().clone()
