@@ -25,7 +25,7 @@ def test_a_task_is_learned_as_if_there_were_no_other(tmp_path):
     first = several.run(tmp_path / "several")
     for number, task in enumerate(several.tasks):
         alone = replace(several, tasks=[task]).run(tmp_path / f"alone {number}")
-        assert alone.tasks[0].outputs == first.tasks[number]["outputs
+        assert alone.tasks[0].outputs == first.tasks[number].outputs
 
 
 @pytest.mark.parametrize("head", ["single", "multi"])
