@@ -2,12 +2,23 @@ import pytest
 import torch
 
 from clnp.data.labelled import LabelledData, Prepare
-from clnp.errors import ArgumentError
+from clnp.errors import ArgumentError, DataError
 
 
 def test_the_shape_is_that_of_one_sample():
     pair = torch.zeros(5, 3, 2), torch.zeros(5)
     assert LabelledData("a", pair, pair, 1).shape == (3, 2)
+
+
+@pytest.mark.parametrize("other", [torch.zeros(5, 6), torch.zeros(5, 3, 2, dtype=torch.uint8)])
+def test_training_and_test_samples_have_one_shape_and_dtype(other):
+    labels = torch.zeros(5)
+    with pytest.raises(DataError) as caught:
+        LabelledData("a", (torch.zeros(5, 3, 2), labels), (other, labels), 1)
+    assert str(caught.value) == (
+        "data set 'a': training samples are torch.float32 of shape (3, 2), and test samples "
+        f"{other.dtype} of shape {tuple(other.shape[1:])}. Both must be the same"
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -61,18 +72,11 @@ def test_tensors_are_kept_on_every_device():
     prepare = Prepare(1.0, order, mean=(1.0, 2.0), deviation=(1.0, 2.0))
     assert prepare(torch.zeros(2, 2, device="meta")).device.type == "meta"
     assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
-    kept = prepare._scales[torch.device("cpu")]
+    assert set(prepare._constants) == {torch.device("meta"), torch.device("cpu")}
+    kept = prepare._constants[torch.device("cpu")]
+    assert kept[0] is order
     assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
-    assert (
-        set(prepare._orders)
-        == set(prepare._scales)
-        == {
-            torch.device("meta"),
-            torch.device("cpu"),
-        }
-    )
-    assert prepare._orders[torch.device("cpu")] is order
-    assert prepare._scales[torch.device("cpu")] is kept
+    assert prepare._constants[torch.device("cpu")] is kept
 
 
 @pytest.mark.parametrize(

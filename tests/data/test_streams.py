@@ -144,7 +144,7 @@ def test_a_chain_has_the_tasks_of_its_parts_one_after_the_other():
 
 def test_two_tasks_of_one_name_are_refused():
     chain = Chain("chain", (split(5), Permuted("permuted", "shapes", 2), split(5, num_tasks=1)))
-    message = "two tasks of the stream are 'shapes 0-4'; their names must be distinct"
+    message = "two tasks are called 'shapes 0-4'. The names of tasks must be unique"
     assert message_of(tasks, chain) == (message, None)
 
 

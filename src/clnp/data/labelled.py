@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from clnp.errors import ArgumentError
+from clnp.errors import ArgumentError, DataError
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,14 @@ class LabelledData:
     largest: float = 1.0
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds = [f"{x.dtype} of shape {tuple(x.shape[1:])}" for x, _ in (self.train, self.test)]
+        if kinds[0] != kinds[1]:
+            raise DataError(
+                f"data set {self.name!r}: training samples are {kinds[0]}, and test samples "
+                f"{kinds[1]}. Both must be the same"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,8 +63,9 @@ class Prepare:
     order: Tensor | None = None
     mean: tuple[float, ...] = field(default=(), kw_only=True)
     deviation: tuple[float, ...] = field(default=(), kw_only=True)
-    _orders: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
-    _scales: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _constants: dict[torch.device, tuple[Tensor | None, Tensor | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.deviation):
@@ -79,11 +88,10 @@ class Prepare:
                 argument="mean",
             )
         device = stored.device
-        if self.order is not None and device not in self._orders:
-            self._orders[device] = self.order.to(device)
-        if self.mean and device not in self._scales:
-            self._scales[device] = self.scale.to(device)
-        order, scale = self._orders.get(device), self._scales.get(device)
+        if device not in self._constants:
+            order = None if self.order is None else self.order.to(device)
+            self._constants[device] = order, self.scale.to(device) if self.mean else None
+        order, scale = self._constants[device]
         return prepared(stored, self.largest, order=order, scale=scale)
 
     @property

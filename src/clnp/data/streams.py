@@ -1,6 +1,5 @@
 """Streams: sequences of tasks made from data sets."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,8 +8,8 @@ import torch
 from torch import Tensor
 
 from clnp.errors import ArgumentError
-from clnp.training.rng import derive
-from clnp.training.task import Task
+from clnp.training.rng import derive, permutation
+from clnp.training.task import Task, check_names
 
 from .labelled import LabelledData, Prepare
 
@@ -99,9 +98,7 @@ def tasks_of(stream: Stream, find: Find, *, seed: int = 0) -> list[Task]:
         >>> tasks = tasks_of(Permuted("permuted", "digits", num_tasks=3), datasets.find)
     """
     tasks = _tasks(stream, find, seed)
-    name, times = Counter(task.name for task in tasks).most_common(1)[0]
-    if times > 1:
-        raise ArgumentError(f"two tasks of the stream are {name!r}; their names must be distinct")
+    check_names(tasks)
     return tasks
 
 
@@ -121,8 +118,7 @@ def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
     train = _some(data.train, stream.num_train, derive(seed, "samples", data.name))
     tasks = []
     for number in range(1, stream.num_tasks + 1):
-        generator = torch.Generator().manual_seed(derive(seed, "permutation", data.name, number))
-        order = torch.randperm(size, generator=generator, device="cpu")
+        order = permutation(size, derive(seed, "permutation", data.name, number))
         tasks.append(
             Task(
                 f"{data.name} permuted {number}",
@@ -155,9 +151,7 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
         )
     classes = list(range(data.num_classes))
     if stream.order == "shuffled":
-        generator = torch.Generator().manual_seed(derive(seed, "classes", data.name))
-        drawn = torch.randperm(data.num_classes, generator=generator, device="cpu")
-        classes = drawn.tolist()
+        classes = permutation(data.num_classes, derive(seed, "classes", data.name)).tolist()
     elif not isinstance(stream.order, str):
         classes = list(stream.order)
         if sorted(classes) != list(range(data.num_classes)):
@@ -202,9 +196,7 @@ def _some(samples: tuple[Tensor, Tensor], count: int | None, seed: int) -> tuple
     """Return this many of the samples, drawn at random, in their order."""
     if count is None or count >= len(samples[0]):
         return samples
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(samples[0]), generator=generator, device="cpu")
-    chosen = order[:count].sort().values
+    chosen = permutation(len(samples[0]), seed)[:count].sort().values
     return samples[0][chosen], samples[1][chosen]
 
 

@@ -33,9 +33,9 @@ from clnp.records import (
 )
 from clnp.training.config import LearnerConfig, Training
 from clnp.training.fit import Epoch, Fit, evaluate, l1_rule
-from clnp.training.optimizer import check_optimizer
+from clnp.training.optimizer import check_optimizers
 from clnp.training.rng import derive, isolated, seed_all
-from clnp.training.task import Task, TaskData, load_task
+from clnp.training.task import Task, TaskData, load
 
 from .grid import Candidate, Lane, LaneState, candidate_of, train_together
 from .progress import Choice, Progress, TaskReport
@@ -104,7 +104,7 @@ class Learner:
             raise TaskError(f"task {net.open_task!r} is open. End or abandon it before the next")
         mode = net.training
         with isolated(net.device):
-            data = load_task(task, net.device, self.config, seed=self.seed)
+            data = load(task, net.device, self.config, seed=self.seed)
             scorer = Scorer(net, data, self.config, seed=self.seed)
             try:
                 if not progress.trained and progress.resumed is None:
@@ -135,7 +135,7 @@ class Learner:
             return  # Counting the labels would read all samples.
         config = replace(self.config, check_data=False, resident=None if tensors else False)
         with isolated(self.net.device):
-            data = load_task(task, self.net.device, config, seed=self.seed)
+            data = load(task, self.net.device, config, seed=self.seed)
             mode = self.net.training
             try:
                 self._check_trainable(data)
@@ -170,15 +170,16 @@ class Learner:
 
     def _check_trainable(self, data: TaskData) -> None:
         """Raise an `ArgumentError` if a penalty, optimizer or input does not fit."""
-        for training in self.candidates(data.task.name):
+        trainings = self.candidates(data.task.name)
+        for training in trainings:
             alpha_by_layer(self.net.graph, training.alpha)
-            check_optimizer(training, self.net.device)
         if self.config.fine_tuning is not None:
             alpha_by_layer(self.net.graph, self.config.fine_tuning.alpha)
         self._open(self.net, data, 0)
         parts = {"training": data.train, "validation": data.validation, "test": data.test}
         size = min(2, self.config.training.batch_size)
         try:
+            check_optimizers(trainings, self.net)
             for part, batches in parts.items():
                 if batches is not None:
                     self._check_batch(data, part, *next(batches.batches(size)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clnp.records import OURS, EpochEnded, Event, NetworkRecord, RunConfig, RunResult, TaskRecord
 from clnp.training.config import LearnerConfig, Training
 from clnp.training.fit import Epoch, StepRule
-from clnp.training.task import Task, TaskData, load_task
+from clnp.training.task import Task, TaskData, load
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Setting:
 
     def load(self, task: Task, device: torch.device) -> TaskData:
         """Return the data of a task, with the same samples held out for every method."""
-        return load_task(task, device, self.config, seed=self.seed)
+        return load(task, device, self.config, seed=self.seed)
 
     def log_epoch(
         self, task: Task, epoch: Epoch, *, num_epochs: int, round: int | None = None

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from clnp.devices import on_the_host
 from clnp.errors import ArgumentError
 
-from .rng import derive
+from .rng import derive, permutation
 
 RESIDENT_BYTES = 2 << 30
 """Size up to which a data set is put on the device by default."""
@@ -100,10 +100,7 @@ class Batches:
 
     def indices(self, size: int, *, seed: int) -> Iterator[Tensor]:
         """Iterate over the indices of the samples in each batch of a shuffled pass, [size]."""
-        # Drawn on the CPU, so that the order does not depend on the device.
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self), generator=generator, device="cpu")
-        for batch in torch.split(order.to(self.device), size):
+        for batch in torch.split(permutation(len(self), seed).to(self.device), size):
             if len(batch) > 1 or 1 in (size, len(self)):
                 yield batch
 
@@ -216,8 +213,7 @@ def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
             f"holding out {fraction:g} of {count} training samples leaves an empty part. Give "
             "validation data, or another fraction"
         )
-    generator = torch.Generator().manual_seed(derive(seed, "split"))
-    order = torch.randperm(count, generator=generator, device="cpu")
+    order = permutation(count, derive(seed, "split"))
     apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
     if is_pair(data):
         return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])
