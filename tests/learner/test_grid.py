@@ -103,7 +103,7 @@ def test_a_candidate_that_diverged_is_not_trained_again_when_a_run_resumes():
     whole = Learner(network(), options).learn(task())
     learner = Learner(network(), options)
     progress, _ = crash(learner, task(), lambda progress, _: any(x.error for x in progress.lanes))
-    assert [bool(lane["error"]) for lane in progress.resumed_lanes] == [False, True, False]
+    assert [bool(lane["error"]) for lane in progress.resumed] == [False, True, False]
     events = []
     report = Learner(network(), options, on_event=events.append).learn(task(), progress)
     assert candidates([report]) == candidates([whole])
@@ -128,7 +128,7 @@ def test_lanes_have_their_own_random_numbers():
     device, net = torch.device("cuda"), network("cuda")
     data = load(task(), device)
     lanes = [
-        Lane(net, data, Training(), seed=0, begin=lambda net, seed: net.begin_task("a", 3))
+        Lane(net, data, Training(), seed=0, begin=lambda net: net.begin_task("a", 3))
         for _ in range(2)
     ]
     torch.manual_seed(5)

@@ -10,7 +10,7 @@ from clnp.core.record import OpenState
 from clnp.plain import read, to_plain
 from clnp.records import guess_note
 from clnp.text import duration
-from clnp.training.fit import Fit, FitState
+from clnp.training.fit import FitState
 
 from .grid import Candidate, Lane, LaneState
 
@@ -28,7 +28,6 @@ class ProgressState(TypedDict):
     """A `Progress` as plain data and tensors, for a checkpoint."""
 
     trained: list[dict[str, Any]]
-    fit: FitState | None
     group: list[LaneState]
     pruned: list[dict[str, Any]]
     winner: int | None
@@ -42,18 +41,17 @@ class ProgressState(TypedDict):
 class Progress:
     """The progress of a task. Together with the network, it is enough to resume after a crash.
 
-    Candidates are `trained` one by one: `fit` is the one in training, and `resumed` the state of
-    one that was in training at the checkpoint. Several that are trained at the same time are in
-    `lanes` and `resumed_lanes`. `pruned` has the plans so far. Then there is a `winner`, and
-    `plans` has a plan for each time that it was pruned. `fit` is now the fine-tuning round number
-    `round`, before which the open task was `before_round`. A round that `left_margin` is the last.
+    `trained` has the candidates so far, and `pruned` their plans. Then there is a `winner`, and
+    `plans` has a plan for each time that it was pruned. `round` is the number of the fine-tuning
+    round, before which the open task was `before_round`. A round that `left_margin` is the last.
+
+    What is in training, candidates or a round, is in `lanes`; `resumed` has the states of what was
+    in training at the checkpoint.
     """
 
     trained: list[Candidate] = field(default_factory=list)
-    fit: Fit | None = None
-    resumed: FitState | None = None
     lanes: list[Lane] = field(default_factory=list)
-    resumed_lanes: list[LaneState] = field(default_factory=list)
+    resumed: list[LaneState] = field(default_factory=list)
     pruned: list[Choice] = field(default_factory=list)
     winner: int | None = None
     plans: list[PruningPlan] = field(default_factory=list)
@@ -74,8 +72,7 @@ class Progress:
         before = self.before_round
         return {
             "trained": [{**vars(c), "state": c.state and c.state.to_state()} for c in self.trained],
-            "fit": self.resumed if self.fit is None else self.fit.state(),
-            "group": [lane.state() for lane in self.lanes] or self.resumed_lanes,
+            "group": [lane.state() for lane in self.lanes] or self.resumed,
             "pruned": [{**vars(c), "plan": to_plain(c.plan)} for c in self.pruned],
             "winner": self.winner,
             "plans": [to_plain(plan) for plan in self.plans],
@@ -91,10 +88,14 @@ class Progress:
         def restored(open_state: dict[str, Any] | None) -> OpenState | None:
             return None if open_state is None else OpenState.from_state(open_state)
 
+        lanes = state.get("group", [])
+        # Earlier versions saved a fit that was in training alone under this key.
+        alone: FitState | None = dict(state).get("fit")  # type: ignore[assignment]
+        if alone is not None:
+            lanes = [LaneState(open=None, fit=alone, error=None)]
         return Progress(
             trained=[Candidate(**{**c, "state": restored(c["state"])}) for c in state["trained"]],
-            resumed=state["fit"],
-            resumed_lanes=state.get("group", []),  # Earlier versions did not save lanes.
+            resumed=lanes,
             pruned=[Choice(**{**c, "plan": read(PruningPlan, c["plan"])}) for c in state["pruned"]],
             winner=state["winner"],
             plans=[read(PruningPlan, plan) for plan in state["plans"]],
