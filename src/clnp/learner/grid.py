@@ -7,7 +7,6 @@ epoch of each is queued before the first is waited for. Each draws and computes 
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 import torch
@@ -15,22 +14,11 @@ import torch
 from clnp.core.net import ContinualNet
 from clnp.core.record import OpenState
 from clnp.errors import DivergedError
-from clnp.training.config import Alpha, Training
+from clnp.records import CandidateRecord
+from clnp.training.config import Training
 from clnp.training.fit import Epoch, Fit, FitState, l1_rule
 from clnp.training.rng import default_generator
 from clnp.training.task import TaskData
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A point of the grid after training; `state` is kept as long as it may still be chosen."""
-
-    alpha: Alpha
-    lr: float
-    num_epochs: int
-    score: float | None
-    diverged: str | None = None
-    state: OpenState | None = field(default=None, repr=False)
 
 
 class LaneState(TypedDict):
@@ -92,17 +80,12 @@ class Lane:
             self.error = error
             return None
 
-    def candidate(self, score: Callable[[ContinualNet], float]) -> Candidate:
-        """Return the candidate that was trained, scored with all of its neurons."""
+    def record(self, score: Callable[[ContinualNet], float]) -> CandidateRecord:
+        """Return the record of the candidate that was trained, scored with all of its neurons."""
         training, found = self.fit.training, self.score(score)
-        return Candidate(
-            alpha=training.alpha,
-            lr=training.lr,
-            num_epochs=len(self.fit.epochs),
-            score=found,
-            diverged=None if self.error is None else str(self.error),
-            state=None if found is None else self.net.open_state(),
-        )
+        diverged = None if self.error is None else str(self.error)
+        num_epochs = len(self.fit.epochs)
+        return CandidateRecord(training.alpha, training.lr, num_epochs, found, diverged)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:

@@ -164,8 +164,7 @@ class Learner:
         initial = initialisation(self.config.training.initialisation)
         net.begin_task(data.task.name, data.num_outputs, initial=initial)
 
-    def _reopen(self, data: TaskData, state: OpenState | None) -> None:
-        assert state is not None
+    def _reopen(self, data: TaskData, state: OpenState) -> None:
         self._open(self.net, data, 0)
         self.net.set_open_state(state)
 
@@ -211,14 +210,15 @@ class Learner:
             if len(wave) == 1 and not progress.resumed:
                 self._open(self.net, scorer.data, seeds[0])
             lanes = self._fit(scorer, progress, wave, seeds, first=first)
-            candidates = [lane.candidate(scorer.unpruned) for lane in lanes]
+            for number, lane in enumerate(lanes, first):
+                record = lane.record(scorer.unpruned)
+                progress.trained.append(record)
+                if record.score is not None:
+                    progress.states[number] = lane.net.open_state()
+                self.on_event(CandidateTrained(task=name, candidate=number, **vars(record)))
             if len(wave) == 1:
                 self.net.abandon_task()
-            for number, candidate in enumerate(candidates, first):
-                progress.trained.append(candidate)
-                fields = {key: value for key, value in vars(candidate).items() if key != "state"}
-                self.on_event(CandidateTrained(task=name, candidate=number, **fields))
-            progress.drop_states(below=scorer.margin)
+            progress.drop_states(scorer.margin)
             # Not earlier: some of several candidates without the others cannot be saved.
             self.on_progress(progress)
         if all(candidate.score is None for candidate in progress.trained):
@@ -284,11 +284,10 @@ class Learner:
         best = max(scores)
         choices = progress.pruned
         done = {choice.candidate for choice in choices}
-        for number, candidate in enumerate(progress.trained):
-            is_within = scores[number] >= best - scorer.margin
-            if candidate.state is None or not is_within or number in done:
+        for number, state in progress.states.items():
+            if number in done:
                 continue
-            self._reopen(scorer.data, candidate.state)
+            self._reopen(scorer.data, state)
             plan = scorer.plan(best)
             left = {
                 group: free - plan.kept[group] for group, free in self.net.ledger.free().items()
@@ -299,8 +298,8 @@ class Learner:
         chosen = max(choices, key=lambda c: (c.free_fraction, scores[c.candidate], -c.candidate))
         number, plan = chosen.candidate, chosen.plan
         progress.winner, progress.plans = number, [plan]
-        self._reopen(scorer.data, progress.trained[number].state)
-        progress.drop_states()
+        self._reopen(scorer.data, progress.states[number])
+        progress.states = {}
         self.net.prune(plan)
         scorer.recalibrate(best)
         self._log(progress, CandidateChosen(task=name, candidate=number, kept=plan.kept))
@@ -364,7 +363,7 @@ class Learner:
             self.kept = replace(self.config.training, alpha=winner.alpha, lr=winner.lr)
         report = TaskReport(
             task=name,
-            candidates=tuple(replace(c, state=None) for c in progress.trained),
+            candidates=tuple(progress.trained),
             winner=progress.winner,
             best_score=max(c.score for c in progress.trained if c.score is not None),
             plans=tuple(progress.plans),
