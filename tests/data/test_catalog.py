@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from clnp.data import catalog
-from clnp.data.catalog import CATALOG, Remote, extract, fetch, load
+from clnp.data.catalog import CATALOG, extract, fetch, load
 from clnp.errors import DataError
 from support.data_files import archive, idx, pickled
 from support.website import no_server, serving
@@ -30,7 +30,7 @@ def _no_network(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     site = no_server()
     for name, entry in CATALOG.items():
-        remotes = tuple(replace(each, url=site + each.name) for each in entry.remotes)
+        remotes = {site + url.rpartition("/")[2]: md5 for url, md5 in entry.remotes.items()}
         monkeypatch.setitem(CATALOG, name, replace(entry, remotes=remotes))
 
 
@@ -266,7 +266,7 @@ def test_entries_are_complete():
         assert all(0.1 < each < 0.6 for each in entry.mean + entry.deviation)
         layouts = {layout.names[0]: layout for layout in entry.layouts}.values()
         md5s += [each.md5 for layout in layouts for each in (*layout.train, *layout.test)]
-        md5s += [remote.md5 for remote in entry.remotes]
+        md5s += entry.remotes.values()
     assert len(md5s) == len(set(md5s)) == 4 + 4 + 6 + 6 + 2 + 2 + 4 + 4 + 1 + 1
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in md5s)
 
@@ -341,9 +341,7 @@ def test_a_file_of_the_published_length_must_have_its_checksum(tmp_path, monkeyp
 def offered(site, monkeypatch, name: str, files: dict[str, bytes]) -> None:
     """Let the data set be downloaded from the web site, which gets these files."""
     write(site.directory, files)
-    remotes = tuple(
-        Remote(site.url + file, hashlib.md5(content).hexdigest()) for file, content in files.items()
-    )
+    remotes = {site.url + file: hashlib.md5(content).hexdigest() for file, content in files.items()}
     monkeypatch.setitem(CATALOG, name, replace(CATALOG[name], remotes=remotes))
 
 
@@ -384,7 +382,7 @@ def test_a_missing_archive_is_downloaded_once_and_unpacked(tmp_path, site, monke
 def test_without_a_network_the_files_and_their_folder_are_named(tmp_path):
     directory = tmp_path / "data"
     message = message_of(load, "cifar10", directory)
-    url = CATALOG["cifar10"].remotes[0].url
+    [url] = CATALOG["cifar10"].remotes
     assert message.startswith(
         f"cifar10 is not in {directory} and cannot be downloaded: {url} cannot be downloaded: "
     )

@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import urllib.request
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -122,23 +122,11 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A file to download: a gzipped data file, or a tar archive of a whole folder."""
-
-    url: str
-    md5: str
-
-    @property
-    def name(self) -> str:
-        """Last part of the address."""
-        return self.url.rpartition("/")[2]
-
-
-@dataclass(frozen=True)
 class Entry:
     """A data set of bytes; mean and standard deviation of each channel are for bytes / 255.
 
-    Downloaded files get the first of its layouts.
+    `remotes` has the MD5 of each file to download, by address: gzipped data files, or tar archives
+    of a whole folder. Downloaded files get the first of the layouts.
     """
 
     num_classes: int
@@ -146,7 +134,7 @@ class Entry:
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     layouts: tuple[Layout, ...]
-    remotes: tuple[Remote, ...]
+    remotes: Mapping[str, str]
 
 
 def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -> LabelledData:
@@ -218,10 +206,10 @@ def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress 
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=directory) as temporary:
             arrived: list[Path] = []
-            for remote in entry.remotes:
-                path = Path(temporary, remote.name)
-                fetch(remote.url, path, md5=remote.md5, on_progress=on_progress)
-                if remote.name.endswith(".tar.gz"):
+            for url, md5 in entry.remotes.items():
+                path = Path(temporary, url.rpartition("/")[2])
+                fetch(url, path, md5=md5, on_progress=on_progress)
+                if path.name.endswith(".tar.gz"):
                     arrived += extract(path, [f"{layout.folder}/{each}" for each in layout.names])
                 else:
                     arrived.append(path)
@@ -271,9 +259,7 @@ def _mnist(
         mean=(mean,),
         deviation=(deviation,),
         layouts=tuple(Layout(folder, files[:2], files[2:], _of_idx) for folder in folders),
-        remotes=tuple(
-            Remote(f"{site}{name}.gz", md5) for name, md5 in zip(names, md5s[4:], strict=True)
-        ),
+        remotes={f"{site}{name}.gz": md5 for name, md5 in zip(names, md5s[4:], strict=True)},
     )
 
 
@@ -341,12 +327,11 @@ CATALOG = {
                 partial(_joined, read=read_python),
             ),
         ),
-        remotes=(
-            Remote(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                "c32a1d4ab5d03f1284b67883e8d87530",
+        remotes={
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": (
+                "c32a1d4ab5d03f1284b67883e8d87530"
             ),
-        ),
+        },
     ),
     "cifar100": Entry(
         num_classes=100,
@@ -367,11 +352,10 @@ CATALOG = {
                 partial(_joined, read=partial(read_python, labels="fine_labels")),
             ),
         ),
-        remotes=(
-            Remote(
-                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-                "03b5dce01913d631647c71ecec9e9cb8",
+        remotes={
+            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz": (
+                "03b5dce01913d631647c71ecec9e9cb8"
             ),
-        ),
+        },
     ),
 }

@@ -112,7 +112,7 @@ class Batches:
         return inputs if self.prepare is None else self.prepare(inputs), self.targets[indices]
 
     def _streamed(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        loader = _loader(
+        batches = _read(
             self.dataset,
             size,
             num_workers=self.num_workers,
@@ -120,18 +120,12 @@ class Batches:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator().manual_seed(seed if seed is not None else 0),
         )
-        for inputs, targets in _read(loader):
+        for inputs, targets in batches:
             if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
                 yield (
                     inputs.to(self.device, non_blocking=True),
                     targets.to(self.device, non_blocking=True),
                 )
-
-
-def _loader(dataset: Any, size: int, *, num_workers: int, **options: Any) -> DataLoader[Any]:
-    return DataLoader(
-        dataset, size, num_workers=num_workers, worker_init_fn=_ignore_signals, **options
-    )
 
 
 def _ignore_signals(worker: int) -> None:
@@ -140,9 +134,12 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _read(loader: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+def _read(dataset: Any, size: int, **options: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """Iterate over batches without gradients; the default device is set aside for the loader."""
     with on_the_host():
+        loader: DataLoader[Any] = DataLoader(
+            dataset, size, worker_init_fn=_ignore_signals, **options
+        )
         batches = iter(loader)
     while True:
         with on_the_host():
@@ -180,7 +177,7 @@ def batches_of(
         resident = fits(samples) and _is_constant(samples)
     if not resident:
         return Batches(device, dataset=samples, num_workers=num_workers, prepare=prepare)
-    parts = list(_read(_loader(samples, 1024, num_workers=num_workers)))
+    parts = list(_read(samples, 1024, num_workers=num_workers))
     inputs, targets = (torch.cat(part).to(device) for part in zip(*parts, strict=True))
     return Batches(device, inputs, targets, prepare=prepare)
 

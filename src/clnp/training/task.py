@@ -197,14 +197,11 @@ def _parts(task: Task) -> dict[str, Data]:
 
 def _check_shape(where: str, data: Any) -> None:
     if is_pair(data):
-        if len(data) != 2 or not all(isinstance(t, Tensor) and t.ndim for t in data):
+        are_tensors = len(data) == 2 and all(isinstance(t, Tensor) and t.ndim for t in data)
+        if not are_tensors or len(data[0]) != len(data[1]):
             raise ArgumentError(
-                f"{where} is {_kinds(data)}. Give a pair of tensors, inputs and targets"
-            )
-        if len(data[0]) != len(data[1]):
-            raise ArgumentError(
-                f"{where} has {len(data[0])} inputs and {len(data[1])} targets. Give one target "
-                "for each input"
+                f"{where} is {_kinds(data)}. Give a pair of tensors, inputs and targets, with one "
+                "target for each input"
             )
     elif isinstance(data, IterableDataset | Mapping | Tensor | ndarray | str) or not (
         hasattr(data, "__getitem__") and hasattr(data, "__len__")
@@ -217,10 +214,8 @@ def _check_shape(where: str, data: Any) -> None:
 def _kinds(values: Any) -> str:
     """Return the types in a tuple or list, in a few words."""
     kinds = [
-        "a tensor without an axis"
-        if isinstance(value, Tensor) and not value.ndim
-        else type(value).__name__
-        for value in values[:3]
+        f"{type(v).__name__} {list(v.shape)}" if isinstance(v, Tensor) else type(v).__name__
+        for v in values[:3]
     ]
     return f"({', '.join(kinds)}{', ...' if len(values) > 3 else ''})"
 
@@ -266,8 +261,9 @@ def _check_labels(where: str, targets: Tensor) -> None:
 
 def _check_values(where: str, batches: Batches, objective: Objective, num_outputs: int) -> None:
     for inputs, targets in batches.batches(4096):
-        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
-            raise ArgumentError(f"{where}: an input is NaN or infinite. Remove or replace it")
+        for what, values in (("an input", inputs), ("a target", targets)):
+            if values.is_floating_point() and not bool(values.isfinite().all()):
+                raise ArgumentError(f"{where}: {what} is NaN or infinite. Remove or replace it")
         if objective is CLASSIFICATION:
             _check_labels(where, targets)
             low, high = int(targets.min()), int(targets.max())
@@ -286,5 +282,3 @@ def _check_values(where: str, batches: Batches, objective: Objective, num_output
             raise ArgumentError(
                 f"{where}: a target is neither 0 nor 1. Multi-label needs 0 or 1 for each label"
             )
-        if targets.is_floating_point() and not bool(targets.isfinite().all()):
-            raise ArgumentError(f"{where}: a target is NaN or infinite. Remove or replace it")
