@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from clnp.data.labelled import LabelledData, Prepare
-from clnp.errors import ArgumentError, DataError
+from clnp.errors import DataError
 
 
 def test_the_shape_is_that_of_one_sample():
@@ -77,39 +77,3 @@ def test_tensors_are_kept_on_every_device():
     assert kept[0] is order
     assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
     assert prepare._constants[torch.device("cpu")] is kept
-
-
-@pytest.mark.parametrize(
-    ("mean", "deviation", "argument", "message"),
-    [
-        (
-            (0.5,),
-            (),
-            "deviation",
-            "mean has 1 numbers and deviation 0; both must have one for each channel",
-        ),
-        (
-            (0.5, 0.5),
-            (1.0, 0.0),
-            "deviation",
-            "deviation is (1.0, 0.0); every number must be more than 0",
-        ),
-        (
-            (0.5,),
-            (float("nan"),),
-            "deviation",
-            "deviation is (nan,); every number must be more than 0",
-        ),
-        (
-            (0.5, 0.5),
-            (1.0, 1.0),
-            "mean",
-            "mean has 2 numbers and samples of shape (3, 4) have 3 channels; give one for each",
-        ),
-    ],
-)
-def test_means_that_do_not_fit_are_refused(mean, deviation, argument, message):
-    with pytest.raises(ArgumentError) as caught:
-        Prepare(mean=mean, deviation=deviation)(torch.zeros(2, 3, 4))
-    assert str(caught.value) == message
-    assert caught.value.argument == argument

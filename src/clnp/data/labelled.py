@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from clnp.errors import ArgumentError, DataError
+from clnp.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,7 @@ class Prepare:
         default_factory=dict, repr=False, compare=False
     )
 
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(self.deviation):
-            raise ArgumentError(
-                f"mean has {len(self.mean)} numbers and deviation {len(self.deviation)}; both must "
-                "have one for each channel",
-                argument="deviation",
-            )
-        if any(not each > 0 for each in self.deviation):
-            raise ArgumentError(
-                f"deviation is {self.deviation}; every number must be more than 0",
-                argument="deviation",
-            )
-
     def __call__(self, stored: Tensor) -> Tensor:
-        if self.mean and len(self.mean) not in (1, stored.shape[1]):
-            raise ArgumentError(
-                f"mean has {len(self.mean)} numbers and samples of shape "
-                f"{tuple(stored.shape[1:])} have {stored.shape[1]} channels; give one for each",
-                argument="mean",
-            )
         device = stored.device
         if device not in self._constants:
             order = None if self.order is None else self.order.to(device)

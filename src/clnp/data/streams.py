@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clnp.checks import COUNT, optional, settle
 from clnp.errors import ArgumentError
 from clnp.training.rng import derive, permutation
 from clnp.training.task import Task, check_names
@@ -33,7 +34,7 @@ class Permuted:
     """Number of training samples, drawn at random. By default, all of them."""
 
     def __post_init__(self) -> None:
-        _check_counts(self, "num_tasks", "num_train")
+        settle(self, {"num_tasks": COUNT, "num_train": optional(COUNT)})
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Split:
     """Number of training samples of each task, drawn at random. By default, all of them."""
 
     def __post_init__(self) -> None:
-        _check_counts(self, "classes_per_task", "num_tasks", "num_train")
+        counts = {"num_tasks": optional(COUNT), "num_train": optional(COUNT)}
+        settle(self, {"classes_per_task": COUNT, **counts})
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,6 @@ class Chain:
 
 
 Stream = Permuted | Split | Chain
-
-
-def _check_counts(stream: Permuted | Split, *names: str) -> None:
-    for name in names:
-        value = getattr(stream, name)
-        if value is not None and value < 1:
-            raise ArgumentError(f"{name} is {value}; it must be 1 or more", argument=name)
 
 
 def tasks_of(stream: Stream, find: Find, *, seed: int = 0) -> list[Task]:
