@@ -7,7 +7,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 
 from clnp.data.readers import Published, read_binary, read_idx, read_python
 from clnp.errors import DataError
@@ -85,14 +84,15 @@ def test_a_part_of_a_gzip_file_is_refused(path):
         assert message.endswith(". Download it again")
 
 
-@given(place=st.integers(0, 10**9), change=st.integers(1, 255))
-def test_a_changed_byte_of_a_gzip_file_is_found_or_harmless(tmp_path_factory, place, change):
-    path = tmp_path_factory.getbasetemp() / "changed.gz"
-    whole = bytearray(gzip.compress(idx((50,)), mtime=0))
-    whole[place % len(whole)] ^= change
-    path.write_bytes(whole)
-    with contextlib.suppress(DataError):
-        assert torch.equal(read_idx(path), torch.arange(50).to(torch.uint8))
+def test_a_changed_byte_of_a_gzip_file_is_found_or_harmless(path):
+    whole = gzip.compress(idx((50,)), mtime=0)
+    for place in range(len(whole)):
+        for change in (1, 16, 255):
+            changed = bytearray(whole)
+            changed[place] ^= change
+            path.write_bytes(changed)
+            with contextlib.suppress(DataError):
+                assert torch.equal(read_idx(path), torch.arange(50).to(torch.uint8))
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path):
