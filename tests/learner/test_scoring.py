@@ -162,7 +162,7 @@ def pruned_behind_batchnorm(**options):
         *(nn.Conv2d(24, 32, 3), nn.BatchNorm2d(32), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(128, 10)),
     )
-    training = {"epochs": 6, "lr": 0.01, "batch_size": 64, "alpha": 1e-4}
+    training = {"epochs": 5, "lr": 0.01, "batch_size": 64, "alpha": 1e-4}
     chosen = config(importance="contribution", training=training, **options)
     given = Task("a", (x[order], y[order]), validation=validation)
     return Learner(ContinualNet(model, x[:2]), chosen).learn(given)

@@ -72,7 +72,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ArgumentError("parts is empty; give at least one stream", argument="parts")
+            raise ArgumentError("parts is empty. Give at least one stream", argument="parts")
 
 
 Stream = Permuted | Split | Chain
@@ -131,17 +131,17 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
     """Return the tasks of a `Split` stream."""
     size = stream.classes_per_task
     most, left = divmod(data.num_classes, size)
-    num_tasks = most if stream.num_tasks is None else stream.num_tasks
-    if not 1 <= num_tasks <= most:
-        many = "1 task" if max(num_tasks, 1) == 1 else f"{num_tasks} tasks"
+    num_tasks = max(most, 1) if stream.num_tasks is None else stream.num_tasks
+    if num_tasks > most:
         raise ArgumentError(
-            f"{many} of {size} classes: {data.name} has only {data.num_classes}",
+            f"{num_tasks} x {size} classes are more than the {data.num_classes} of {data.name}. "
+            "Use fewer tasks, or fewer classes per task",
             argument="classes_per_task" if stream.num_tasks is None else "num_tasks",
         )
     if left and stream.num_tasks is None:
         raise ArgumentError(
-            f"the {data.num_classes} classes of {data.name} do not divide into tasks of {size}; "
-            f"num_tasks = {most} leaves {left} of them out",
+            f"the {data.num_classes} classes of {data.name} do not divide into tasks of {size}. "
+            f"Set num_tasks = {most} to leave {left} of them out",
             argument="classes_per_task",
         )
     classes = list(range(data.num_classes))
@@ -151,7 +151,8 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
         classes = list(stream.order)
         if sorted(classes) != list(range(data.num_classes)):
             raise ArgumentError(
-                f"order must hold each of the {data.num_classes} classes of {data.name} once",
+                f"order is {classes}. Give each of the {data.num_classes} classes of {data.name} "
+                "once",
                 argument="order",
             )
     mean, deviation = _mean_and_deviation(data, stream)
@@ -181,7 +182,7 @@ def _mean_and_deviation(
         return (), ()
     if not data.mean:
         raise ArgumentError(
-            f"the mean and deviation of {data.name} are not known; remove normalise",
+            f"the mean and deviation of {data.name} are not known. Remove normalise",
             argument="normalise",
         )
     return data.mean, data.deviation
@@ -212,6 +213,7 @@ def _of_classes(data: LabelledData, part: str, classes: Sequence[int]) -> tuple[
     new = place[labels]
     if not bool((new >= 0).any()):
         raise ArgumentError(
-            f"{data.name}: no sample of class {', '.join(map(str, classes))} in the {part} data"
+            f"the {part} data of {data.name} has no sample of class "
+            f"{', '.join(map(str, classes))}. Leave such classes out"
         )
     return inputs[new >= 0], new[new >= 0]
