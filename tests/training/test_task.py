@@ -315,7 +315,7 @@ def test_inputs_are_prepared_batch_by_batch(resident):
 @pytest.mark.parametrize("resident", [False, True])
 def test_prepare_must_return_a_tensor(resident):
     task = Task("flowers", labelled(), test=labelled(), prepare=lambda inputs: None)
-    message = "task 'flowers': prepare returns a NoneType. It must return the inputs of the network"
+    message = "task 'flowers', training data: prepare returns a NoneType. It must return the inputs"
     with pytest.raises(ArgumentError, match=message) as caught:
         load(task, CPU, LearnerConfig(resident=resident))
     assert caught.value.argument == "prepare"

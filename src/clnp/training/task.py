@@ -110,9 +110,7 @@ def load(
             train, validation = split_off(train, fraction, seed=validation_seed)
         except ArgumentError as error:
             raise ArgumentError(f"task {task.name!r}: {error}") from error
-    place = partial(
-        batches_of, device=device, num_workers=config.num_workers, prepare=_prepare_of(task)
-    )
+    place = partial(batches_of, device=device, num_workers=config.num_workers, prepare=task.prepare)
     loaded = {"training": place(train, resident=resident)}
     with isolated(device):
         # All scores use the same samples, also of random data: they are drawn once if they fit, and
@@ -146,27 +144,8 @@ def load_test(task: Task, device: torch.device, config: LearnerConfig) -> Batche
         device,
         resident=config.resident,
         num_workers=config.num_workers,
-        prepare=_prepare_of(task),
+        prepare=task.prepare,
     )
-
-
-def _prepare_of(task: Task) -> Prepare | None:
-    """Return the task's `prepare` with a check of its result."""
-    given = task.prepare
-    if given is None:
-        return None
-
-    def prepare(inputs: Tensor) -> Tensor:
-        found: object = given(inputs)
-        if not isinstance(found, Tensor):
-            raise ArgumentError(
-                f"task {task.name!r}: prepare returns a {type(found).__name__}. It must return the "
-                "inputs of the network, a tensor",
-                argument="prepare",
-            )
-        return found
-
-    return prepare
 
 
 def check_parts(task: Task) -> None:
@@ -261,6 +240,12 @@ def _check_labels(where: str, targets: Tensor) -> None:
 
 def _check_values(where: str, batches: Batches, objective: Objective, num_outputs: int) -> None:
     for inputs, targets in batches.batches(4096):
+        if not isinstance(inputs, Tensor):
+            raise ArgumentError(
+                f"{where}: prepare returns a {type(inputs).__name__}. It must return the inputs of "
+                "the network, a tensor",
+                argument="prepare",
+            )
         for what, values in (("an input", inputs), ("a target", targets)):
             if values.is_floating_point() and not bool(values.isfinite().all()):
                 raise ArgumentError(f"{where}: {what} is NaN or infinite. Remove or replace it")
