@@ -87,7 +87,7 @@ def test_a_part_of_a_gzip_file_is_refused(path):
 def test_a_changed_byte_of_a_gzip_file_is_found_or_harmless(path):
     whole = gzip.compress(idx((50,)), mtime=0)
     for place in range(len(whole)):
-        for change in (1, 16, 255):
+        for change in (1, 255):
             changed = bytearray(whole)
             changed[place] ^= change
             path.write_bytes(changed)
@@ -224,5 +224,5 @@ def test_a_file_that_is_not_a_pickle_is_refused(path, content):
 
 def test_a_part_of_a_pickle_is_refused(path):
     for whole in (pickled(batch()), pickle.dumps(batch())):
-        for size in [*range(100), *range(100, len(whole), 1000), len(whole) - 1]:
+        for size in [*range(60), *range(60, len(whole), 3000), len(whole) - 1]:
             assert message_of(path, whole[:size]).startswith("is damaged or not a pickled batch: ")

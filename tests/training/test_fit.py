@@ -74,7 +74,7 @@ def test_training_learns():
         {"precision": "bfloat16"},
     ],
 )
-@pytest.mark.parametrize("stop_after", [1, 2, 3])
+@pytest.mark.parametrize("stop_after", [1, 3])
 def test_a_fit_resumes_after_any_epoch_to_the_same_result(options, stop_after):
     training = Training(epochs=4, lr=0.05, batch_size=32, **options)
     whole, net = opened(), opened()

@@ -76,7 +76,7 @@ def _chunks(url: str, timeout: float) -> Generator[tuple[bytes, int, int | None]
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        raise DataError(f"{url} cannot be downloaded: {error}, after {done} bytes") from error
+        raise DataError(f"{url} failed after {done} bytes: {error}") from error
 
 
 def extract(archive: Path, names: Sequence[str]) -> list[Path]:
@@ -218,8 +218,8 @@ def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress 
                 os.replace(path, folder / path.name)
     except (DataError, OSError) as error:
         raise DataError(
-            f"{name} is not in {directory} and cannot be downloaded: {error}. Or put "
-            f"{', '.join(layout.names)} into {folder} yourself, gzipped or not"
+            f"{name} is not in {directory} and cannot be downloaded: {error}. Check the "
+            f"connection, or put {', '.join(layout.names)} into {folder}, gzipped or not"
         ) from error
 
 
