@@ -205,19 +205,7 @@ class Learner:
         while (first := len(progress.trained)) < len(trainings):
             # Candidates that were in training together resume together.
             num = len(progress.resumed) or self.config.candidates_at_once
-            wave = trainings[first : first + num]
-            seeds = [self._seed_of(name, training) for training in wave]
-            if len(wave) == 1 and not progress.resumed:
-                self._open(self.net, scorer.data, seeds[0])
-            lanes = self._fit(scorer, progress, wave, seeds, first=first)
-            for number, lane in enumerate(lanes, first):
-                record = lane.record(scorer.unpruned)
-                progress.trained.append(record)
-                if record.score is not None:
-                    progress.states[number] = lane.net.open_state()
-                self.on_event(CandidateTrained(task=name, candidate=number, **vars(record)))
-            if len(wave) == 1:
-                self.net.abandon_task()
+            self._train_wave(scorer, progress, trainings[first : first + num])
             progress.drop_states(scorer.margin)
             # Not earlier: some of several candidates without the others cannot be saved.
             self.on_progress(progress)
@@ -226,6 +214,24 @@ class Learner:
                 f"alpha {c.alpha}, lr {c.lr:g}: {c.diverged}" for c in progress.trained
             )
             raise DivergedError(f"every candidate of task {name!r} diverged: {reasons}")
+
+    def _train_wave(
+        self, scorer: Scorer, progress: Progress, trainings: Sequence[Training]
+    ) -> None:
+        """Train candidates at the same time, and score them."""
+        name, first = scorer.data.task.name, len(progress.trained)
+        seeds = [self._seed_of(name, training) for training in trainings]
+        if len(trainings) == 1 and not progress.resumed:
+            self._open(self.net, scorer.data, seeds[0])
+        lanes = self._fit(scorer, progress, trainings, seeds, first=first)
+        for number, lane in enumerate(lanes, first):
+            record = lane.record(scorer.unpruned)
+            progress.trained.append(record)
+            if record.score is not None:
+                progress.states[number] = lane.net.open_state()
+            self.on_event(CandidateTrained(task=name, candidate=number, **vars(record)))
+        if len(trainings) == 1:
+            self.net.abandon_task()
 
     def _seed_of(self, task: str, training: Training) -> int:
         alpha = dict(training.alpha) if isinstance(training.alpha, Mapping) else training.alpha
@@ -330,8 +336,8 @@ class Learner:
                     progress.plans.append(scorer.plan(best))
                     self.net.prune(progress.plans[-1])
             seed = derive(self.seed, "fine-tuning", name, number)
-            [lane] = self._fit(scorer, progress, [training], [seed], round=number)
-            score = lane.score(scorer.unpruned)
+            lanes = self._fit(scorer, progress, [training], [seed], round=number)
+            score = lanes.pop().score(scorer.unpruned)
             kept = score is not None and score >= best - scorer.margin
             progress.left_margin = not kept
             if kept:
