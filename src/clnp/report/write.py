@@ -19,10 +19,8 @@ PAGE = "report.html"
 FIGURES = "figures"
 DEFAULT = "report"
 """The directory of a report within the directory of its run."""
-NAMES = ("accuracy", "capacity", "grid", "matrix", "pruning", "reuse", "training")
+NAMES = ("accuracy", "capacity", "pruning", "training")
 """The figures of a report."""
-EARLIER = ("average", "growth", "loss", "threshold", "validation")
-"""Figures of reports by earlier versions."""
 
 
 def write_report(
@@ -99,8 +97,8 @@ def _write(directory: Path, page: str, pictures: Sequence["Picture"]) -> Iterato
         figures.mkdir(parents=True, exist_ok=True)
         names = {picture.name for picture in pictures}
         # An earlier report may have had figures that this one does not have.
-        for name in (*NAMES, *EARLIER):
-            for kind in (*FORMATS, "csv") if name not in names else ():
+        for name in set(NAMES) - names:
+            for kind in (*FORMATS, "csv"):
                 (figures / f"{name}.{kind}").unlink(missing_ok=True)
         replace_file(directory / PAGE, page.encode())
         yield directory / PAGE
