@@ -208,19 +208,12 @@ def test_a_run_whose_result_is_damaged_is_told_by_its_events(tmp_path):
     assert "result.json is damaged: " in found.notes[1]
 
 
-def test_a_damaged_run_beside_others_is_left_out(tmp_path):
-    good, bad = write_run(tmp_path / "good"), write_run(tmp_path / "bad")
-    write(bad, "result.json", "{")
-    found = read_collection([good, bad])
-    assert len(found.runs) == 1
-    assert found.notes[0].startswith(f"{bad} is left out. ")
+def test_a_path_without_a_run_is_an_error(tmp_path):
     with pytest.raises(RunError, match="nothing"):
-        read_collection([good, tmp_path / "nothing"])
+        read_collection([write_run(tmp_path / "good"), tmp_path / "nothing"])
 
 
 def test_nothing_to_report_on_is_an_error(tmp_path):
-    with pytest.raises(RunError, match="There is no run to report on"):
-        read_collection([])
     write(tmp_path, "series.json", {"recipe": "x", "seeds": [0]})
     with pytest.raises(RunError, match=r"nothing to report on in .* Resume it with `clnp resume "):
         read_collection([tmp_path])

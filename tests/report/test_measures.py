@@ -10,7 +10,7 @@ from clnp.report.measures import (
     claimed_shares,
     columns,
     free_share,
-    fullest_layer,
+    free_shares,
     over_runs,
     reused_share,
     spread_of,
@@ -59,7 +59,7 @@ def test_members_are_averaged_over_their_seeds(tmp_path):
     (member,) = read_collection([write_series(tmp_path / "series")]).members
     assert by_task(member, lambda task: task.now)[0].mean == 91.5
     assert claimed_shares(member, "fc1") == [2, 4, 6]
-    assert fullest_layer(member) == ("fc2", 76)
+    assert free_shares(member) == {"fc1": 88, "fc2": 76}
 
 
 def test_a_run_that_learned_fewer_tasks_has_claimed_nothing_for_the_others(tmp_path):

@@ -80,15 +80,15 @@ def _draw_stack(axes: Axes, member: Member, group: str) -> None:
 
 
 def _describe(member: Member, members: Sequence[Member]) -> str:
-    """Return the free and the reused neurons of each layer in words."""
+    """Return the free neurons of each layer, and how many of the active ones were reused."""
     parts = []
     for group, share in free_shares(member).items():
         tasks = [task for run in member.runs for task in run.learned[1:]]
         reused = spread_of(reused_share(task, group) for task in tasks)
-        of_those = f" ({reused.mean:.0f} % of active neurons reused)" if reused else ""
-        parts.append(f"{clean(group)} {share:.0f} % free{of_those}")
-    tasks_so_far = draw.count(member.num_tasks, "task")
-    return f"{draw.named(member, members)}after {tasks_so_far}, {draw.in_words(parts, 20)}"
+        more = f" ({reused.mean:.0f} % reused)" if reused else ""
+        parts.append(f"{clean(group)} {share:.0f} % free{more}")
+    num_tasks = draw.count(member.num_tasks, "task")
+    return f"{draw.named(member, members)}after {num_tasks}, {draw.in_words(parts, 20)}"
 
 
 def _table(members: Sequence[Member], names: Sequence[str]) -> Table:

@@ -206,7 +206,7 @@ def fit_scores(axes: Axes, *, percent: bool) -> None:
 def panels_height(num: int) -> float:
     """Return the height of so many panels in inches."""
     rows, columns = _panel_grid(num)
-    return rows * (2.0 if columns <= 2 else 1.5 if columns <= 5 else 0.9)
+    return rows * (2.0 if columns <= 2 or rows == 1 else 1.5 if columns <= 5 else 0.9)
 
 
 def add_panels(figure: FigureBase, titles: Sequence[str]) -> list[Axes]:

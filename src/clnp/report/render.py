@@ -24,8 +24,10 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 
 
 def settle(figure: Figure) -> None:
-    """Lay out all parts of the figure, once for all its files."""
-    figure.draw_without_rendering()
+    """Compute the layout of the figure, once for all its files."""
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
     figure.set_layout_engine("none")
 
 

@@ -65,6 +65,10 @@ def write_report(
 def _as_list(paths: Any) -> list[str | os.PathLike[str]]:
     """Return the paths in a list, also a single one."""
     several = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    if not several:
+        raise RunError(
+            "There is no run to report on. Give the directory of a run, a series or a comparison."
+        )
     for path in several:
         if not isinstance(path, str | os.PathLike):
             raise ArgumentError(
@@ -81,10 +85,6 @@ def _directory(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[s
         raise RunError(
             f"A report about {len(paths)} runs needs a directory. Choose one with --out DIR, or "
             "out= in Python."
-        )
-    if not paths:
-        raise RunError(
-            "There is no run to report on. Give the directory of a run, a series or a comparison."
         )
     return expanded(paths[0]) / DEFAULT
 
