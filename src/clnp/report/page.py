@@ -1,8 +1,9 @@
 """The page of a report: everything that `report.html.j2` shows."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from statistics import fmean
@@ -308,29 +309,18 @@ def _settings(member: Member, members: Sequence[Member]) -> Settings:
 
 def environments(collection: Collection) -> Table:
     """Return each environment in a column, and how often a run was started in it."""
-    starts: dict[str, int] = {}
-    for run in collection.runs:
-        for session in run.sessions:
-            plain = {
-                key: _plain(value)
-                for key, value in to_plain(session).items()
-                if key not in ("began", "command") and value not in (None, "")
-            }
-            key = json.dumps(plain)
-            starts[key] = starts.get(key, 0) + 1
-    shown = [(json.loads(key), num) for key, num in starts.items()]
-    if not shown:
-        return Table(("",), ())
+    sessions = [session for run in collection.runs for session in run.sessions]
+    starts = Counter(replace(session, began=None, command=()) for session in sessions)
+    shown: list[dict[str, object]] = [to_plain(environment) for environment in starts]
     rows: list[tuple[Cell, ...]] = [
-        (key, *(plain.get(key) for plain, _ in shown))
-        for key in dict.fromkeys(key for plain, _ in shown for key in plain)
+        (key, *(None if plain[key] is None else _plain(plain[key]) for plain in shown))
+        for key in (shown[0] if shown else ())
+        if any(plain[key] for plain in shown)
     ]
-    began = [session.began for run in collection.runs for session in run.sessions if session.began]
-    if began:
-        rows.insert(0, ("began", min(began), *[None] * (len(shown) - 1)))
-    rows.append(("starts", *(num for _, num in shown)))
+    first = min((session.began for session in sessions if session.began), default=None)
+    rows = [("began", first, *[None] * (len(shown) - 1)), *rows, ("starts", *starts.values())]
     numbers = [f"environment {number}" for number in range(1, len(shown) + 1)]
-    return Table(("", *(numbers if len(shown) > 1 else ["value"])), tuple(rows))
+    return Table(("", *(numbers if len(shown) > 1 else ["value"])), tuple(rows if shown else ()))
 
 
 def certificates(collection: Collection) -> list[tuple[str, Table]]:
