@@ -161,6 +161,17 @@ def test_notes_on_an_unfinished_run_and_its_log(tmp_path):
     )
 
 
+def test_a_note_on_several_runs_is_one(tmp_path):
+    series = write_series(tmp_path / "series", seeds=tuple(range(6)), tasks=("only",))
+    for seed in range(6):
+        (series / f"seed{seed}/events.jsonl").unlink()
+    (note,) = read_collection([series]).notes
+    assert note == (
+        "seed 0; seed 1; seed 2; seed 3 and 2 more: the log events.jsonl is missing, and with it "
+        "training and pruning curves."
+    )
+
+
 def test_a_full_network_is_noted(tmp_path):
     (note,) = read_collection([write_run(tmp_path / "run", full="fc1 is full. Widen it")]).notes
     assert note == "The network was full after 3 of 3 tasks: fc1 is full."

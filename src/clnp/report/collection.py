@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,9 @@ from clnp.runs.history import RunHistory, TaskHistory, flat, read_run
 from clnp.studies.comparison import read_comparison
 from clnp.studies.series import SERIES, read_series, run_of
 from clnp.text import clean
+
+MOST_NAMED = 4
+"""Runs that are named in a note which several have in common."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,7 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
-    for member in members:
-        for run in member.runs:
-            names = [member.label] if len(members) > 1 else []
-            names += [f"seed {run.seed}"] if len(member.runs) > 1 else []
-            notes += _notes(run, ", ".join(names))
+    notes += _all_notes(members)
     return Collection(title, members, tuple(dict.fromkeys(notes)))
 
 
@@ -288,30 +287,44 @@ def _title(members: Sequence[Member]) -> str:
     return f"{recipes[0]}{method}, seed {'?' if runs[0].seed is None else runs[0].seed}"
 
 
-def _notes(run: RunHistory, name: str) -> Iterable[str]:
-    """Return what a reader has to know about a run before its numbers; a single run has no name."""
-    where = f"{clean(name)}: the" if name else "The"
+def _all_notes(members: Sequence[Member]) -> Iterator[str]:
+    """Return the notes on all runs; those that several runs have in common are one."""
+    found: dict[str, list[str]] = {}
+    for member in members:
+        for run in member.runs:
+            names = [member.label] if len(members) > 1 else []
+            names += [f"seed {run.seed}"] if len(member.runs) > 1 else []
+            for note in _notes(run):
+                found.setdefault(note, []).append(clean(", ".join(names)) if names else "")
+    for note, names in found.items():
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        where = "; ".join(names[:MOST_NAMED]) + more
+        yield f"{where}: {note}" if where else note[:1].upper() + note[1:]
+
+
+def _notes(run: RunHistory) -> Iterator[str]:
+    """Return what a reader has to know about a run before its numbers."""
     num = f"{len(run.learned)} of {run.num_tasks} tasks"
     if run.failed is not None:
-        yield f"{where} run failed after {num}: {run.failed.rstrip('.')}."
+        yield f"the run failed after {num}: {run.failed.rstrip('.')}."
     elif not run.finished:
         open_task = next((task.name for task in run.tasks if not task.learned), None)
         current = f"; {clean(open_task)} is in training" if open_task else ""
         yield (
-            f"{where} run is not finished: {num} are learned{current}. Resume it with "
+            f"the run is not finished: {num} are learned{current}. Resume it with "
             f"{resume_command(run.path)}."
         )
     if run.full is not None:
-        yield f"{where} network was full after {num}: {run.full.partition('. ')[0].rstrip('.')}."
+        yield f"the network was full after {num}: {run.full.partition('. ')[0].rstrip('.')}."
     if run.damaged is not None:
-        yield f"{where} result is left out. {run.damaged}"
+        yield f"the result is left out. {run.damaged}"
     if run.num_damaged:
         lines = "1 damaged line" if run.num_damaged == 1 else f"{run.num_damaged} damaged lines"
-        yield f"{where} log {EVENTS} has {lines}, which are left out; curves may have gaps."
+        yield f"the log {EVENTS} has {lines}, which are left out; curves may have gaps."
     if not run.num_events:
-        yield f"{where} log {EVENTS} is missing, and with it training and pruning curves."
+        yield f"the log {EVENTS} is missing, and with it training and pruning curves."
     if any(task.unchanged is False for task in run.learned) and run.method == OURS:
         yield (
-            f"{where} OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
+            "the OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
             f"`{command('verify', run.path)}`."
         )
