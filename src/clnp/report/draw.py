@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-from matplotlib import font_manager
+from matplotlib import font_manager, style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
@@ -129,15 +129,10 @@ class Picture:
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Draw in the style of a report, whatever the user's own settings; one thread at a time."""
-    defaults: dict[str, Any] = {
-        name: value
-        for name, value in matplotlib.rcParamsDefault.items()
-        if not name.startswith(("backend", "webagg", "date.", "toolbar", "interactive"))
-    }
     installed = {font.name for font in font_manager.fontManager.ttflist}
     fonts = ["DejaVu Sans", *(name for name in WIDER_FONTS if name in installed)]
-    settings: Any = {**defaults, **_SETTINGS, "font.sans-serif": fonts}
-    with _LOCK, matplotlib.rc_context(settings), warnings.catch_warnings():
+    settings: Any = {**_SETTINGS, "font.sans-serif": fonts}
+    with _LOCK, style.context(settings, after_reset=True), warnings.catch_warnings():
         # The page shows every letter; a figure for a paper shows a box for one that no font has.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
@@ -190,7 +185,7 @@ def name_tasks(axes: Axes, names: Sequence[str]) -> None:
 
 
 def number_tasks(axes: Axes, *, most: int = 14) -> None:
-    """Label an axis with the numbers of tasks, at most so many."""
+    """Label an axis with the numbers of tasks, at `most` places."""
     axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
     axes.set_xlabel("task, in the order learned")
 
@@ -204,7 +199,7 @@ def fit_scores(axes: Axes, *, percent: bool) -> None:
 
 
 def panels_height(num: int) -> float:
-    """Return the height of so many panels in inches."""
+    """Return the height of `num` panels in inches."""
     rows, columns = _panel_grid(num)
     return rows * (2.0 if columns <= 2 or rows == 1 else 1.5 if columns <= 5 else 0.9)
 
@@ -228,7 +223,7 @@ def add_panels(figure: FigureBase, titles: Sequence[str]) -> list[Axes]:
 
 
 def _panel_grid(num: int) -> tuple[int, int]:
-    """Return the rows and columns of so many panels, with few empty cells."""
+    """Return the rows and columns for `num` panels, with few empty cells."""
     rows = math.ceil(num / (5 if num <= 20 else 10))
     return rows, math.ceil(num / rows)
 

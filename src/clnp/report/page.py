@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from statistics import fmean
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -114,7 +113,7 @@ def _template() -> Template:
     return environment.from_string(text)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """Return a value as text on one line, without control characters; None is a dash."""
     if value is None:
         return "\u2013"  # An en dash.
