@@ -43,10 +43,10 @@ def test_every_layer_of_every_run_has_a_panel(tmp_path):
     picture = draw_capacity(read_collection(runs))
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
     assert titles == [
-        "a: fc1: 88 % free",
-        "a: fc2: 76 % free",
-        "b: fc1: 88 % free",
-        "b: fc2: 76 % free",
+        "a\nfc1: 88 % free",
+        "a\nfc2: 76 % free",
+        "b\nfc1: 88 % free",
+        "b\nfc2: 76 % free",
     ]
     assert picture.table.header[0] == "run"
 

@@ -141,6 +141,10 @@ def test_the_number_of_tasks_is_a_column_if_runs_differ(tmp_path):
     ours, other, _ = collection.members
     assert str(found["tasks learned"].of(ours)) == "2.5 ± 0.7"
     assert str(found["tasks learned"].of(other)) == "3.0 ± 0.0"
+    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", num_learned=1, margin=2.0)]
+    collection = read_collection(runs)
+    learned, *_ = columns(collection)
+    assert str(learned.of(collection.members[1])) == "1"
 
 
 def test_a_run_without_a_learned_task_does_not_count(tmp_path):

@@ -33,10 +33,10 @@ def draw_capacity(collection: Collection) -> Picture | None:
         (member, group, share) for member in members for group, share in free_shares(member).items()
     ]
     shown = layers[: draw.MOST_PANELS]
-    titles = [
-        f"{draw.named(member, members)}{group}: {share:.0f} % free"
-        for member, group, share in shown
-    ]
+    titles = [f"{clean(group)}: {share:.0f} % free" for _, group, share in shown]
+    if len(members) > 1:
+        labels = [member.label for member, _, _ in shown]
+        titles = [f"{label}\n{title}" for label, title in zip(labels, titles, strict=True)]
     figure = draw.new_figure(draw.panels_height(len(shown)) + 0.75)
     panels = draw.add_panels(figure, titles)
     for axes, (member, group, _) in zip(panels, shown, strict=True):

@@ -205,7 +205,7 @@ def panels_height(num: int) -> float:
 
 
 def add_panels(figure: FigureBase, titles: Sequence[str]) -> list[Axes]:
-    """Add a small panel for each title; all have the same scales."""
+    """Add a small panel for each title of one or two lines; all panels have the same scales."""
     rows, columns = _panel_grid(len(titles))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     panels: list[Axes] = list(grid.flat)
@@ -216,7 +216,8 @@ def add_panels(figure: FigureBase, titles: Sequence[str]) -> list[Axes]:
         last.tick_params(labelbottom=True)
     longest = int(72 * (WIDTH - 0.7) / columns / CHARACTER) - 3
     for axes, title in zip(panels, titles, strict=False):
-        axes.set_title(shortened(clean(title), longest), pad=2, size=7)
+        lines = [shortened(line, longest) for line in title.split("\n")]
+        axes.set_title("\n".join(lines), pad=2, size=7)
         axes.tick_params(labelsize=6)
         axes.locator_params(nbins=2 if columns > 5 else 4)
     return panels[: len(titles)]

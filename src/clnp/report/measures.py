@@ -148,7 +148,8 @@ def columns(collection: Collection) -> list[Column]:
         Column("peak memory, MB", 0, lambda run: megabytes(run.peak_bytes)),
     ]
     if len({len(run.learned) for run in runs}) > 1:
-        found.insert(0, Column("tasks learned", 1, lambda run: len(run.learned)))
+        digits = 0 if len(runs) == len(collection.members) else 1
+        found.insert(0, Column("tasks learned", digits, lambda run: len(run.learned)))
     return [column for column in found if any(column.value(run) is not None for run in runs)]
 
 
