@@ -77,6 +77,13 @@ def test_methods_are_overlaid_and_can_be_distinguished(tmp_path):
     assert picture.table.rows[0][0] == "clnp, seed 0"
 
 
+def test_a_method_without_a_log_has_no_curve(tmp_path):
+    runs = [write_run(tmp_path / method, method=method) for method in ("ewc", "si", "hat")]
+    (runs[1] / "events.jsonl").unlink()
+    legend = draw_training(read_collection(runs)).figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["ewc", "hat", "fine-tuning"]
+
+
 def test_only_a_few_candidates_are_named(tmp_path):
     def legends(num):
         run = write_run(tmp_path / str(num), tasks=("a",), num_candidates=num, method="ewc")

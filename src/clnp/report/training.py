@@ -1,7 +1,9 @@
 """The figure of training: loss and validation score at every epoch."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -45,15 +47,13 @@ def draw_training(collection: Collection) -> Picture | None:
         return None
     shown = trained[: draw.MOST_PANELS]
     several = collection.single is None
-    colours = draw.member_colours(collection)
-    if not several:
-        labels = list(dict.fromkeys(curve.label for index in shown for curve in tasks[index]))
-        colours = dict(zip(labels, draw.categories(len(labels)), strict=True))
-    # Methods that are equal for a while hide one another: the upper line has gaps.
-    styles = {
-        label: STYLES[number % len(STYLES)] if several else "-"
-        for number, label in enumerate(colours)
-    }
+    labels = list(dict.fromkeys(curve.label for index in shown for curve in tasks[index]))
+    colours = dict(zip(labels, draw.categories(len(labels)), strict=True))
+    styles = dict.fromkeys(labels, "-")
+    if several:
+        colours = draw.member_colours(collection)
+        # Methods that are equal for a while hide one another: the upper line has gaps.
+        styles = dict(zip(labels, cycle(STYLES), strict=False))
     figure = draw.new_figure(2 * (draw.panels_height(len(shown)) + 0.2) + 0.5)
     upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
     titles = draw.task_titles(collection.names)
@@ -68,15 +68,16 @@ def draw_training(collection: Collection) -> Picture | None:
         panels = draw.add_panels(part, [titles[index] for index in shown])
         for axes, index in zip(panels, shown, strict=True):
             _draw_curves(axes, tasks[index], value, colours, styles)
-        points = [p for i in shown for curve in tasks[i] for p in curve.points(value) if p == p]
+        drawn = [point for index in shown for c in tasks[index] for point in c.points(value)]
+        points = [point for point in drawn if math.isfinite(point)]
         if points:
             _fit(panels, points, is_loss=part is upper)
             ranges.append(f"{label} from {min(points):.3g} to {max(points):.3g}")
     lower.supxlabel("epoch")
-    is_named = len(colours) > 1 and (several or len(colours) <= MOST_NAMED)
+    is_named = len(labels) > 1 and (several or len(labels) <= MOST_NAMED)
     handles: list[Line2D | Patch] = [
-        Line2D([], [], color=colour, ls=styles[label], label=shortened(label, 64))
-        for label, colour in (colours if is_named else {}).items()
+        Line2D([], [], color=colours[label], ls=styles[label], label=shortened(label, 64))
+        for label in (labels if is_named else ())
     ]
     tuned = any(curve.start for index in shown for curve in tasks[index])
     if tuned:
@@ -86,7 +87,7 @@ def draw_training(collection: Collection) -> Picture | None:
     return Picture(
         "training",
         "Loss and validation score at every epoch",
-        _caption(collection, list(colours))
+        _caption(collection, labels)
         + (" The shaded epochs are fine-tuning after pruning." if tuned else "")
         + draw.left_out(len(trained), len(shown), "tasks"),
         f"{draw.count(len(trained), 'task')}; {', '.join(ranges)}.",
@@ -166,7 +167,7 @@ def _fit(panels: Sequence[Axes], points: Sequence[float], *, is_loss: bool) -> N
 
 
 def _candidates(collection: Collection) -> Table:
-    """Return a row for each candidate: its training, the neurons that it kept, and its fate."""
+    """Return a row for each candidate: its training, the neurons that it keeps, and its result."""
     several = collection.single is None
     rows: list[tuple[Cell, ...]] = []
     for label, run, task in _tasks(collection):
