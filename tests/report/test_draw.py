@@ -92,10 +92,10 @@ def test_scores_stay_below_100_percent(axes):
     fit_scores(axes, percent=False)
     assert axes.get_ylim() == (94, 103)
     fit_scores(axes, percent=True)
-    assert axes.get_ylim() == (94, pytest.approx(100.18))
-    axes.set_ylim(80, 90)
+    assert axes.get_ylim() == (93.5, pytest.approx(100.195))
+    axes.set_ylim(80, 80.1)
     fit_scores(axes, percent=True)
-    assert axes.get_ylim() == (80, 90)
+    assert axes.get_ylim() == (79.5, 80.6)
 
 
 @pytest.mark.parametrize("num", [1, 14, 40])

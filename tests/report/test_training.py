@@ -81,7 +81,7 @@ def test_a_method_without_a_log_has_no_curve(tmp_path):
     runs = [write_run(tmp_path / method, method=method) for method in ("ewc", "si", "hat")]
     (runs[1] / "events.jsonl").unlink()
     legend = draw_training(read_collection(runs)).figure.legends[0]
-    assert [text.get_text() for text in legend.get_texts()] == ["ewc", "hat", "fine-tuning"]
+    assert [text.get_text() for text in legend.get_texts()] == ["ewc", "hat"]
 
 
 def test_only_a_few_candidates_are_named(tmp_path):

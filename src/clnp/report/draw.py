@@ -191,11 +191,11 @@ def number_tasks(axes: Axes, *, most: int = 14) -> None:
 
 
 def fit_scores(axes: Axes, *, percent: bool) -> None:
-    """Show no accuracy above 100 percent, where a mean plus its deviation may be."""
-    low, high = axes.get_ylim()
-    if percent and high > 100:
-        low = min(low, 99.0)
-        axes.set_ylim(low, 100 + 0.03 * (100 - low))
+    """Show half a point around accuracies, and none above 100 percent, where a deviation may be."""
+    if percent:
+        low, high = axes.get_ylim()
+        low -= 0.5
+        axes.set_ylim(low, min(high + 0.5, 100 + 0.03 * (100 - low)))
 
 
 def panels_height(num: int) -> float:
