@@ -26,7 +26,7 @@ RUNS = {
         sizes={f"{LONG} {number}": 400 for number in range(6)},
     ),
     "many": lambda path: write_run(
-        path, tasks=tuple(f"task {number}" for number in range(21)), sizes={"fc": 2000}
+        path, tasks=tuple(f"task {number}" for number in range(21)), method="ewc"
     ),
     "compared": write_comparison,
 }

@@ -52,6 +52,13 @@ def test_tasks_that_are_learned_at_the_same_time_have_no_earlier_score(tmp_path)
     assert "all learned at the same time" in picture.description
 
 
+def test_scores_that_are_unknown_are_left_out(tmp_path):
+    run = write_run(tmp_path / "run", scores=[[90.0], [90.0, None], [90.0, None, 94.0]])
+    picture = draw_accuracy(read_collection([run]))
+    assert picture.description.startswith("2 tasks, now from 90.00 to 94.00; ")
+    assert picture.table.rows[1][2:] == (None, None)
+
+
 def test_very_many_scores_have_smaller_marks(tmp_path):
     def size(num):
         names = tuple(f"task {number}" for number in range(num))

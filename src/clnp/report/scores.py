@@ -113,8 +113,8 @@ def _describe(line: Line, members: Sequence[Member]) -> str:
     if not lost:
         change = "all learned at the same time"
     tasks = f"{draw.named(line.member, members)}{draw.count(len(means), 'task')}"
-    ends = f"now from {min(means):.2f} to {max(means):.2f}, average {line.average[-1]}"
-    return f"{tasks}, {ends}; {change}"
+    average = f", average {line.average[-1]}" if line.average[-1] else ""
+    return f"{tasks}, now from {min(means):.2f} to {max(means):.2f}{average}; {change}"
 
 
 def _table(lines: Sequence[Line], names: Sequence[str]) -> Table:
