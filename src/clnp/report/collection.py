@@ -24,7 +24,7 @@ from clnp.studies.series import SERIES, read_series, run_of
 from clnp.text import clean
 
 MOST_NAMED = 4
-"""Runs that are named in a note which several have in common."""
+"""Runs that a note names if several have the same note."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib
 from matplotlib import font_manager, style
@@ -55,7 +54,7 @@ WIDER_FONTS = ("Noto Sans CJK", "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuan
 
 _LOCK = threading.RLock()
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: dict[str, object] = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
     "axes.facecolor": "none",
@@ -131,7 +130,7 @@ def drawing() -> Iterator[None]:
     """Draw in the style of a report, whatever the user's own settings; one thread at a time."""
     installed = {font.name for font in font_manager.fontManager.ttflist}
     fonts = ["DejaVu Sans", *(name for name in WIDER_FONTS if name in installed)]
-    settings: Any = {**_SETTINGS, "font.sans-serif": fonts}
+    settings = {**_SETTINGS, "font.sans-serif": fonts}
     with _LOCK, style.context(settings, after_reset=True), warnings.catch_warnings():
         # The page shows every letter; a figure for a paper shows a box for one that no font has.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")

@@ -28,7 +28,7 @@ from .scores import draw_accuracy
 from .training import draw_training
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""The page itself forbids to load anything."""
+"""Forbids the page to load anything."""
 MOST_ROWS = 1000
 """Rows of a table in the page."""
 MOST_GUESSES = 5
