@@ -22,8 +22,8 @@ LONG = 'a name that is too long for any axis, with <b>, & and "quotes", ' + 80 *
 RUNS = {
     "long": lambda path: write_run(
         path,
-        tasks=tuple(f"{LONG} {number}" for number in range(12)),
-        sizes={f"{LONG} {number}": 400 for number in range(6)},
+        tasks=tuple(f"{LONG} {number}" for number in range(8)),
+        sizes={f"{LONG} {number}": 400 for number in range(4)},
     ),
     "many": lambda path: write_run(
         path, tasks=tuple(f"task {number}" for number in range(21)), method="ewc"
