@@ -35,6 +35,8 @@ class Replay:
 
 
 class Replaying(Strategy):
+    saved = ("memory",)
+
     def __init__(self, num, net):
         self.num, self.net, self.memory = num, net, []
 
@@ -50,13 +52,6 @@ class Replaying(Strategy):
 
     def end(self, index, data):
         self.memory.append(next(data.train.batches(self.num, seed=index)))
-
-    def state(self):
-        return {"memory": self.memory}
-
-    def restore(self, state):
-        device = self.net.device
-        self.memory = [(x.to(device), y.to(device)) for x, y in state["memory"]]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A network that trains all of its weights, with a head for each task or a shared one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class Heads(nn.Module):
     def reset(self, index: int) -> None:
         """Initialise the head of the task at that index."""
         initialise(self.layers[0 if self.shared else index], self._initialise)
+
+    def own(self) -> list[nn.Parameter]:
+        """Return the weights that are not shared by the tasks."""
+        return [] if self.shared else list(self.parameters())
 
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.layers[0 if self.shared else self.current](x)
@@ -101,16 +105,14 @@ class DenseNet(nn.Module):
 
     def reset(self) -> None:
         """Initialise all weights except those of heads."""
+        heads = {self.heads, *self.heads.layers}
         for module in self.model.modules():
-            if module is not self.heads and not self._is_head(module):
+            if module not in heads:
                 initialise(module, self._initialise)
-
-    def _is_head(self, module: nn.Module) -> bool:
-        return any(module is head for head in self.heads.layers)
 
     def trunk(self) -> dict[str, nn.Parameter]:
         """Return the weights that all tasks share, by name, including a shared head."""
-        own = set(map(id, self.heads.parameters())) if not self.heads.shared else set()
+        own = set(map(id, self.heads.own()))
         return {name: p for name, p in self.model.named_parameters() if id(p) not in own}
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
@@ -153,7 +155,7 @@ class DenseNet(nn.Module):
                 parameter.copy_(tensors.pop(f"extra:{name}"))
         self.model.load_state_dict(tensors)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Mapping[str, Any]:
         """Return the network as plain data and tensors, for `restore`."""
         return {
             "tasks": self.tasks,
@@ -163,7 +165,7 @@ class DenseNet(nn.Module):
             "extra": {name: parameter.detach() for name, parameter in self.extra.items()},
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state in a new network."""
         for count in state["num_outputs"]:
             self.heads.add(count)

@@ -1,7 +1,7 @@
 """The interface of a method to a run, and the interface of a baseline to training."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
@@ -10,10 +10,16 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from clnp.records import OURS, EpochEnded, Event, NetworkRecord, RunConfig, RunResult, TaskRecord
+from clnp.core.structure.inputs import imitate, tensors_in
+from clnp.records import OURS, Event, NetworkRecord, RunConfig, RunResult, TaskRecord
 from clnp.training.config import LearnerConfig, Training
-from clnp.training.fit import Epoch, StepRule
+from clnp.training.fit import StepRule
 from clnp.training.task import Task, TaskData, load_task
+
+from .dense import DenseNet
+
+State = Mapping[str, Any]
+"""What a run resumes from: plain data and tensors by name, in lists and dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -36,25 +42,6 @@ class Setting:
     def load(self, task: Task, device: torch.device) -> TaskData:
         """Return the data of a task, with the same samples held out for every method."""
         return load_task(task, device, self.config, seed=self.seed)
-
-    def log_epoch(
-        self, task: Task, epoch: Epoch, *, num_epochs: int, round: int | None = None
-    ) -> None:
-        """Log an epoch of a task that has one candidate, and offer to save.
-
-        `round` is the index of the round of fine-tuning, if it is part of one.
-        """
-        candidate = 0 if round is None else None
-        self.on_event(
-            EpochEnded(
-                task=task.name,
-                candidate=candidate,
-                round=round,
-                num_epochs=num_epochs,
-                **vars(epoch),
-            )
-        )
-        self.on_progress()
 
 
 class Method(Protocol):
@@ -91,11 +78,16 @@ class Method(Protocol):
     def verify(self) -> None:
         """Raise an error if a guarantee of the method does not hold."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the state to save beside the network; `progress` is None between two tasks."""
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
         """Write the network to a file, together with attached data."""
+
+
+def num_bytes(value: object) -> int:
+    """Return the bytes of all tensors in nested lists and dictionaries."""
+    return sum(tensor.nbytes for tensor in tensors_in(value))
 
 
 def is_ours(record: RunConfig | RunResult) -> bool:
@@ -127,7 +119,8 @@ class Strategy:
     - `running` around every prediction.
 
     A run that resumes within a task calls `restore` with the last `state`, then `rule` (and not
-    `begin`). A run that resumes within the second training calls `retraining` again.
+    `begin`). A run that resumes within the second training calls `retraining` again. So everything
+    that `begin` and `end` compute must be `saved`.
 
     Example:
         >>> class Decay(clnp.methods.Strategy):
@@ -145,6 +138,10 @@ class Strategy:
         >>> clnp.Experiment(model, x, tasks, baseline=WeightDecay())
     """
 
+    net: DenseNet
+    """The network, if the strategy needs it."""
+    saved: Sequence[str] = ()
+    """Names of the attributes to save for resuming: plain data and tensors, in lists and dicts."""
     own_statistics = False
     """Whether each task is evaluated with the BatchNorm statistics of its own training."""
 
@@ -195,12 +192,19 @@ class Strategy:
         """
         return contextlib.nullcontext()
 
-    def state(self) -> dict[str, Any]:
-        """Return everything to store, as plain data and tensors."""
-        return {}
+    def state(self) -> State:
+        """Return everything to save for resuming: by default, the attributes in `saved`."""
+        return {name: getattr(self, name) for name in self.saved}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def restore(self, state: State) -> None:
+        """Restore the attributes in `saved`, with copies of tensors on the device of `net`.
+
+        Args:
+            state: What `state` returned, with lists in place of tuples.
+        """
+        for name in self.saved:
+            copy = imitate(state[name], lambda tensor: tensor.to(self.net.device, copy=True))
+            setattr(self, name, copy)
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes to store beside the network, by kind."""

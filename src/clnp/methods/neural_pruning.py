@@ -1,6 +1,5 @@
 """Continual learning by neural pruning, as the method of a run."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -23,13 +22,13 @@ from clnp.storage import checkpoint
 from clnp.training.objective import objective_named
 from clnp.training.task import Task
 
-from .method import Setting
+from .method import Setting, State
 
 
 class NeuralPruning:
     """A `ContinualNet` with its `Learner`, new or restored from a checkpoint."""
 
-    def __init__(self, setting: Setting, path: Path, state: Mapping[str, Any] | None) -> None:
+    def __init__(self, setting: Setting, path: Path, state: State | None) -> None:
         config = setting.config
         if state is None:
             self.net = ContinualNet(
@@ -105,7 +104,7 @@ class NeuralPruning:
         """Raise a `ForgettingError` if a task has changed."""
         self.net.verify()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the state to save beside the network; `progress` is None between two tasks."""
         kept, progress = self.learner.kept, self._progress
         return {

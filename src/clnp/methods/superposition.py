@@ -29,7 +29,7 @@ from clnp.training.rng import derive
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
-from .method import Strategy
+from .method import State, Strategy
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class SuperpositionStrategy(Strategy):
     That one is a tensor which stays where it is: another task's is copied into it.
     """
 
+    saved = ("seeds",)
     own_statistics = True
 
     def __init__(self, net: DenseNet) -> None:
@@ -100,13 +101,9 @@ class SuperpositionStrategy(Strategy):
             if is_mixing(layer) and id(layer) not in own:
                 self.current[name] = multiplied(layer)
 
-    def state(self) -> dict[str, Any]:
-        """Return the seeds of the contexts."""
-        return {"seeds": self.seeds}
-
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Restore the seeds, and set the contexts of the last task."""
-        self.seeds = list(state["seeds"])
+        super().restore(state)
         if self.seeds:
             self._show(len(self.seeds) - 1)
 
@@ -127,10 +124,8 @@ def multiplied(layer: nn.Module) -> Tensor:
     weight: Tensor = layer.weight  # type: ignore[assignment]
     context = torch.ones_like(weight[0], requires_grad=False)
     made: Any = layer
-    if (
-        known_kind(layer).neuron_dim < 0
-    ):  # Signs on the inputs of a matrix are signs on its columns.
-
+    if known_kind(layer).neuron_dim < 0:
+        # Signs on the inputs of a matrix are signs on its columns.
         def times_context(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (inputs[0] * context.to(inputs[0].dtype), *inputs[1:])
 
