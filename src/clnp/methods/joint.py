@@ -203,7 +203,7 @@ class Validation:
 
 
 class JointMethod(WholeNetwork):
-    """Learns nothing until the last task, then all tasks."""
+    """A `Method` that learns nothing until the last task, then all tasks."""
 
     def __init__(self, settings: Joint, setting: Setting, state: State | None) -> None:
         super().__init__(settings, setting)
@@ -280,11 +280,9 @@ class JointMethod(WholeNetwork):
         return self.train(together, training, seed=seed, rule=StepRule())
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """Return the outputs of a task."""
         return self.run(inputs, [each.name for each in self.setting.tasks].index(task))
 
     def figures(self) -> NetworkRecord:
-        """Return the bytes that are stored."""
         total = num_bytes(self.net.model.state_dict())
         heads = 0 if self.net.heads.cut else num_bytes(list(self.net.heads.parameters()))
         return NetworkRecord(stored_bytes={"network": total - heads, "heads": heads})

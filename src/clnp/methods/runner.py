@@ -1,5 +1,6 @@
 """The training, records and scores of a baseline in a run, shared by all baselines."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -86,8 +87,8 @@ class TaskStatistics:
         return num_bytes(self.learned[1:])
 
 
-class WholeNetwork:
-    """A network with heads, and the progress of its training.
+class WholeNetwork(ABC):
+    """A `Method` that trains all weights of a network with heads.
 
     `net.heads.current` is the index of the task that the network predicts for. `resumed` is the
     progress of an interrupted training, until it resumes.
@@ -105,12 +106,10 @@ class WholeNetwork:
 
     @property
     def device(self) -> torch.device:
-        """The device of the network."""
         weight: Tensor = next(self.net.model.parameters())
         return weight.device
 
     def num_epochs(self, task: str) -> int:
-        """Return the epochs of a training, if it does not stop early."""
         return self.training.epochs
 
     def train(
@@ -159,9 +158,9 @@ class WholeNetwork:
         finally:
             heads.current = current
 
+    @abstractmethod
     def predict(self, inputs: Tensor, task: str) -> Any:
         """Return the outputs of an ended task."""
-        raise NotImplementedError
 
     def ended(
         self, task: Task, data: TaskData | None, *, best: float | None, num_epochs: int
@@ -223,7 +222,7 @@ class Trained:
 
 
 class DenseMethod(WholeNetwork):
-    """A `DenseNet` with the strategy of a baseline, new or restored from a saved state."""
+    """A `Method`: a `DenseNet` with the strategy of a baseline, new or restored from a state."""
 
     def __init__(self, settings: Any, setting: Setting, state: State | None) -> None:
         super().__init__(settings, setting)
@@ -249,7 +248,6 @@ class DenseMethod(WholeNetwork):
                 self._trained = Trained(**state["trained"])
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
         check_optimizer(self.training, self.device)
         self.strategy.check(task)
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
@@ -261,19 +259,15 @@ class DenseMethod(WholeNetwork):
             )
 
     def answers(self, task: str) -> bool:
-        """Whether the task has ended."""
         return task in self.net.tasks
 
     def num_candidates(self, task: str) -> int:
-        """Return the number of candidates: one."""
         return 1
 
     def epochs_before(self, number: int) -> int:
-        """Return the epochs of the first `number` tasks, if none of them stops early."""
         return number * self.training.epochs
 
     def learn(self, task: Task) -> TaskRecord:
-        """Learn the task, or resume it, and return its record."""
         with isolated(self.device):
             data = self.setting.load(task, self.device)
             index = len(self.net.tasks)
@@ -316,13 +310,11 @@ class DenseMethod(WholeNetwork):
         self.setting.on_event(RoundEnded(task=data.task.name, round=0, score=score))
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """Return the outputs of an ended task."""
         index = self.net.tasks.index(task)
         with self.strategy.running(index), self.statistics.running(index):
             return self.run(inputs, index)
 
     def figures(self) -> NetworkRecord:
-        """Return the bytes that are stored."""
         heads, total = num_bytes(self.net.heads.own()), num_bytes(self.net.model.state_dict())
         stored = {"network": total - heads, "heads": heads, **self.strategy.stored_bytes()}
         if self.statistics.num_bytes:
