@@ -203,7 +203,7 @@ class Validation:
 
 
 class JointMethod(WholeNetwork):
-    """A `Method` that learns nothing until the last task, then all tasks."""
+    """Learns nothing until the last task, then all tasks."""
 
     def __init__(self, settings: Joint, setting: Setting, state: State | None) -> None:
         super().__init__(settings, setting)

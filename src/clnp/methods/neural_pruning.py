@@ -22,11 +22,11 @@ from clnp.storage import checkpoint
 from clnp.training.objective import objective_named
 from clnp.training.task import Task
 
-from .method import Setting, State
+from .method import Method, Setting, State
 
 
-class NeuralPruning:
-    """A `Method`: a `ContinualNet` with its `Learner`, new or restored from a checkpoint."""
+class NeuralPruning(Method):
+    """A `ContinualNet` with its `Learner`, new or restored from a checkpoint."""
 
     def __init__(self, setting: Setting, path: Path, state: State | None) -> None:
         config = setting.config

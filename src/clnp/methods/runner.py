@@ -1,6 +1,5 @@
 """The training, records and scores of a baseline in a run, shared by all baselines."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task, TaskData
 
 from .dense import DenseNet
-from .method import Retraining, Setting, State, Strategy, num_bytes
+from .method import Method, Retraining, Setting, State, Strategy, num_bytes
 
 
 class TaskStatistics:
@@ -87,8 +86,8 @@ class TaskStatistics:
         return num_bytes(self.learned[1:])
 
 
-class WholeNetwork(ABC):
-    """A `Method` that trains all weights of a network with heads.
+class WholeNetwork(Method):
+    """A method that trains all weights of a network with heads.
 
     `net.heads.current` is the index of the task that the network predicts for. `resumed` is the
     progress of an interrupted training, until it resumes.
@@ -158,10 +157,6 @@ class WholeNetwork(ABC):
         finally:
             heads.current = current
 
-    @abstractmethod
-    def predict(self, inputs: Tensor, task: str) -> Any:
-        """Return the outputs of an ended task."""
-
     def ended(
         self, task: Task, data: TaskData | None, *, best: float | None, num_epochs: int
     ) -> TaskRecord:
@@ -222,7 +217,7 @@ class Trained:
 
 
 class DenseMethod(WholeNetwork):
-    """A `Method`: a `DenseNet` with the strategy of a baseline, new or restored from a state."""
+    """A `DenseNet` with the strategy of a baseline, new or restored from a saved state."""
 
     def __init__(self, settings: Any, setting: Setting, state: State | None) -> None:
         super().__init__(settings, setting)

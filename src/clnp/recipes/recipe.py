@@ -47,11 +47,15 @@ class Network:
     def __post_init__(self) -> None:
         num_layers = None if self.model == "mlp" else 5
         if self.widths and num_layers not in (None, len(self.widths)):
-            message = f"widths has {len(self.widths)} entries; a {self.model} has {num_layers}"
-            raise ArgumentError(f"{message} hidden layers", argument="widths")
+            raise ArgumentError(
+                f"widths has {len(self.widths)} entries. A {self.model} has {num_layers} hidden "
+                "layers; give a number for each.",
+                argument="widths",
+            )
         if any(width < 1 for width in self.widths):
-            message = f"widths is {list(self.widths)}; each must be 1 or more"
-            raise ArgumentError(message, argument="widths")
+            raise ArgumentError(
+                f"widths is {list(self.widths)}; each must be 1 or more", argument="widths"
+            )
 
     def build(self, shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the model for samples of this shape."""
@@ -71,8 +75,11 @@ class Network:
         return NarrowCNN(num_outputs, widths=widths, in_channels=shape[0], image_size=shape[1])
 
     def _refuses(self, needed: str, shape: tuple[int, ...]) -> ArgumentError:
-        message = f"a {self.model} takes {needed}; the samples have shape {shape}"
-        return ArgumentError(message, argument="model")
+        return ArgumentError(
+            f"a {self.model} takes {needed}, but the samples have shape {shape}. "
+            "Use another model.",
+            argument="model",
+        )
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,9 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):
         place = document.places.get(("learner", "training", one), "")
         if place.startswith("--set") and getattr(recipe.learner, many):
-            raise RecipeError(f"{place} would change nothing: learner.{many} comes first; set that")
+            raise RecipeError(
+                f"{place} has no effect, because learner.{many} is given. Set learner.{many}."
+            )
     return LoadedRecipe(short, recipe, document)
 
 
@@ -159,7 +168,7 @@ def recipe_of(place: Path) -> LoadedRecipe:
         remedy = "Use the Python program that started it"
         if is_ours(read_config(place)):
             remedy += f', or clnp.load("{place / CHECKPOINT}", model)'
-        raise RunError(f"{place} was not made from a recipe. {remedy}")
+        raise RunError(f"{place} was not made from a recipe. {remedy}.")
     return load(str(place / RECIPE))
 
 

@@ -1,7 +1,6 @@
 """Dataclasses from a TOML document, with all errors and their places at once, and back to TOML."""
 
 import dataclasses
-import datetime
 import difflib
 import functools
 import math
@@ -66,10 +65,6 @@ class Hint:
         tables = self.tables if len(self.tables) > 1 else []
         return {recipe_fields(t)["kind"].hint.forms[0].texts[0]: t for t in tables}
 
-    def of_items(self, value: list[Any] | dict[str, Any]) -> "Hint":
-        """Return the hint of what is in the list or mapping."""
-        return next((f.inner for f in self.forms if f.inner and f.fits(value)), ANYTHING)
-
 
 def _is_number(value: Any) -> bool:
     try:
@@ -79,7 +74,6 @@ def _is_number(value: Any) -> bool:
 
 
 ANY = Form(("any value",), (), lambda value: True)
-ANYTHING = Hint((ANY,))
 NUMBER = Form(("a number",), ("numbers",), _is_number)
 FORMS = {
     Any: ANY,
@@ -115,7 +109,7 @@ def _form(part: Any) -> Form | None:
     inner = hint_of(item)
     if not inner.forms:
         return None
-    of = "" if inner == ANYTHING else f" of {inner.plural}"
+    of = "" if inner.forms == (ANY,) else f" of {inner.plural}"
     return Form((f"a {name}{of}",), (f"{name}s{of}",), fits, inner=inner)
 
 
@@ -148,7 +142,7 @@ class RecipeField:
             return ""
         factory = self.field.default_factory
         default = self.field.default if factory is MISSING else factory()
-        return value_text(_plain(self.hint, default, (self.field.name,)))
+        return value_text(_plain(default))
 
 
 @functools.cache
@@ -243,46 +237,26 @@ def to_toml(value: Any, *, header: str = "") -> str:
 def to_data(value: Any) -> dict[str, Any]:
     """Return the dataclass as plain data with every field, also those that have their default.
 
-    None is the text "none". A table that is None by default is left out.
+    None is the text "none". A table that is None by default is left out, so that it can get keys.
     """
-    return _table_data(value, ())
+    cls: Any = type(value)
+    found = {}
+    for name, each in recipe_fields(cls).items():
+        item = getattr(value, name)
+        if item is not None or each.field.default is not None or not each.hint.tables:
+            found[name] = _plain(item)
+    return found
 
 
-def _table_data(table: Any, path: KeyPath) -> dict[str, Any]:
-    cls: Any = type(table)
-    known, data = recipe_fields(cls), {}
-    for field in dataclasses.fields(table):
-        value, here = getattr(table, field.name), (*path, field.name)
-        if field.name not in known:
-            if field.init and value is not field.default:
-                raise _cannot_be_written(value, here)
-        elif value is not None or field.default is not None or not known[field.name].hint.tables:
-            data[field.name] = _plain(known[field.name].hint, value, here)
-    return data
-
-
-def _plain(hint: Hint, value: Any, path: KeyPath) -> Any:
-    if value is None and hint.optional:
+def _plain(value: Any) -> Any:
+    if value is None:
         return "none"
-    if value == "none" and hint.optional:
-        raise RecipeError(f'{dotted(path)} is the text "none", which a recipe reads as no value')
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _table_data(value, path)
+    if dataclasses.is_dataclass(value):
+        return to_data(value)
     if isinstance(value, list | tuple):
-        inner = hint.of_items(list(value))
-        return [_plain(inner, item, (*path, i)) for i, item in enumerate(value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        inner = hint.of_items(dict(value))
-        data = {key: _plain(inner, item, (*path, key)) for key, item in value.items()}
-        tables = [v for v in data.values() if isinstance(v, dict) and not isinstance(v, Inline)]
-        return data if data and len(tables) == len(data) else Inline(data)
-    if NUMBER in hint.forms and type(value) is int:
-        return float(value)
-    if isinstance(value, str | int | float | datetime.date | datetime.time):
-        return value
-    raise _cannot_be_written(value, path)
-
-
-def _cannot_be_written(value: Any, path: KeyPath) -> RecipeError:
-    found = "a function" if callable(value) else repr(value)
-    return RecipeError(f"{dotted(path)} is {found}, which cannot be written into a recipe")
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        data = {key: _plain(item) for key, item in value.items()}
+        tables = data and all(map(dataclasses.is_dataclass, value.values()))
+        return data if tables else Inline(data)
+    return value

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clnp.errors import RecipeError
@@ -51,18 +52,15 @@ def read(path: str | os.PathLike[str]) -> Document:
     """Return the document in the file. Messages use the path as it was given."""
     name = os.fspath(path)
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
-    except FileNotFoundError as error:
-        raise RecipeError(f"{name}: there is no such file; check the path") from error
+        raw = Path(path).read_bytes()
     except OSError as error:
-        raise RecipeError(f"{name}: the file cannot be read: {error.strerror}") from error
+        raise RecipeError(f"{name} cannot be read: {error.strerror}. Check the path.") from error
     try:
         text = raw.decode("utf-8-sig")  # Some editors put a mark before the first character.
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise RecipeError(f"{name}, line {line}: {found}; save the file as UTF-8") from error
+        raise RecipeError(f"{name}, line {line}: {found}. Save the file as UTF-8.") from error
     return parse(text, name=name)
 
 
@@ -187,8 +185,8 @@ def _parsed(assignment: str) -> tuple[list[str], Any]:
         keys = []
     if match is None or not keys:
         raise RecipeError(
-            f"--set {assignment}: this is not KEY=VALUE with a key as in TOML; write for example "
-            "--set learner.margin=1"
+            f"--set {assignment}: this is not KEY=VALUE with a key as in TOML. Write for example "
+            "--set learner.margin=1."
         )
     try:
         statements = tomllib.loads(f"value = {match[2]}")
@@ -210,11 +208,15 @@ def _put(
         put, path = _put(inner, rest, value, above=(*above, key), place=place)
         return {**node, key: put}, path
     if not isinstance(node, list):
-        raise RecipeError(f"{place}: {dotted(above)} is {shown(node)}, not a table")
+        raise RecipeError(
+            f"{place}: {dotted(above)} is {shown(node)}, not a table. Set {dotted(above)} itself."
+        )
     if not (key.isascii() and key.isdigit() and int(key) < len(node)):
-        found = f"{dotted(above)} is a list of {len(node)}, which has no {key!r}"
-        ask = f"; its indices are 0 to {len(node) - 1}" if node else ""
-        raise RecipeError(f"{place}: {found}{ask}")
+        expected = f"an index from 0 to {len(node) - 1}" if node else "the whole list"
+        raise RecipeError(
+            f"{place}: {dotted(above)} is a list of {len(node)}, which has no {key!r}. "
+            f"Give {expected}."
+        )
     index = int(key)
     put, path = _put(node[index], rest, value, above=(*above, index), place=place)
     return [*node[:index], put, *node[index + 1 :]], path
@@ -243,11 +245,9 @@ def value_text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         # JSON escapes the same characters as TOML, except for "delete".
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, float):
-        return float.__repr__(value)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int | float):
+        return repr(value)
     if isinstance(value, datetime.date | datetime.time):  # A datetime is a date.
         return value.isoformat()
     if isinstance(value, list | tuple):
@@ -255,7 +255,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         items = ", ".join(f"{key_text(key)} = {value_text(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"
-    raise RecipeError(f"a recipe cannot hold a {type(value).__name__}: {value!r}")
+    raise RecipeError(f"{value!r} is a {type(value).__name__}, which TOML does not have.")
 
 
 def shown(value: Any) -> str:
