@@ -4,13 +4,13 @@ import dataclasses
 import difflib
 import functools
 import math
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, TypeVar
 
 from clnp.errors import ArgumentError, RecipeError, unknown_name
+from clnp.plain import alternatives, is_required
 
 from .toml import Document, Inline, KeyPath, document_text, dotted, shown, value_text
 
@@ -86,10 +86,9 @@ FORMS = {
 
 def hint_of(annotation: Any) -> Hint:
     """Return the hint of a type; without forms if TOML cannot hold it, such as a function."""
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    parts = typing.get_args(annotation) if is_union else (annotation,)
+    parts, optional = alternatives(annotation)
     forms = [form for part in parts if (form := _form(part)) is not None]
-    return Hint(tuple(forms), types.NoneType in parts)
+    return Hint(tuple(forms), optional)
 
 
 def _form(part: Any) -> Form | None:
@@ -131,14 +130,9 @@ class RecipeField:
     field: "dataclasses.Field[Any]"
 
     @property
-    def required(self) -> bool:
-        """Whether the field has no default."""
-        return self.field.default is MISSING and self.field.default_factory is MISSING
-
-    @property
     def default_text(self) -> str:
         """The default as TOML; empty if the field is required."""
-        if self.required:
+        if is_required(self.field):
             return ""
         factory = self.field.default_factory
         default = self.field.default if factory is MISSING else factory()
@@ -190,7 +184,7 @@ class _Reader:
                 sentence = unknown_name("key", key, known).removeprefix(f"unknown key {key!r}")
                 self.wrong(here, f"unknown key {dotted(here)!r}{sentence}")
         for name, field in known.items():
-            if field.required and name not in data:
+            if is_required(field.field) and name not in data:
                 missing = dotted((*path, name))
                 self.wrong(path, f"{missing} is missing; it must be {field.hint.words}")
         if len(self.problems) > num_before:
