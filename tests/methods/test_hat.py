@@ -11,9 +11,7 @@ from clnp.core.structure.discover import discover
 from clnp.errors import ArgumentError
 from clnp.methods.dense import DenseNet
 from clnp.methods.hat import ATTENTION, HAT, along, annealed, compensation
-from clnp.methods.single import Finetune
 from clnp.records import EpochEnded
-from clnp.storage.packing import pack, unpack
 from support.forgetting import forgotten, labelled, method_of, permuted_rule
 from support.networks import HEADS, NETWORKS, copied_state, example
 from support.runs import break_off, untimed
@@ -243,26 +241,6 @@ def test_captured_steps_are_the_same_steps(network):
         assert torch.allclose(*outputs, atol=0.05)
 
 
-def test_states_come_back():
-    made = method("conv")
-    made.learn(labelled("a", network="conv"))
-    made.net.begin_task("b", 3)
-    made.strategy.begin(1, None)
-    tensors = {}
-    state = {"net": made.net.state(), "strategy": made.strategy.state()}
-    packed = pack(state, tensors, name="state")
-    found = unpack(packed, tensors)
-    other = method("conv")
-    other.net.restore(found["net"])
-    other.strategy.restore(found["strategy"])
-    x = example("conv", seed=9)
-    assert torch.equal(other.predict(x, "a"), made.predict(x, "a"))
-    assert torch.equal(other.net.extra[ATTENTION], made.net.extra[ATTENTION])
-    assert torch.equal(other.net.eval()(x), made.net.eval()(x))
-    with other.strategy.running(1):  # The open task has its own gates already.
-        assert torch.equal(other.net(x), made.net(x))
-
-
 def test_a_copy_of_the_open_task_holds_the_embedding():
     net, _ = small()
     state = net.open_state()
@@ -301,20 +279,17 @@ def experiment(baseline, *, epochs=15, patience=None):
     return Experiment(model, torch.zeros(2, 12), permuted_rule(), config, baseline=baseline)
 
 
-def test_a_run_forgets_much_less_than_fine_tuning(tmp_path):
-    plainly = experiment(Finetune()).run(tmp_path / "finetune")
+def test_a_run_forgets_almost_nothing(tmp_path):
     result = experiment(HAT()).run(tmp_path / "hat")
-    assert forgotten(plainly) > 10
     assert abs(forgotten(result)) < 2
     assert min(result.scores[-1]) > 60
     assert result.stored_bytes["masks"] == 3 * 120 * 4
 
 
-@pytest.mark.parametrize("patience", [None, 2])
-@pytest.mark.parametrize("number", [5, 6])
+@pytest.mark.parametrize(("number", "patience"), [(3, None), (4, 2)])
 def test_hat_resumes(tmp_path, number, patience):
-    whole = experiment(HAT(), epochs=4, patience=patience).run(tmp_path / "whole")
-    made = experiment(HAT(), epochs=4, patience=patience)
+    made = experiment(HAT(), epochs=2, patience=patience)
+    whole = made.run(tmp_path / "whole")
     break_off(made, tmp_path / "broken", EpochEnded, number)
     assert untimed(made.run(tmp_path / "broken")) == untimed(whole)
 

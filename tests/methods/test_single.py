@@ -30,7 +30,7 @@ def test_a_task_is_learned_as_if_there_were_no_other(tmp_path):
 
 @pytest.mark.parametrize("head", ["single", "multi"])
 def test_single_resumes(tmp_path, head):
-    check_resumes(lambda: experiment(Single(), head=head), tmp_path)
+    check_resumes(Single(), tmp_path, head=head)
 
 
 @pytest.mark.parametrize("baseline", [Single(), Joint()])

@@ -104,8 +104,7 @@ class SuperpositionStrategy(Strategy):
     def restore(self, state: State) -> None:
         """Restore the seeds, and set the contexts of the last task."""
         super().restore(state)
-        if self.seeds:
-            self._show(len(self.seeds) - 1)
+        self._show(len(self.seeds) - 1)
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes of the contexts at one bit a sign, although seeds suffice."""
