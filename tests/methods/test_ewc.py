@@ -109,11 +109,9 @@ def test_the_samples_of_the_fisher_information_differ_from_run_to_run(tmp_path, 
         return fisher_diagonal(*given, seed=seed, **options)
 
     monkeypatch.setattr(ewc, "fisher_diagonal", noted)
-    for run, seed in enumerate((0, 1, 0)):
-        made = experiment(EWC(num_samples=10), seed=seed, epochs=1)
-        made.run(tmp_path / str(run))
+    for seed in range(2):
+        experiment(EWC(num_samples=10), seed=seed, epochs=1).run(tmp_path / str(seed))
     assert len(set(seeds)) == 6  # Three tasks with two seeds.
-    assert seeds[:3] == seeds[6:]
 
 
 def test_the_pull_of_two_tasks_is_the_sum_of_two_penalties():
@@ -207,15 +205,6 @@ def test_it_forgets_less_than_fine_tuning(tmp_path, score_of_finetuning):
 @pytest.mark.parametrize("head", ["single", "multi"])
 def test_ewc_resumes(tmp_path, head):
     check_resumes(EWC(strength=1e4, num_samples=100), tmp_path, head=head)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("strength", "a finite number above 0"), ("num_samples", "a whole number, 1 or more")],
-)
-def test_settings_that_cannot_be(name, expected):
-    with pytest.raises(ArgumentError, match=rf"ewc: {name} is 0; it must be {expected}"):
-        EWC(**{name: 0})
 
 
 def test_the_fisher_information_is_that_of_a_classifier(tmp_path):

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 import clnp
 from clnp import Experiment, LearnerConfig, Training
-from clnp.errors import ArgumentError, CapacityError
+from clnp.errors import CapacityError
 from clnp.methods import runner
 from clnp.methods.dense import DenseNet
 from clnp.methods.packnet import PackNet, packed, survivors
@@ -137,24 +137,6 @@ def test_a_byte_holds_255_tasks():
         strategy.begin(255, None)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prune": 1.0}, "packnet: prune is 1.0; it must be a number between 0 and 1"),
-        ({"prune": 0.0}, "packnet: prune is 0.0; it must be a number between 0 and 1"),
-        ({"retrain_epochs": -1}, "retrain_epochs is -1; it must be a whole number, 0 or more"),
-        (
-            {"retrain_lr_factor": 0.0},
-            "packnet: retrain_lr_factor is 0.0; it must be a finite number",
-        ),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ArgumentError, match=message) as caught:
-        PackNet(**options)
-    assert caught.value.argument == next(iter(options))
-
-
 OPTIMIZERS = {
     "adam": {"optimizer": "AdamW", "lr": 0.01, "optimizer_options": {"weight_decay": 0.1}},
     "sgd": {
@@ -270,13 +252,6 @@ def test_retraining_is_shorter_and_slower_and_moves_survivors_alone(monkeypatch)
         assert (now[owners == 2] != pruned[name][owners == 2]).any()
 
 
-def test_without_retraining_there_is_none(tmp_path):
-    events = []
-    made = experiment(PackNet(retrain_epochs=0), epochs=2)
-    made.run(tmp_path / "run", on_event=events.append)
-    assert all(getattr(event, "round", None) is None for event in events)
-
-
 def test_held_weights_have_no_part_in_the_norm_of_the_gradient():
     net, strategy = small(shared=True)
     begin(net, strategy, "a")
@@ -372,3 +347,4 @@ def test_it_retrains_slower_and_as_the_training_goes_on(schedule, expected):
     found = strategy.retraining().training
     assert (found.epochs, found.schedule, found.patience) == (7, expected, 5)
     assert found.lr == pytest.approx(0.002)
+    assert PackNet(retrain_epochs=0).strategy(net).retraining() is None

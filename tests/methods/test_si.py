@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from clnp import Task, Training
-from clnp.errors import ArgumentError
 from clnp.methods.dense import DenseNet
 from clnp.methods.si import SI
 from clnp.storage.packing import pack, unpack
@@ -226,11 +225,3 @@ def test_the_head_of_a_new_task_begins_without_averages(tmp_path):
 @pytest.mark.parametrize("keep", [False, True])
 def test_steps_can_be_captured(tmp_path, keep):
     check_captured(SI(strength=1.0, keep_optimizer=keep), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["strength", "damping"])
-def test_settings_that_cannot_be(name):
-    with pytest.raises(
-        ArgumentError, match=rf"si: {name} is 0; it must be a finite number above 0"
-    ):
-        SI(**{name: 0})
