@@ -24,7 +24,7 @@ class Heads(nn.Module):
         self.num_inputs = int(like.weight.shape[1])
         self.num_outputs: list[int] = []
         self.layers = nn.ModuleList()
-        # Kept out of sight: it is no part of any task.
+        # In a tuple, it is not a submodule.
         self._like = (like,)
 
     def add(self, num_outputs: int) -> None:
@@ -55,10 +55,10 @@ class Heads(nn.Module):
 class DenseNet(nn.Module):
     """A copy of `model` that learns one task after the other with all of its weights.
 
-    Nothing is protected here; what a method does about forgetting, it does from outside. Without
-    an open task, `current` says which task the network runs as. `extra` is what a method lets the
-    open task train beside the weights; `graph` says which layers share neurons, if it is known.
-    `initialise` changes layers once their class has initialised them.
+    The network itself does not prevent forgetting; a `Strategy` does. `heads.current` is the index
+    of the task that it predicts for. `extra` has Parameters that the open task trains besides the
+    weights. `graph` says which layers share neurons, if it is known. `initialise` is applied to
+    layers after their class has initialised them.
     """
 
     def __init__(

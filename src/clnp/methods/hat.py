@@ -132,7 +132,7 @@ class HATStrategy(Strategy):
         embedding = self.net.extra[ATTENTION]
         factors = self._factors()
         unused = 1 - self.used()
-        # Without a neuron that is unused there is nothing to charge for.
+        # If all neurons are used, there is no penalty, and the sum is 0.
         share = self.settings.strength / max(float(unused.sum()), torch.finfo(unused.dtype).tiny)
 
         def before_step(over: float) -> None:

@@ -231,7 +231,7 @@ class JointMethod(WholeNetwork):
             self.net.model.load_state_dict(state["net"])
 
     def _num_outputs(self) -> list[int]:
-        """Return those of every task, from its data if it does not say."""
+        """Return the number of outputs of every task, from its data if it is not given."""
         setting = self.setting
         device = next(setting.model.parameters()).device
         with isolated(device):

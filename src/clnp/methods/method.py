@@ -179,8 +179,8 @@ class Strategy:
     def retraining(self) -> Retraining | None:
         """Return a second training of the open task, or None.
 
-        It is logged as a round of fine-tuning. If the settings have `retrain_epochs`, the number of
-        epochs is known in advance.
+        It is logged as a round of fine-tuning. If the settings have a field `retrain_epochs`, the
+        time left includes it.
         """
         return None
 

@@ -43,7 +43,7 @@ class Single:
 class SingleStrategy(Strategy):
     """The networks of the tasks that have been learned; one of them at a time is in the net.
 
-    The heads that tasks have to themselves stay in the network, and are no part of them.
+    Heads that are not shared stay where they are, and are not part of them.
     """
 
     saved = ("networks",)

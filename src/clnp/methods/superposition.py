@@ -56,7 +56,7 @@ class Superposition:
 class SuperpositionStrategy(Strategy):
     """A seed for the contexts of each task, and the present context of each layer.
 
-    That one is a tensor which stays where it is: another task's is copied into it.
+    A context is always the same tensor, into which that of another task is copied.
     """
 
     saved = ("seeds",)
