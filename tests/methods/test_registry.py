@@ -10,12 +10,12 @@ from clnp.errors import ArgumentError
 from clnp.methods.ewc import EWC
 from clnp.methods.hat import HAT
 from clnp.methods.joint import Joint
-from clnp.methods.method import Strategy, is_ours
+from clnp.methods.method import Strategy
 from clnp.methods.packnet import PackNet
 from clnp.methods.registry import NAMES
 from clnp.methods.si import SI
 from clnp.methods.single import Finetune
-from clnp.records import OURS, RunConfig, RunResult
+from clnp.records import OURS, RunConfig
 from support.networks import mlp
 
 INF, NAN = float("inf"), float("nan")
@@ -98,5 +98,4 @@ def test_settings_begin_with_those_of_the_authors():
 def test_a_record_without_a_method_is_of_neural_pruning():
     assert NAMES[0] == OURS
     assert OURS not in NAMES[1:]
-    assert is_ours(RunConfig())
-    assert not is_ours(RunResult(method="ewc"))
+    assert RunConfig().method == OURS

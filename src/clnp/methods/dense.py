@@ -1,7 +1,7 @@
 """A network that trains all of its weights, with a head for each task or a shared one."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,16 @@ class Heads(nn.Module):
         outputs: Tensor = self.layers[0 if self.shared else self.current](x)
         dim = known_kind(self._like[0]).neuron_dim
         return outputs.narrow(dim, 0, self.num_outputs[self.current])
+
+
+class DenseState(TypedDict):
+    """A `DenseNet` as plain data and tensors, for a checkpoint."""
+
+    tasks: list[str]
+    open_task: str | None
+    num_outputs: list[int]
+    tensors: dict[str, Tensor]
+    extra: dict[str, Tensor]
 
 
 class DenseNet(nn.Module):
@@ -155,7 +165,7 @@ class DenseNet(nn.Module):
                 parameter.copy_(tensors.pop(f"extra:{name}"))
         self.model.load_state_dict(tensors)
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> DenseState:
         """Return the network as plain data and tensors, for `restore`."""
         return {
             "tasks": self.tasks,
@@ -165,7 +175,7 @@ class DenseNet(nn.Module):
             "extra": {name: parameter.detach() for name, parameter in self.extra.items()},
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: DenseState) -> None:
         """Restore a state in a new network."""
         for count in state["num_outputs"]:
             self.heads.add(count)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clnp.core.structure.inputs import imitate, tensors_in
-from clnp.records import OURS, Event, NetworkRecord, RunConfig, RunResult, TaskRecord
+from clnp.records import Event, NetworkRecord, TaskRecord
 from clnp.training.config import LearnerConfig, Training
 from clnp.training.fit import StepRule
 from clnp.training.task import Task, TaskData, load_task
@@ -88,11 +88,6 @@ class Method(Protocol):
 def num_bytes(value: object) -> int:
     """Return the bytes of all tensors in nested lists and dictionaries."""
     return sum(tensor.nbytes for tensor in tensors_in(value))
-
-
-def is_ours(record: RunConfig | RunResult) -> bool:
-    """Whether the config or the result belongs to a run of neural pruning."""
-    return record.method == OURS
 
 
 @dataclass(frozen=True)

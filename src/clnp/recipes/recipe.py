@@ -12,7 +12,6 @@ from torch import nn
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
-from clnp.methods.method import is_ours
 from clnp.methods.registry import NAMES, Methods
 from clnp.records import OURS
 from clnp.runs.directory import CHECKPOINT, CONFIG, RECIPE, command, expanded, read_config
@@ -20,7 +19,7 @@ from clnp.training.config import LearnerConfig
 
 from . import bundled
 from .schema import build, to_data
-from .toml import Document, dotted, parse, read, shown
+from .toml import Document, Table, dotted, parse, read, shown
 
 Model = Literal["mlp", "narrow-cnn", "wide-cnn"]
 WIDTHS: Mapping[Model, tuple[int, ...]] = {
@@ -152,7 +151,7 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     return LoadedRecipe(short, recipe, document)
 
 
-def _inherited(data: dict[str, Any]) -> dict[str, Any]:
+def _inherited(data: Table) -> Table:
     """Give the training of each method the settings of `learner.training` that it does not have."""
     shared = data.get("learner", {}).get("training", {})
     methods = data.get("methods", {})
@@ -166,7 +165,7 @@ def recipe_of(place: Path) -> LoadedRecipe:
     """Return the recipe that a run was made from."""
     if not (place / RECIPE).is_file():
         remedy = "Use the Python program that started it"
-        if is_ours(read_config(place)):
+        if read_config(place).method == OURS:
             remedy += f', or clnp.load("{place / CHECKPOINT}", model)'
         raise RunError(f"{place} was not made from a recipe. {remedy}.")
     return load(str(place / RECIPE))
@@ -192,9 +191,9 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     return _flat(data, ())
 
 
-def _flat(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _flat(table: Table, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             yield from _flat(value, (*above, key))
         else:
             yield dotted((*above, key)), value

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from clnp.errors import ArgumentError, RecipeError, unknown_name
 from clnp.plain import alternatives, is_required
 
-from .toml import Document, Inline, KeyPath, document_text, dotted, shown, value_text
+from .toml import Document, Inline, KeyPath, Table, document_text, dotted, shown, value_text
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ class _Reader:
     def wrong(self, path: KeyPath, message: str) -> None:
         self.problems.append(f"{self.document.place(path)}: {message}")
 
-    def table(self, cls: Any, data: Mapping[str, Any], path: KeyPath) -> Any:
+    def table(self, cls: Any, data: Table, path: KeyPath) -> Any:
         known, num_before, values = recipe_fields(cls), len(self.problems), {}
         for key, value in data.items():
             here = (*path, key)
@@ -214,7 +214,7 @@ class _Reader:
             return {key: self.value(form.inner, v, (*path, key)) for key, v in value.items()}
         return float(value) if form is NUMBER else value
 
-    def table_of_kind(self, kinds: dict[str, Any], data: Mapping[str, Any], path: KeyPath) -> Any:
+    def table_of_kind(self, kinds: dict[str, Any], data: Table, path: KeyPath) -> Any:
         kind, here, choice = data.get("kind"), (*path, "kind"), _choice(tuple(kinds))
         if "kind" not in data:
             self.wrong(path, f"{dotted(here)} is missing; it must be {choice.words[0]}")
@@ -228,7 +228,7 @@ def to_toml(value: Any, *, header: str = "") -> str:
     return document_text(to_data(value), header=header)
 
 
-def to_data(value: Any) -> dict[str, Any]:
+def to_data(value: Any) -> Table:
     """Return the dataclass as plain data with every field, also those that have their default.
 
     None is the text "none". A table that is None by default is left out, so that it can get keys.

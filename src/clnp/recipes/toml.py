@@ -12,6 +12,8 @@ from typing import Any
 
 from clnp.errors import RecipeError
 
+Table = dict[str, Any]
+"""A table of TOML, as `tomllib` reads it."""
 KeyPath = tuple[str | int, ...]
 """The keys from the top of a document to a value. An integer is an index into an array."""
 
@@ -24,7 +26,7 @@ class Document:
     the name of the file.
     """
 
-    data: dict[str, Any]
+    data: Table
     places: Mapping[KeyPath, str]
 
     def place(self, path: KeyPath) -> str:
@@ -119,7 +121,7 @@ def _places(lines: list[str], name: str) -> dict[KeyPath, str]:
     return places
 
 
-def _statements(lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _statements(lines: list[str]) -> Iterator[tuple[int, Table]]:
     """Yield the first line and the data of each statement; no data for one without an end.
 
     A statement is the shortest run of lines that is valid TOML. So tomllib decides what is a key,
@@ -161,7 +163,7 @@ def _chain(statement: Any) -> list[str]:
     return keys
 
 
-def _leaves(statement: dict[str, Any]) -> Iterator[KeyPath]:
+def _leaves(statement: Table) -> Iterator[KeyPath]:
     for key, value in statement.items():
         if isinstance(value, dict) and value:
             yield from ((key, *path) for path in _leaves(value))
@@ -225,7 +227,7 @@ def _put(
 LONGEST_SHOWN = 60
 
 
-class Inline(dict[str, Any]):
+class Inline(Table):
     """A table that is written in braces, on the line of its key."""
 
 
@@ -250,9 +252,9 @@ def value_text(value: Any) -> str:
         return repr(value)
     if isinstance(value, datetime.date | datetime.time):  # A datetime is a date.
         return value.isoformat()
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return f"[{', '.join(value_text(item) for item in value)}]"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         items = ", ".join(f"{key_text(key)} = {value_text(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"
     raise RecipeError(f"{value!r} is a {type(value).__name__}, which TOML does not have.")
@@ -264,14 +266,14 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
-def document_text(data: Mapping[str, Any], *, header: str = "") -> str:
+def document_text(data: Table, *, header: str = "") -> str:
     """Return the data as a document: a comment, plain keys, tables, arrays of tables."""
     comment = [f"# {line}".rstrip() for line in header.splitlines()]
     parts = ["\n".join(comment)] if comment else []
     return "\n\n".join([*parts, *_sections(data, (), "")]) + "\n"
 
 
-def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Iterator[str]:
+def _sections(data: Table, path: tuple[str, ...], title: str) -> Iterator[str]:
     """Yield the lines of the table, and then those of the tables in it."""
     own = [f"{key_text(k)} = {value_text(v)}" for k, v in data.items() if not _has_section(v)]
     # A table that only contains other tables needs no title.
@@ -281,7 +283,7 @@ def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Ite
         yield "\n".join(own)
     for key, value in data.items():
         inner = (*path, key)
-        if _has_section(value) and isinstance(value, Mapping):
+        if _has_section(value) and isinstance(value, dict):
             yield from _sections(value, inner, f"[{dotted(inner)}]")
         elif _has_section(value):
             for table in value:
@@ -289,6 +291,6 @@ def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Ite
 
 
 def _has_section(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(v, Mapping) and _has_section(v) for v in value)
-    return isinstance(value, Mapping) and not isinstance(value, Inline)
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(v, dict) and _has_section(v) for v in value)
+    return isinstance(value, dict) and not isinstance(value, Inline)
