@@ -4,8 +4,9 @@ import dataclasses
 import difflib
 import functools
 import math
+import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, TypeVar
 
@@ -21,16 +22,25 @@ T = TypeVar("T")
 class Form:
     """One form of a value: a scalar, one of several texts, a list, a mapping or a dataclass.
 
-    `words` and `plural` are alternatives that describe it, `fits` looks at a value, but not into
-    it. `inner` is the hint of the items of a list or mapping.
+    `words` and `plural` are alternatives that describe it. `kind` is the type that `tomllib` gives
+    it, or `object` for any. `inner` is the hint of the items of a list or mapping.
     """
 
     words: tuple[str, ...]
     plural: tuple[str, ...]
-    fits: Callable[[Any], bool]
+    kind: type
     texts: tuple[str, ...] = ()
     inner: "Hint | None" = None
     table: Any = None
+
+    def fits(self, value: Any) -> bool:
+        """Whether the value has the form; the items of a list or table may not."""
+        if self.kind is float and type(value) in (int, float):
+            # Not nan, and no integer beyond the largest float.
+            return bool(abs(value) <= sys.float_info.max or abs(value) == math.inf)
+        if self.texts and value not in self.texts:
+            return False
+        return self.kind is object or type(value) is self.kind
 
 
 @dataclass(frozen=True)
@@ -66,21 +76,12 @@ class Hint:
         return {recipe_fields(t)["kind"].hint.forms[0].texts[0]: t for t in tables}
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        return type(value) in (int, float) and not math.isnan(value)
-    except OverflowError:  # An integer beyond the largest float.
-        return False
-
-
-ANY = Form(("any value",), (), lambda value: True)
-NUMBER = Form(("a number",), ("numbers",), _is_number)
 FORMS = {
-    Any: ANY,
-    int: Form(("a whole number",), ("whole numbers",), lambda value: type(value) is int),
-    float: NUMBER,
-    bool: Form(("true", "false"), ("true", "false"), lambda value: type(value) is bool),
-    str: Form(("text",), ("texts",), lambda value: type(value) is str),
+    Any: Form(("any value",), (), object),
+    int: Form(("a whole number",), ("whole numbers",), int),
+    float: Form(("a number",), ("numbers",), float),
+    bool: Form(("true", "false"), ("true", "false"), bool),
+    str: Form(("text",), ("texts",), str),
 }
 
 
@@ -96,30 +97,27 @@ def _form(part: Any) -> Form | None:
     if part in FORMS:
         return FORMS[part]
     if dataclasses.is_dataclass(part):
-        return Form(("a table",), ("tables",), _is(dict), table=part)
+        return Form(("a table",), ("tables",), dict, table=part)
     if origin is Literal:
         return _choice(args)
+    kind: type
     if origin is tuple and args[1:] == (...,):
-        name, fits, item = "list", _is(list), args[0]
+        name, kind, item = "list", list, args[0]
     elif isinstance(origin, type) and issubclass(origin, Mapping) and args[:1] == (str,):
-        name, fits, item = "table", _is(dict), args[1]
+        name, kind, item = "table", dict, args[1]
     else:
         return None
     inner = hint_of(item)
     if not inner.forms:
         return None
-    of = "" if inner.forms == (ANY,) else f" of {inner.plural}"
-    return Form((f"a {name}{of}",), (f"{name}s{of}",), fits, inner=inner)
+    of = "" if inner.forms == (FORMS[Any],) else f" of {inner.plural}"
+    return Form((f"a {name}{of}",), (f"{name}s{of}",), kind, inner=inner)
 
 
 def _choice(texts: tuple[str, ...]) -> Form:
     listed = ", ".join(map(repr, texts))
     words = (listed if len(texts) == 1 else f"one of {listed}",)
-    return Form(words, words, lambda v: isinstance(v, str) and v in texts, texts=texts)
-
-
-def _is(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kind)
+    return Form(words, words, str, texts=texts)
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,7 @@ class _Reader:
             return tuple(self.value(form.inner, v, (*path, i)) for i, v in enumerate(value))
         if form.inner is not None:
             return {key: self.value(form.inner, v, (*path, key)) for key, v in value.items()}
-        return float(value) if form is NUMBER else value
+        return float(value) if form.kind is float else value
 
     def table_of_kind(self, kinds: dict[str, Any], data: Table, path: KeyPath) -> Any:
         kind, here, choice = data.get("kind"), (*path, "kind"), _choice(tuple(kinds))
