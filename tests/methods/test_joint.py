@@ -92,7 +92,7 @@ def test_the_outputs_of_a_task_read_its_part_of_the_last_layer(cut):
     assert torch.equal(net(x), heads.layers[1](hidden[:, parts[1]]))
 
 
-def test_what_is_frozen_in_the_model_is_trained_as_well():
+def test_frozen_parameters_of_the_model_are_trained():
     model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 2)).requires_grad_(False)
     net = JointNet(model, "2", JointHeads(model[2], [2, 2], [1, 1], cut=False))
     assert all(parameter.requires_grad for parameter in net.parameters())
@@ -178,8 +178,7 @@ def test_tasks_share_a_batch_unless_it_is_given():
     assert Joint(50, 10).counts(3, 256) == [50, 10, 10]
 
 
-def test_joint_training_that_has_progress_nothing_may_be_begun_anew(tmp_path):
-    """Also behind tasks that it has let go by."""
+def test_joint_training_without_progress_can_start_again_with_other_settings(tmp_path):
     made = experiment(Joint(), lr=1e30, optimizer="SGD")
     with pytest.raises(DivergedError):
         made.run(tmp_path / "run")

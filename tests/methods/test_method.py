@@ -1,4 +1,4 @@
-"""Methods of a user's own: what they may use, and what is told where they are wrong."""
+"""Custom methods: what they may use, and the errors if they are wrong."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -149,7 +149,7 @@ def test_a_task_begins_and_ends_with_its_data():
 
 @dataclass(frozen=True)
 class Mine:
-    """A method of somebody's own that gives back what it is told to."""
+    """A custom method whose strategy is `made`."""
 
     made: object = None
     training: Training | None = None
@@ -185,7 +185,7 @@ def test_a_method_that_returns_something_else_is_refused(tmp_path, made, message
 
 
 class Twice(Strategy):
-    """Trains every task once more, for as long as it is told to."""
+    """Trains every task once more."""
 
     def __init__(self, again):
         self.again = again
@@ -202,7 +202,7 @@ def test_a_task_can_be_trained_once_more(tmp_path):
     assert [type(event) for event in rounds] == [EpochEnded, EpochEnded, RoundEnded] * 3
 
 
-def test_what_a_task_is_trained_with_once_more_is_told_if_it_is_something_else(tmp_path):
+def test_a_second_training_of_another_type_is_refused(tmp_path):
     made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Twice(Training())))
     message = r"Twice\.retraining\(\) returns an object of type Training\. Return a clnp\.m"
     with pytest.raises(ArgumentError, match=message):

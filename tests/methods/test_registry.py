@@ -55,12 +55,12 @@ def test_a_baseline_is_given_by_its_settings(baseline):
 
 @dataclass(frozen=True)
 class Own(Finetune):
-    """A method of a user's."""
+    """A custom method."""
 
 
 @dataclass(frozen=True)
 class Untrained:
-    """One that does not say how it is trained."""
+    """A method without a field `training`."""
 
     def strategy(self, net):
         return Strategy()
@@ -68,12 +68,12 @@ class Untrained:
 
 @dataclass(frozen=True)
 class Idle:
-    """One that does nothing."""
+    """A method without a strategy."""
 
     training: clnp.Training | None = None
 
 
-def test_a_method_of_ones_own_is_refused_where_it_cannot_be_one():
+def test_an_invalid_custom_method_is_refused():
     x = torch.rand(8, 6)
     task = clnp.Task("a", (x, torch.arange(8) % 4))
     for wrong in (Untrained(), Idle(), Own):
@@ -88,7 +88,7 @@ def test_a_method_of_ones_own_is_refused_where_it_cannot_be_one():
     assert clnp.Experiment(mlp(), x[:2], [task], baseline=Own()).method == "own"
 
 
-def test_settings_begin_with_those_of_the_authors():
+def test_default_settings_are_those_of_the_authors():
     assert (SI().strength, SI().damping, SI().keep_optimizer) == (0.1, 0.1, False)
     assert (HAT().s_max, HAT().strength) == (400.0, 0.75)
     packnet = PackNet()

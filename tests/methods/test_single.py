@@ -34,7 +34,7 @@ def test_single_resumes(tmp_path, head):
 
 
 @pytest.mark.parametrize("baseline", [Single(), Joint()])
-def test_a_task_in_which_a_baseline_learned_nothing_is_told(tmp_path, baseline):
+def test_a_task_in_which_a_baseline_learned_nothing_is_reported(tmp_path, baseline):
     learned = experiment(baseline).run(tmp_path / "learned").tasks
     assert guesses(learned) == []
     last = learned[-1]

@@ -15,7 +15,7 @@ CLASSIFIERS = {"mlp": "fc3", "conv": "fc2", "depthwise": "fc", "residual": "fc"}
 
 
 def opened(model, classifier, *, shared=True, num_tasks=1, seed=0):
-    """A network with some tasks begun, each but the last ended, and its strategy."""
+    """Return a network whose last task is open, and its strategy."""
     net = DenseNet(model, classifier, shared_head=shared)
     strategy = Superposition().strategy(net)
     for index in range(num_tasks):

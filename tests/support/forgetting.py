@@ -37,7 +37,7 @@ def permuted_rule(num_tasks: int = 3) -> list[Task]:
 
 
 def forgotten(result) -> float:
-    """How much accuracy the tasks have lost on average since each was learned."""
+    """Return the mean loss of accuracy of the tasks since each was learned."""
     rows = result.scores
     lost = [rows[number][number] - rows[-1][number] for number in range(len(rows) - 1)]
     return sum(lost) / len(lost)
@@ -77,7 +77,7 @@ def check_resumes(baseline, directory, *, head: str = "single") -> None:
 
 
 def check_captured(baseline, directory) -> None:
-    """On a GPU, steps that are captured come to what they come to otherwise, up to rounding."""
+    """On a GPU, captured steps have the same losses as others, up to rounding."""
     found = []
     for cuda_graph in (False, True):
         made = experiment(baseline, device="cuda", cuda_graph=cuda_graph)
@@ -96,7 +96,7 @@ def labelled(name: str, *, network: str = "mlp", num: int = 96, seed: int = 0) -
 
 
 def method_of(baseline, network: str, *, head: str, device: str, state=None) -> DenseMethod:
-    """The method with that network, outside of any run; from a state if one is given."""
+    """Return the method with that network, outside of a run, or restored from a state."""
     torch.manual_seed(0)
     setting = Setting(
         NETWORKS[network][0]().to(device),
