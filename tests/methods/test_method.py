@@ -115,6 +115,31 @@ def test_attributes_that_are_saved_are_restored_as_copies():
     assert torch.equal(state["memory"][0][0], torch.ones(2))
 
 
+class Anchored(Strategy):
+    """The example of the class."""
+
+    saved = ("anchor",)
+
+    def begin(self, index, data):
+        self.anchor = {name: w.detach().clone() for name, w in self.net.trunk().items()}
+
+    def rule(self):
+        pairs = [(w, self.anchor[name]) for name, w in self.net.trunk().items()]
+        return StepRule(loss=lambda x, y: 0.01 * sum((w - a).square().sum() for w, a in pairs))
+
+
+@dataclass(frozen=True)
+class L2:
+    training: Training | None = None
+
+    def strategy(self, net):
+        return Anchored()
+
+
+def test_a_strategy_without_a_constructor_has_the_network_and_resumes(tmp_path):
+    check_resumes(L2(), tmp_path)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("settings", [Replay(), Distil()], ids=["replay", "distil"])
 def test_steps_that_need_the_batch_are_captured(tmp_path, settings):

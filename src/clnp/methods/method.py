@@ -106,8 +106,8 @@ class Retraining:
 class Strategy:
     """The base class of baselines: plain training in a `DenseNet`, with nothing stored.
 
-    A baseline of your own is a subclass, and a frozen dataclass of settings with `training` and a
-    method `strategy(net)` that returns it. The calls are, in order:
+    A custom baseline is a subclass, and a frozen dataclass of settings with `training` and a method
+    `strategy(net)` that returns the strategy. The calls are, in order:
 
     - `check` for all tasks, before the first one;
     - for each task: `begin`, `rule`, the training, `end`, `retraining`;
@@ -118,23 +118,25 @@ class Strategy:
     that `begin` and `end` compute must be `saved`.
 
     Example:
-        >>> class Decay(clnp.methods.Strategy):
-        ...     def __init__(self, net):
-        ...         self.net = net
+        >>> class Anchored(clnp.methods.Strategy):
+        ...     saved = ("anchor",)
+        ...     def begin(self, index, data):
+        ...         self.anchor = {n: w.detach().clone() for n, w in self.net.trunk().items()}
         ...     def rule(self):
+        ...         pairs = [(w, self.anchor[n]) for n, w in self.net.trunk().items()]
         ...         return clnp.methods.StepRule(
-        ...             penalty=lambda: 1e-4 * sum((p**2).sum() for p in self.net.parameters())
+        ...             loss=lambda x, y: 0.01 * sum((w - a).square().sum() for w, a in pairs)
         ...         )
         >>> @dataclass(frozen=True)
-        ... class WeightDecay:
+        ... class L2:
         ...     training: clnp.Training | None = None
         ...     def strategy(self, net):
-        ...         return Decay(net)
-        >>> clnp.Experiment(model, x, tasks, baseline=WeightDecay())
+        ...         return Anchored()
+        >>> clnp.Experiment(model, x, tasks, baseline=L2())
     """
 
     net: DenseNet
-    """The network, if the strategy needs it."""
+    """The network. A run sets it, unless the strategy already has."""
     saved: Sequence[str] = ()
     """Names of the attributes to save for resuming: plain data and tensors, in lists and dicts."""
     own_statistics = False

@@ -232,6 +232,8 @@ class DenseMethod(WholeNetwork):
         made = replace(settings, training=self.training).strategy(self.net)
         check_returned(f"{type(settings).__name__}.strategy(net)", made, Strategy)
         self.strategy: Strategy = made
+        if not hasattr(made, "net"):
+            made.net = self.net  # `Strategy.restore` needs it.
         self.statistics = TaskStatistics(self.net.model if self.strategy.own_statistics else None)
         self._trained: Trained | None = None
         if state is not None:
