@@ -51,18 +51,15 @@ class SingleStrategy(Strategy):
     def __init__(self, net: DenseNet) -> None:
         self.net = net
         self.networks: list[dict[str, Tensor]] = []
-        self._shown: int | None = None
 
     def begin(self, index: int, data: TaskData) -> None:
         """Initialise the network."""
-        self._shown = None
         self.net.reset()
         self.net.heads.reset(index)
 
     def end(self, index: int, data: TaskData) -> None:
         """Store the network."""
         self.networks.append({name: t.detach().clone() for name, t in self._tensors().items()})
-        self._shown = index
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return all tensors but the heads of tasks, by name."""
@@ -74,11 +71,9 @@ class SingleStrategy(Strategy):
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:
         """Run the network of the task."""
-        if self._shown != index:
-            with torch.no_grad():
-                for name, tensor in self._tensors().items():
-                    tensor.copy_(self.networks[index][name])
-            self._shown = index
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(self.networks[index][name])
         yield
 
     def stored_bytes(self) -> dict[str, int]:
