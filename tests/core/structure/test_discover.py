@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torchvision
 from torch import nn
 from torch.nn import functional as F
 
-from clnp.core.structure.axis import Segment, groups_of, num_entries
+from clnp.core.structure.axis import Segment, groups_of
 from clnp.core.structure.declared import takes_task
 from clnp.core.structure.discover import discover
 from clnp.core.structure.graph import Graph
@@ -377,67 +376,6 @@ def test_model_on_the_gpu():
     graph = discover(model, IMAGES.cuda())
     assert graph.groups == {"conv": 4}
     assert torch.equal(torch.cuda.get_rng_state(), state)
-
-
-@pytest.mark.parametrize(
-    ("name", "num_groups", "num_neurons", "classifier"),
-    [
-        ("resnet18", 12, 2880, "fc"),
-        ("wide_resnet50_2", 37, 19008, "fc"),
-        ("mobilenet_v2", 25, 9128, "classifier.1"),
-        ("mobilenet_v3_small", 27, 4872, "classifier.3"),
-        ("efficientnet_b0", 40, 11404, "classifier.1"),
-        ("densenet121", 120, 10240, "classifier"),
-        ("squeezenet1_1", 25, 2944, "classifier.1"),
-    ],
-)
-def test_torchvision(name, num_groups, num_neurons, classifier):
-    model = getattr(torchvision.models, name)(weights=None)
-    graph = discover(model, torch.randn(1, 3, 32, 32))
-    assert (len(graph.groups), sum(graph.groups.values())) == (num_groups, num_neurons)
-    assert graph.classifier == classifier
-    check_sites(model, graph)
-    if name == "resnet18":
-        assert made_by(graph, "conv1") == ["conv1", "layer1.0.conv2", "layer1.1.conv2"]
-        assert acting_on(graph, "conv1") == ["bn1", "layer1.0.bn2", "layer1.1.bn2"]
-        assert [s.path for s in graph.readers("layer4.0.conv2")] == ["layer4.1.conv1", "fc"]
-
-
-def test_torchvision_vgg():
-    model = torchvision.models.vgg11_bn(weights=None, init_weights=False, num_classes=3)
-    model.classifier[0] = nn.Linear(512 * 49, 64)
-    model.classifier[3] = nn.Linear(64, 16)
-    model.classifier[6] = nn.Linear(16, 3)
-    graph = discover(model, torch.randn(1, 3, 32, 32))
-    assert graph.sites["classifier.0"].columns == (Segment("features.25", 512, 49),)
-    check_sites(model, graph)
-
-
-def check_sites(model, graph):
-    """Every layer with weights is there, and its axes have the sizes of its tensors."""
-    owners = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
-    assert set(graph.sites) == owners
-    for path, site in graph.sites.items():
-        layer = model.get_submodule(path)
-        if site.mixes:
-            assert num_entries(site.columns, graph.groups) == layer.weight.shape[1]
-        if path != graph.classifier:
-            assert num_entries(site.rows, graph.groups) == layer.weight.shape[0]
-        for segment in (*site.rows, *site.columns):
-            assert segment.group is None or segment.size == graph.groups[segment.group]
-    for group in graph.groups:
-        assert graph.group_named(group) == group
-        assert made_by(graph, group)[0] == group
-        assert graph.readers(group)
-
-
-def test_torchvision_that_cannot_be_handled_has_one_problem_per_cause():
-    example = torch.randn(1, 3, 64, 64)
-    shuffled = problems_of(torchvision.models.shufflenet_v2_x0_5(weights=None), example)
-    assert {problem.where for problem in shuffled} == {"stage2.0", "stage3.0", "stage4.0"}
-    assert all("splits the neuron axis" in problem.found for problem in shuffled)
-    grouped = problems_of(torchvision.models.regnet_x_400mf(weights=None), example)
-    assert all("grouped convolution" in problem.found for problem in grouped)
 
 
 def _subtract(x):
