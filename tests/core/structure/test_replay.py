@@ -6,7 +6,7 @@ from torch import nn
 
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
-from clnp.core.structure.replay import Plan, Replay, agrees, halved, narrow
+from clnp.core.structure.replay import Plan, Replay, agrees, narrow
 from clnp.core.structure.rules import Mark, Neurons
 from clnp.core.structure.trace import Event, Moment
 from support.assembled import Assembled
@@ -25,7 +25,8 @@ def plan_of(model, example):
     graph = discover(model, example)
     rows = {path: site.rows for path, site in graph.sites.items()}
     columns = {path: site.columns for path, site in graph.sites.items()}
-    return Plan(graph.groups, halved(graph.groups), rows=rows, columns=columns)
+    half = {group: size // 2 for group, size in graph.groups.items()}
+    return Plan(graph.groups, half, rows=rows, columns=columns)
 
 
 def test_narrow_holds_the_first_neurons():

@@ -19,8 +19,8 @@ from clnp.core.structure.rules import (
     Groups,
     Mark,
     Neurons,
+    Operand,
     Refusal,
-    concatenate,
     follow,
     full_size,
     meet,
@@ -88,9 +88,9 @@ def test_reading_the_form_is_metadata():
 def call(func, *args, **kwargs):
     tensors = tensors_in((args, kwargs))
     neurons = Neurons(1, (Segment("a", 3),))
-    placed = tuple((tensor, tuple(tensor.shape), neurons) for tensor in tensors[:1])
+    operands = tuple(Operand(tensor, tuple(tensor.shape), neurons) for tensor in tensors[:1])
     result = func(*args, **kwargs)
-    return Call(operation_name(func), func, args, kwargs, result, placed, Groups())
+    return Call(operation_name(func), func, args, kwargs, result, operands, Groups())
 
 
 def test_follow_finds_where_an_axis_goes():
@@ -157,23 +157,23 @@ def test_merge_refuses(groups, other, expected):
 
 
 def test_meet_counts_dimensions_from_the_right(groups):
-    met = meet(
-        groups,
-        [((2, 3, 4), Neurons(1, (A,))), ((3, 1), Neurons(0, (B,))), ((4,), Mark.INPUT)],
-        num_dims=3,
-    )
-    assert met == Neurons(1, (A,))
-    raised = meet(groups, [((3,), Neurons(0, (A,))), ((5, 2, 1), Mark.CONSTANT)], num_dims=3)
-    assert raised == Neurons(2, (A,))
+    three = [
+        Operand(X, (2, 3, 4), Neurons(1, (A,))),
+        Operand(X, (3, 1), Neurons(0, (B,))),
+        Operand(X, (4,), Mark.INPUT),
+    ]
+    assert meet(groups, three, num_dims=3) == Neurons(1, (A,))
+    two = [Operand(X, (3,), Neurons(0, (A,))), Operand(X, (5, 2, 1), Mark.CONSTANT)]
+    assert meet(groups, two, num_dims=3) == Neurons(2, (A,))
 
 
-def test_concatenate():
-    tensors = [
-        ((2, 3), Neurons(1, (A,))), ((0,), Mark.CONSTANT), ((2, 5), Mark.INPUT),
-        ((2, 3), Neurons(1, (B,))),
-    ]  # fmt: skip
-    joined = concatenate(tensors, dim=1, neuron_dim=1)
-    assert joined == Neurons(1, (A, Segment(None, 5), B))
+def test_concatenation_skips_empty_tensors():
+    def run(m, x):
+        joined = torch.cat([torch.empty(0), x, m.conv(x), torch.empty(0)], 1)
+        return m.fc(joined.mean((2, 3)))
+
+    graph = discover(Assembled(run, conv=nn.Conv2d(3, 4, 1), fc=nn.Linear(7, 2)), IMAGES)
+    assert graph.sites["fc"].columns == (Segment(None, 3), Segment("conv", 4))
 
 
 def test_reshape():
@@ -424,7 +424,7 @@ MEETINGS = {
     ),
     "stack_of_other_dimension": (
         lambda m, x: m.fc(torch.stack([m.one(x), m.other(x).transpose(1, 2)]).mean((0, 3, 4))),
-        6, 6, 6, "'stack' on hidden neurons is not known",
+        6, 6, 6, "neurons lie along dimension 1 of one tensor and 2 of another",
     ),
     "one_neuron_over_many": (
         lambda m, x: m.fc((m.one(x) * m.other(x)).mean((2, 3))), 8, 1, 8,

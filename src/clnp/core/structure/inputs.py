@@ -50,26 +50,23 @@ def two_of(inputs: Inputs) -> Inputs:
 def own_random_numbers(model: nn.Module) -> Iterator[None]:
     """Draw the same random numbers inside every time, and leave no trace of it outside."""
     python, arrays = random.getstate(), np.random.get_state()
+    states = [(generator, generator.get_state()) for generator in _generators(model)]
     try:
-        with torch.random.fork_rng(devices=_cuda_devices(model)):
-            seed_all(model, 0)
-            yield
+        seed_all(model, 0)
+        yield
     finally:
         random.setstate(python)
         np.random.set_state(arrays)
-
-
-def seed(model: nn.Module, number: int) -> None:
-    """Seed the generators of the CPU and of the model's devices, and no others."""
-    for generator in _generators(model):
-        generator.manual_seed(number)
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def seed_all(model: nn.Module, number: int) -> None:
-    """Seed these generators, and those of Python and NumPy."""
+    """Seed the generators of Python, NumPy, the CPU and the model's devices."""
     random.seed(number)
     np.random.seed(number)
-    seed(model, number)
+    for generator in _generators(model):
+        generator.manual_seed(number)
 
 
 def random_state(model: nn.Module) -> tuple[Any, ...]:
@@ -80,13 +77,9 @@ def random_state(model: nn.Module) -> tuple[Any, ...]:
 
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
-    devices = _cuda_devices(model)
-    return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
-
-
-def _cuda_devices(model: nn.Module) -> list[int]:
     tensors = (*model.parameters(), *model.buffers())
-    return sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
+    devices = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
+    return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -1,8 +1,8 @@
-"""Check that `forward` only computes: no random numbers, no memory, no layer that runs again."""
+"""Check that `forward` only computes: it draws no random numbers and remembers nothing."""
 
 import copy
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,35 +11,13 @@ from torch import Tensor, nn
 from clnp.errors import Problem
 
 from .declared import ROOT
-from .inputs import Inputs, copied, random_state, seed, seed_all
+from .inputs import Inputs, copied, random_state, seed_all
 from .replay import Plan, close, fill, outputs_of
-from .trace import Moment, in_checkpoint, observe
+from .trace import Moment, observe
 
-_NUM_TRIES = 8
+_NUM_TRIES = 9
 _NUM_PASSES = 2
 _DRAW_NOTHING = "Pass training=self.training to F.dropout and the like: draw in training mode only"
-
-
-def run_noting_checkpointed(moment: Moment, *, paths: list[str]) -> Any:
-    """Run a moment, and note a layer that gradient checkpointing will run again."""
-    if moment.layer is not None and in_checkpoint():
-        paths.append(moment.path)
-    return moment.run()
-
-
-def checkpointing(paths: list[str]) -> list[Problem]:
-    """Report the layers that gradient checkpointing runs, in one problem."""
-    if not paths:
-        return []
-    more = f" and {len(paths) - 1} more layers" if len(paths) > 1 else ""
-    return [
-        Problem(
-            ROOT,
-            f"gradient checkpointing (torch.utils.checkpoint) runs {paths[0]!r}{more} again in the "
-            "backward pass, when a task's layers are no longer set up for it",
-            "Call the layers directly: switch off memory_efficient, use_checkpoint or the like",
-        )
-    ]
 
 
 def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> list[Problem]:
@@ -49,17 +27,12 @@ def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> lis
     called: Counter[str] = Counter()
     for path in layers:
         note = partial(_note, called, path)
-        model.get_submodule(path).register_forward_pre_hook(note, with_kwargs=True)
+        model.get_submodule(path).register_forward_pre_hook(note)
     found: list[Counter[str]] = []
     try:
-        for number in range(_NUM_TRIES):
-            seed_all(model, number)
-            before = random_state(model)
-            called.clear()
-            outputs_of(model, inputs)
+        for _ in _tries(model, inputs, least=1):
             found.append(called.copy())
-            if random_state(model) == before:
-                break
+            called.clear()
     except Exception:
         return []  # forward fails in training mode, which is reported with its reason elsewhere
     odd = [path for path in layers if len({counts[path] for counts in found}) > 1]
@@ -79,6 +52,19 @@ def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> lis
 
 def _note(called: Counter[str], path: str, *_: Any) -> None:
     called[path] += 1
+
+
+def _tries(model: nn.Module, inputs: Inputs, *, least: int) -> Iterator[list[Tensor]]:
+    """Yield the outputs of passes with other seeds: `least`, or more if random numbers are drawn.
+
+    A branch that is taken by chance is often taken the same way twice.
+    """
+    for number in range(_NUM_TRIES):
+        seed_all(model, number)
+        before = random_state(model)
+        yield outputs_of(model, inputs)
+        if number + 1 >= least and random_state(model) == before:
+            break
 
 
 def differences(
@@ -105,7 +91,8 @@ def differences(
         return result
 
     try:
-        if _repeats(model, inputs):
+        first, *others = _tries(model, inputs, least=2)
+        if all(_same(first, outputs) for outputs in others):
             if _outlasts_training(model, inputs):
                 return []
             return [
@@ -144,23 +131,10 @@ def _outlasts_training(model: nn.Module, inputs: Inputs) -> bool:
     model.eval()
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    return close(first, outputs_of(model, inputs), _tolerance(first))
+    return _same(first, outputs_of(model, inputs))
 
 
-def _repeats(model: nn.Module, inputs: Inputs) -> bool:
-    """Whether outputs in evaluation mode are the same whatever the seed."""
-    seed(model, 0)
-    before = random_state(model)
-    first = outputs_of(model, inputs)
-    # A branch that is taken by chance is often taken the same way twice.
-    num_tries = _NUM_TRIES if random_state(model) != before else 1
-    for number in range(num_tries):
-        seed(model, number + 1)
-        if not close(first, outputs_of(model, inputs), _tolerance(first)):
-            return False
-    return True
-
-
-def _tolerance(outputs: list[Tensor]) -> float:
+def _same(one: list[Tensor], other: list[Tensor]) -> bool:
     # On the CPU nothing but forward itself can make a difference.
-    return 0.0 if all(tensor.device.type == "cpu" for tensor in outputs) else 1e-4
+    on_cpu = all(tensor.device.type == "cpu" for tensor in one)
+    return close(one, other, 0.0 if on_cpu else 1e-4)

@@ -16,7 +16,7 @@ from clnp.errors import Problem, first_line
 
 from .axis import Axis, num_entries, positions
 from .declared import ROOT
-from .inputs import Inputs, copied, imitate, seed, tensors_in
+from .inputs import Inputs, copied, imitate, seed_all, tensors_in
 from .kinds import known_kind, plain_layer
 from .rules import Mark, Neurons
 from .surgery import with_layers
@@ -53,16 +53,6 @@ class Plan:
         gone = torch.ones(num_entries(axis, self.full), dtype=torch.bool, device="cpu")
         gone[self.entries(axis)] = False
         return gone.nonzero()[:, 0]
-
-
-def halved(groups: Mapping[str, int]) -> dict[str, int]:
-    """Return half of the neurons of each group, at least one."""
-    return {group: max(1, num // 2) for group, num in groups.items()}
-
-
-def single(groups: Mapping[str, int]) -> dict[str, int]:
-    """Return one neuron for each group."""
-    return dict.fromkeys(groups, 1)
 
 
 def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Module:
@@ -233,7 +223,7 @@ def differing_kinds(
 
 def fill(model: nn.Module, plan: Plan) -> None:
     """Fill layers with random weights, large ones into dropped neurons and none out of them."""
-    seed(model, 0)
+    seed_all(model, 0)
     for path in plan.paths:
         layer = model.get_submodule(path)
         gone = plan.dropped(plan.rows[path])
