@@ -28,8 +28,8 @@ from .inputs import (
     two_of,
 )
 from .kinds import is_mixing, kind_of, known_kind
-from .purity import chances, differences
-from .replay import Plan, Replay, agrees, differing_kinds, narrow
+from .purity import chances, impurities
+from .replay import Plan, Replay, agrees, narrow
 from .rules import Groups, Mark, Neurons, spell
 from .trace import Moment, Observer, Recorder, failure_of, in_checkpoint, observe
 
@@ -282,9 +282,8 @@ class _Search:
 
     def _check_purity(self, inputs: Inputs) -> None:
         """Check that layers compute as their kinds do, and that forward only computes."""
-        plan, opaque = self._plan(self.sizes), self._opaque
-        self.problems += differing_kinds(self.model, inputs, plan=plan, opaque=opaque)
-        self.problems += differences(self.model, inputs, plan=plan, opaque=opaque)
+        plan = self._plan(self.sizes)
+        self.problems += impurities(self.model, inputs, plan=plan, opaque=self._opaque)
         model = copy.deepcopy(self.model)
         model.train()
         for path in self.validation.layers:
@@ -292,7 +291,7 @@ class _Search:
         again: list[str] = []
 
         def see(moment: Moment) -> Any:
-            if moment.layer is not None and in_checkpoint():
+            if moment.is_layer and in_checkpoint():
                 again.append(moment.path)
             return moment.run()
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clnp.errors import Problem
+from clnp.errors import Problem, first_line
 
 from .declared import ROOT
-from .inputs import Inputs, copied, random_state, seed_all
+from .inputs import Inputs, copied, random_state, seed_all, tensors_in
+from .kinds import known_kind
 from .replay import Plan, close, fill, outputs_of
 from .trace import Moment, observe
 
@@ -67,22 +68,28 @@ def _tries(model: nn.Module, inputs: Inputs, *, least: int) -> Iterator[list[Ten
             break
 
 
-def differences(
+def impurities(
     model: nn.Module, inputs: Inputs, *, plan: Plan, opaque: Collection[str]
 ) -> list[Problem]:
-    """Report why the same input has other outputs the second time in evaluation mode, if it has.
+    """Report layers that compute something else than their kinds, and outputs that change.
 
     The layers of the plan are filled with random weights, because zeros would hide differences.
     """
     model = copy.deepcopy(model)
     model.eval()
     fill(model, plan)
+    differing: list[Problem] = []
     draws: list[Problem] = []
 
     def see(moment: Moment) -> Any:
+        if moment.layer is not None:
+            found = _difference(moment, moment.layer) if moment.path in plan.paths else ""
+            if found:
+                differing.append(moment.problem(found, "Let run compute the same"))
+            return moment.run()
         before = random_state(model)
         result = moment.run()
-        if moment.layer is None and random_state(model) != before:
+        if random_state(model) != before:
             found = (
                 f"'{moment.name}' draws random numbers in evaluation mode, so the outputs of an "
                 "ended task would not be reproducible"
@@ -91,31 +98,38 @@ def differences(
         return result
 
     try:
-        first, *others = _tries(model, inputs, least=2)
-        if all(_same(first, outputs) for outputs in others):
-            if _outlasts_training(model, inputs):
-                return []
-            return [
-                Problem(
-                    ROOT,
-                    "after a pass in training mode the same input has other outputs in evaluation "
-                    "mode: forward remembers something outside of buffers, so an ended task would "
-                    "change while another is learned",
-                    "Do not read in evaluation mode what forward remembers in training mode",
-                )
-            ]
         observe(model, copied(inputs), observer=see, opaque=opaque)
+        first, *others = _tries(model, inputs, least=2)
+        if not all(_same(first, outputs) for outputs in others):
+            found = (
+                "the same input has other outputs the second time: forward draws random numbers "
+                "in evaluation mode or remembers something, so the outputs of an ended task would "
+                "not be reproducible"
+            )
+            return differing + (draws or [Problem(ROOT, found, _DRAW_NOTHING)])
+        if not _outlasts_training(model, inputs):
+            found = (
+                "after a pass in training mode the same input has other outputs in evaluation "
+                "mode: forward remembers something outside of buffers, so an ended task would "
+                "change while another is learned"
+            )
+            remedy = "Do not read in evaluation mode what forward remembers in training mode"
+            differing.append(Problem(ROOT, found, remedy))
     except Exception:
-        return []  # forward fails with other weights, which `agrees` will find as well
-    return draws or [
-        Problem(
-            ROOT,
-            "the same input has other outputs the second time: forward draws random numbers in "
-            "evaluation mode or remembers something, so the outputs of an ended task would not "
-            "be reproducible",
-            _DRAW_NOTHING,
-        )
-    ]
+        pass  # forward fails with other weights, which `agrees` will find as well
+    return differing
+
+
+def _difference(moment: Moment, layer: nn.Module) -> str:
+    """Say how the entry of a layer in the table differs from its `forward`, if it does."""
+    kind, x = known_kind(layer), tensors_in((moment.args, moment.kwargs))[0]
+    tensors = {slot.name: getattr(layer, slot.name) for slot in kind.slots_of(layer)}
+    found = f"{moment.name} computes something else than run of the kind {kind.name!r}"
+    try:
+        computed = kind.run(layer, x, tensors)
+    except Exception as error:
+        return f"{found}, which fails ({first_line(error)})"
+    return "" if close(tensors_in(moment.run()), [computed], 1e-4) else found
 
 
 def _outlasts_training(model: nn.Module, inputs: Inputs) -> bool:

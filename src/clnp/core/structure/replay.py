@@ -20,7 +20,7 @@ from .inputs import Inputs, copied, imitate, seed_all, tensors_in
 from .kinds import known_kind, plain_layer
 from .rules import Mark, Neurons
 from .surgery import with_layers
-from .trace import Event, Moment, observe
+from .trace import Event, Moment
 
 _OTHER_PATH = "the forward pass takes another path with fewer neurons"
 _STAY = "Let the path depend on the input alone, not on the number of neurons"
@@ -108,14 +108,13 @@ class Replay:
         self._number += 1
         if event is None or not event.recurs(moment):
             self._lost = True
-            then = _spell(event.name, event.path, event.is_layer, moment.path) if event else None
-            other = event.path if event else moment.path
-            now = _spell(moment.name, moment.path, moment.layer is not None, other)
-            found = f"{_OTHER_PATH}: {now} runs where {then or 'nothing'} ran"
+            then = _spell(event, moment.path) if event else "nothing"
+            now = _spell(moment, event.path if event else moment.path)
+            found = f"{_OTHER_PATH}: {now} runs where {then} ran"
             self.problems.append(moment.problem(found, _STAY))
             return moment.run()
-        known = moment.layer is None or moment.path in self.followed
-        if event.state is Mark.UNKNOWN or not known:
+        is_known = not moment.is_layer or moment.path in self.followed
+        if event.state is Mark.UNKNOWN or not is_known:
             return self._expected(event)
         try:
             result = moment.run()
@@ -133,10 +132,8 @@ class Replay:
         """Note an end before that of the full model."""
         if not self._lost and self._number < len(self.events):
             event = self.events[self._number]
-            ran = _spell(event.name, event.path, event.is_layer, event.path)
-            self.problems.append(
-                Problem(event.path or ROOT, f"{_OTHER_PATH}: it ends where {ran} ran", _STAY)
-            )
+            found = f"{_OTHER_PATH}: it ends where {_spell(event, event.path)} ran"
+            self.problems.append(Problem(event.path or ROOT, found, _STAY))
 
     def _refuse(self, moment: Moment, event: Event, outcome: str) -> Any:
         self.problems.append(
@@ -158,11 +155,12 @@ class Replay:
         return imitate(event.result, zeros)
 
 
-def _spell(name: str, path: str, is_layer: bool, other_path: str) -> str:
+def _spell(step: Event | Moment, other_path: str) -> str:
     """Name a layer with its path, an operation with its module if the other one is elsewhere."""
-    if is_layer:
-        return f"{name} {path or ROOT!r}"
-    return f"'{name}' in {path or ROOT!r}" if path != other_path else f"'{name}'"
+    path = repr(step.path or ROOT)
+    if step.is_layer:
+        return f"{step.name} {path}"
+    return f"'{step.name}' in {path}" if step.path != other_path else f"'{step.name}'"
 
 
 def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
@@ -186,39 +184,6 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
             continue  # something in forward insists on its own precision
         return close(outputs, narrowed, tolerance)
     return False
-
-
-def differing_kinds(
-    model: nn.Module, inputs: Inputs, *, plan: Plan, opaque: Collection[str]
-) -> list[Problem]:
-    """Report layers whose entry in the table computes something else than their `forward`."""
-    model = copy.deepcopy(model)
-    model.eval()
-    fill(model, plan)
-    problems: list[Problem] = []
-
-    def see(moment: Moment) -> Any:
-        layer = moment.layer
-        if layer is None or moment.path not in plan.paths:
-            return moment.run()
-        kind, x = known_kind(layer), tensors_in((moment.args, moment.kwargs))[0]
-        tensors = {slot.name: getattr(layer, slot.name) for slot in kind.slots_of(layer)}
-        computed, failure = [], ""
-        try:
-            computed = [kind.run(layer, x, tensors)]
-        except Exception as error:
-            failure = f", which fails ({first_line(error)})"
-        result = moment.run()
-        if not close(tensors_in(result), computed, 1e-4):
-            found = f"{moment.name} computes something else than run of the kind {kind.name!r}"
-            problems.append(moment.problem(found + failure, "Let run compute the same"))
-        return result
-
-    try:
-        observe(model, copied(inputs), observer=see, opaque=opaque)
-    except Exception:
-        return []  # forward fails with other weights, which `agrees` will find as well
-    return problems
 
 
 def fill(model: nn.Module, plan: Plan) -> None:

@@ -56,13 +56,18 @@ class Moment:
     kwargs: Mapping[str, Any]
     layer: nn.Module | None = None
 
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is a call of a layer."""
+        return self.layer is not None
+
     def run(self) -> Any:
         """Run it, and return its result."""
         return self.func(*self.args, **self.kwargs)
 
     def problem(self, found: str, remedy: str) -> Problem:
         """Return a problem that is found here."""
-        is_named = self.layer is not None or f"'{self.name}'" in found
+        is_named = self.is_layer or f"'{self.name}'" in found
         seen = ", ".join(filter(None, ["" if is_named else self.name, self.source]))
         return Problem(self.path or ROOT, f"{found} ({seen})" if seen else found, remedy)
 
@@ -256,8 +261,8 @@ class Recorder:
         self._check_inputs(moment)
         shapes = imitate(result, lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"))
         device = made[0].device if made else None
-        is_layer = moment.layer is not None
-        self.events.append(Event(moment.name, moment.path, shapes, state, device, is_layer))
+        event = Event(moment.name, moment.path, shapes, state, device, moment.is_layer)
+        self.events.append(event)
         return result
 
     def state(self, tensor: Tensor) -> State:
