@@ -168,13 +168,13 @@ def test_tensors_as_plain_attributes():
         discover(model, VECTORS)
     table, slope, mask = caught.value.problems
     assert [problem.where for problem in (table, slope, mask)] == ["(model)", "1", "2"]
-    assert table.found.startswith("Sequential holds tensors in 'table', a plain dict, which would")
+    assert "Sequential holds tensors in the plain attribute 'table'" in table.found
     assert slope.found == (
-        "Act holds the tensor '_slope' as a plain attribute, which would be neither moved, saved "
-        "nor certified"
+        "Act holds tensors in the plain attribute '_slope', where they would be neither moved, "
+        "saved nor certified"
     )
-    assert slope.remedy == "Use self.register_buffer('_slope', ...)"
-    assert "Linear holds the tensor 'mask'" in mask.found
+    assert slope.remedy == "Register each with self.register_buffer"
+    assert "Linear holds tensors in the plain attribute 'mask'" in mask.found
     assert validate(model).layers == ("0", "2")
 
 
@@ -185,7 +185,7 @@ def test_a_list_of_parameters_is_no_tensor_of_its_own():
     model.register_buffer("scale", torch.ones(1))
     model.also = [model.scale]
     [problem] = validate(model).problems
-    assert "tensors in 'also'" in problem.found
+    assert "tensors in the plain attribute 'also'" in problem.found
 
 
 def test_lazy_layers_are_not_run():
@@ -242,4 +242,4 @@ def test_modules_in_a_plain_list_are_told_of_unless_they_are_registered_too():
     assert validate(model).problems == ()
     model.backbone = {"first": nn.Linear(8, 8)}
     [problem] = validate(model).problems
-    assert problem.found.startswith("Sequential holds modules with weights in 'backbone', a plain")
+    assert "holds modules with weights in the plain attribute 'backbone'" in problem.found

@@ -3,7 +3,7 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from clnp.errors import ArgumentError
 
 Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+Structure = TypeVar("Structure")
 
 
 def inputs_of(example: Any) -> Inputs:
@@ -42,8 +43,7 @@ def two_of(inputs: Inputs) -> Inputs:
     def twice(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor, tensor]) if tensor.ndim and len(tensor) == 1 else tensor
 
-    args, kwargs = imitate(inputs, twice)
-    return args, kwargs
+    return imitate(inputs, twice)
 
 
 @contextlib.contextmanager
@@ -95,20 +95,19 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def imitate(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def imitate(value: Structure, make: Callable[[torch.Tensor], torch.Tensor]) -> Structure:
     """Return the same structure with `make(tensor)` in place of every tensor."""
+    found: Any = value
     if isinstance(value, torch.Tensor):
-        return make(value)
-    if isinstance(value, (list, tuple)):
+        found = make(value)
+    elif isinstance(value, (list, tuple)):
         items = [imitate(item, make) for item in value]
-        named = hasattr(value, "_fields")
-        return type(value)(*items) if named else type(value)(items)
-    if isinstance(value, dict):
-        return {key: imitate(item, make) for key, item in value.items()}
-    return value
+        found = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    elif isinstance(value, dict):
+        found = {key: imitate(item, make) for key, item in value.items()}
+    return cast(Structure, found)
 
 
 def copied(inputs: Inputs) -> Inputs:
     """Clone the tensors of the inputs, since some forward passes write into theirs."""
-    args, kwargs = imitate(inputs, torch.clone)
-    return args, kwargs
+    return imitate(inputs, torch.clone)

@@ -108,24 +108,21 @@ def merge_axes(groups: Groups, one: Axis, other: Axis) -> Axis:
             "Give both sides the same number of neurons: a gate of one channel cannot be pruned "
             "together with the channels that it multiplies",
         )
-    same_shape = len(one) == len(other) and all(
-        (a.size, a.span) == (b.size, b.span) for a, b in zip(one, other, strict=True)
-    )
-    if not same_shape:
+    if [(each.size, each.span) for each in one] != [(each.size, each.span) for each in other]:
         raise Refusal(
             f"neurons meet whose boundaries differ ({both})",
             "Bring both sides to the same groups first, for example with a 1x1 convolution or a "
             "Linear layer on one of them",
         )
-    for a, b in zip(one, other, strict=True):
-        if (a.group is None) != (b.group is None):
+    for mine, theirs in zip(one, other, strict=True):
+        if mine.group is not None and theirs.group is not None:
+            groups.join(mine.group, theirs.group)
+        elif mine.group != theirs.group:
             raise Refusal(
                 f"hidden neurons meet the network's input ({both})",
                 "Put a convolution or a Linear layer between the input and the sum, so that every "
                 "summand is made of neurons",
             )
-        if a.group is not None and b.group is not None:
-            groups.join(a.group, b.group)
     return groups.resolve(one)
 
 
@@ -205,7 +202,7 @@ def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Ne
     )
 
 
-_OPERATORS = "add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift"
+_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
 _METADATA = (
     "shape size dim ndim ndimension numel nelement stride storage_offset dtype device layout "
     "is_cuda is_cpu is_meta is_mps is_xla is_sparse is_quantized is_leaf is_contiguous is_pinned "
@@ -228,9 +225,9 @@ def operation_name(func: Callable[..., Any]) -> str:
         attribute = str(getattr(getattr(func, "__self__", None), "__name__", "attribute"))
         return attribute.strip("_") if name == "__get__" else f"set {attribute}"
     bare = name.strip("_").removeprefix("special_")
-    operators = _OPERATORS.split()
-    is_operator = name.startswith("__") and bare not in operators  # torch.rand is no operator
-    if is_operator and bare[:1] in ("r", "i") and bare[1:] in operators:
+    if (
+        name.startswith("__") and bare[0] in "ri" and bare[1:] in _OPERATORS.split()
+    ):  # Not torch.rand.
         return bare[1:]
     return bare
 
@@ -311,19 +308,14 @@ def follow(call: Call) -> Neurons | None:
     else:
         kwargs["input"] = stand_in
     try:
-        outcome = tensors_in(call.func(*args, **kwargs))
+        probed = tensors_in(call.func(*args, **kwargs))
     except (RuntimeError, ValueError, IndexError, TypeError):
         return None
-    dims = set()
-    real = tensors_in(call.result)
-    for tensor, probed in zip(real, outcome, strict=False):
-        found = [dim for dim, size in enumerate(probed.shape) if size == MARKER]
-        if tensor.ndim != probed.ndim or len(found) != 1:
-            return None
-        dims.add(found[0])
-    if len(dims) != 1 or len(real) != len(outcome):
+    dims = [[dim for dim, size in enumerate(each.shape) if size == MARKER] for each in probed]
+    same_form = [each.ndim for each in probed] == [each.ndim for each in tensors_in(call.result)]
+    if not dims or len(dims[0]) != 1 or dims != dims[:1] * len(dims) or not same_form:
         return None
-    return Neurons(dims.pop(), neurons.axis)
+    return Neurons(dims[0][0], neurons.axis)
 
 
 Rule = Callable[[Call], State]
@@ -359,10 +351,7 @@ def interpret(call: Call) -> State:
         if call.kwargs.get("out") is not None:
             raise Refusal(f"'{call.name}' writes into out=", "Use its return value instead")
         return RULES.get(call.name, _unrecognised)(call)
-    for mark in (Mark.INPUT, Mark.UNSEEN):
-        if mark in states:
-            return mark
-    return Mark.CONSTANT
+    return next((mark for mark in (Mark.INPUT, Mark.UNSEEN) if mark in states), Mark.CONSTANT)
 
 
 def _unrecognised(call: Call) -> State:
@@ -428,11 +417,15 @@ def _reduce(call: Call) -> State:
         return _pointwise(call)
     found = follow(call)
     if found is None:
-        raise Refusal(
-            f"'{call.name}' over the neuron axis {call.where()} mixes neurons without weights",
-            f"{_NO_WEIGHTS}, so reduce over other dimensions only",
-        )
+        raise _mixing(call)
     return found
+
+
+def _mixing(call: Call) -> Refusal:
+    return Refusal(
+        f"'{call.name}' over the neuron axis {call.where()} mixes neurons without weights",
+        f"{_NO_WEIGHTS}: apply it to other dimensions, or to the outputs of the classifier",
+    )
 
 
 _ALONG: dict[str, tuple[int, Any]] = {
@@ -455,32 +448,19 @@ def _along(call: Call) -> State:
         dims = 0 if len(shape) in (0, 1, 3) else 1  # what PyTorch assumes
     touched = [dims] if isinstance(dims, int) else list(dims or range(len(shape)))
     if neurons.dim in [dim % len(shape) for dim in touched]:
-        raise Refusal(
-            f"'{call.name}' along the neuron axis {call.where()} mixes neurons without weights",
-            f"{_NO_WEIGHTS}, or behind the classifier",
-        )
+        raise _mixing(call)
     return neurons
 
 
 def _spatial(call: Call) -> State:
     """Follow pooling: the last dimensions are space, and the neurons must not be among them."""
+    if call.name == "instance_norm" and len(call.operands) > 1:
+        return _normalise(call)
     shape, neurons = call.subject()
     digits = re.search(r"([123])d", call.name)
-    first_spatial = len(shape) - int(digits[1]) if digits else 2
-    if neurons.dim >= first_spatial:
-        raise Refusal(
-            f"'{call.name}' runs over the neuron axis {call.where()} and mixes neurons without "
-            "weights",
-            f"{_NO_WEIGHTS}, so keep them in dimension 1",
-        )
+    if neurons.dim >= (len(shape) - int(digits[1]) if digits else 2):
+        raise _mixing(call)
     return neurons
-
-
-def _normalise_each(call: Call) -> State:
-    """Follow an instance norm, which has every channel by itself unless it has values for each."""
-    if len(call.operands) > 1:
-        return _normalise(call)
-    return _spatial(call)
 
 
 def _pad(call: Call) -> State:
@@ -604,9 +584,8 @@ _NAMES: dict[Rule, str] = {
             for d in (1, 2, 3)
             for end in ("", "_with_indices")
         )
-        + " interpolate upsample upsample_nearest upsample_bilinear"
+        + " interpolate upsample upsample_nearest upsample_bilinear instance_norm"
     ),
-    _normalise_each: "instance_norm",
     _normalise: ("layer_norm native_layer_norm group_norm rms_norm local_response_norm batch_norm"),
     _pad: "pad",
     _concatenate: "cat concat concatenate stack",
