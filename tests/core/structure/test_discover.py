@@ -622,6 +622,14 @@ REFUSED = {
         lambda: net(lambda m, x: m.fc(m.first(x) * m.fc.weight.shape[1])),
         "(model)", "uses weights outside their module, 'fc'",
     ),
+    "weight in another type": (
+        lambda: net(lambda m, x: m.fc(m.first(x)) * m.fc.weight.to(torch.float64).sum()),
+        "(model)", "'to' uses weights outside their module, 'fc'",
+    ),
+    "weight as an input": (
+        lambda: net(lambda m, x: m.fc(m.first(x)) + m.second(m.second.weight).sum(), **SQUARE),
+        "second", "Linear reads a tensor of unknown origin",
+    ),
     "number of entries of a weight": (
         lambda: net(lambda m, x: m.fc(m.first(x) * m.fc.weight.numel())),
         "(model)", "uses weights outside their module, 'fc'",

@@ -64,7 +64,7 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
             f"{unknown_name('classifier', classifier, mixing)}. Give the path of the Linear layer "
             "or convolution that makes the outputs"
         )
-    search = _Search(model, validation, list(validation.problems), classifier or "")
+    search = _Search(model, validation, mixing, list(validation.problems), classifier or "")
     if takes_task(model) or "task" in inputs[1]:
         search.add(
             ROOT,
@@ -92,6 +92,7 @@ class _Search:
 
     model: nn.Module
     validation: Validation
+    mixing: list[str]
     problems: list[Problem]
     classifier: str
     groups: Groups = field(default_factory=Groups)
@@ -213,19 +214,15 @@ class _Search:
 
     def _choose_classifier(self, paths: list[str]) -> None:
         """Take the last mixing layer that ran as the classifier, unless one was given."""
-        mixing = [
-            path
-            for path in paths
-            if path in self.validation.layers and is_mixing(self.model.get_submodule(path))
-        ]
-        if mixing:
-            self.classifier = self.classifier or mixing[-1]
+        ran = [path for path in paths if path in self.mixing]
+        if ran:
+            self.classifier = self.classifier or ran[-1]
         # Layers that were refused may be the ones that are missing.
-        if len(set(mixing)) < 2 and not self.validation.refused:
-            ran = f"only {mixing[0] or ROOT!r}" if mixing else "no Linear layer or convolution"
+        if len(set(ran)) < 2 and not self.validation.refused:
+            found = f"only {ran[0] or ROOT!r}" if ran else "no Linear layer or convolution"
             self.add(
                 ROOT,
-                f"{ran} runs, so there are no hidden neurons to prune",
+                f"{found} runs, so there are no hidden neurons to prune",
                 "A model needs a hidden Linear layer or convolution, and a classifier",
             )
 
@@ -370,13 +367,6 @@ class _Search:
                 f"the classifier ({self._kind(self.classifier)}) reads no hidden neurons",
                 "Name another layer as classifier=, one that reads the outputs of other layers",
             )
-        for path in self.passes[False].num_calls:
-            if path not in evaluated and not self.problems:
-                self.add(
-                    path,
-                    f"{self._kind(path)} reads a tensor that could not be followed",
-                    "Compute it with plain PyTorch operations on the network's input",
-                )
         for path in evaluated:
             if path in trained and evaluated[path] != trained[path]:
                 self.add(

@@ -73,7 +73,7 @@ class Moment:
 
 
 Observer = Callable[[Moment], Any]
-"""Sees a moment, runs it, and returns a result for the model to go on with."""
+"""Sees a moment, runs it, and returns a result for the model to continue with."""
 
 
 class _Observation(TorchFunctionMode):
@@ -236,9 +236,10 @@ class Recorder:
             self._mark(tensor, Mark.CONSTANT)
         for path, module in model.named_modules():
             for parameter in module.parameters(recurse=False):
-                self._mark(parameter, Mark.UNKNOWN)
                 if path in self.layers:
                     self._owners[id(parameter)] = path
+                else:
+                    self._mark(parameter, Mark.UNKNOWN)
 
     def see(self, moment: Moment) -> Any:
         """Run the moment, note where the neurons of its result lie, and return it."""
@@ -302,11 +303,13 @@ class Recorder:
                 )
 
     def _after_operation(self, moment: Moment, operands: tuple[Operand, ...], result: Any) -> State:
-        owners = [self._owners[id(o.tensor)] for o in operands if id(o.tensor) in self._owners]
-        if owners and moment.name not in FORM_ONLY:
-            self.borrowed.update(owners)
+        tensors = operands[:1] if moment.name in FORM_ONLY else operands
+        owners = [self._owners.get(id(tensor)) for tensor, _, _ in tensors]
+        borrowed = list(filter(None, owners))
+        if borrowed:
+            self.borrowed.update(borrowed)
             raise Refusal(
-                f"'{moment.name}' uses weights outside their module, {owners[0]!r}",
+                f"'{moment.name}' uses weights outside their module, {borrowed[0]!r}",
                 "Call the module itself, once, since weights are sliced only where a layer runs",
             )
         name, func, args, kwargs = moment.name, moment.func, moment.args, moment.kwargs
