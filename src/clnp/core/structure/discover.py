@@ -64,7 +64,7 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
             f"{unknown_name('classifier', classifier, mixing)}. Give the path of the Linear layer "
             "or convolution that makes the outputs"
         )
-    search = _Search(model, validation, mixing, list(validation.problems), classifier or "")
+    search = _Search(model, validation, mixing, list(validation.problems))
     if takes_task(model) or "task" in inputs[1]:
         search.add(
             ROOT,
@@ -74,7 +74,7 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
     if validation.runnable:
         # PyTorch repeats its warnings when the user runs the model.
         with own_random_numbers(model), warnings.catch_warnings(action="ignore"):
-            search.run(inputs)
+            search.run(inputs, classifier)
     if search.problems:
         order = {path or ROOT: number for number, (path, _) in enumerate(model.named_modules())}
         unique = dict.fromkeys(search.problems)
@@ -94,21 +94,18 @@ class _Search:
     validation: Validation
     mixing: list[str]
     problems: list[Problem]
-    classifier: str
+    classifier: str = ""
     groups: Groups = field(default_factory=Groups)
     passes: dict[bool, Recorder] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
-    def run(self, inputs: Inputs) -> None:
+    def run(self, inputs: Inputs, classifier: str | None) -> None:
         """Run the model in evaluation and in training mode, at full width and narrower."""
-        calls = self._calls(inputs)
-        if calls is None:
+        last = self._last_mixing_layer(inputs)
+        if last is None:
             return
-        self._choose_classifier([path for path, _ in calls])
-        if not self.classifier:
-            return
-        if all(has_batch for _, has_batch in calls):
-            inputs = two_of(inputs)
+        self.classifier = last if classifier is None else classifier
+        inputs = two_of(inputs)
         by_chance = chances(self.model, inputs, layers=self.validation.layers)
         self.problems.extend(by_chance)
         for training in (False, True):
@@ -187,11 +184,8 @@ class _Search:
                 self.add(ROOT, f"the forward pass fails {when}, with {failure_of(error)}", remedy)
             return []
 
-    def _calls(self, inputs: Inputs) -> list[tuple[str, bool]] | None:
-        """Return the layers that run, and whether their input has a batch dimension.
-
-        Return None if the model cannot be copied, or fails.
-        """
+    def _last_mixing_layer(self, inputs: Inputs) -> str | None:
+        """Return the mixing layer that runs last; None if problems leave nothing to search for."""
         try:
             model = copy.deepcopy(self.model)
             model.eval()
@@ -199,32 +193,36 @@ class _Search:
             found = f"copy.deepcopy cannot copy the model, with {failure_of(error)}"
             self.add(ROOT, found, "Hold nothing in the model that cannot be copied")
             return None
-        calls: list[tuple[str, bool]] = []
+        ran: list[str] = []
+        unbatched: list[Problem] = []
 
         def see(moment: Moment) -> Any:
             if moment.layer is not None:
+                ran.append(moment.path)
                 kind, tensors = kind_of(moment.layer), tensors_in((moment.args, moment.kwargs))
                 num_dims = kind.num_spatial_dims(moment.layer) if kind and tensors else None
-                calls.append((moment.path, num_dims is None or num_dims == tensors[0].ndim - 2))
+                if num_dims is not None and tensors[0].ndim != num_dims + 2:
+                    shape = tuple(tensors[0].shape)
+                    found = f"{moment.name} is called without a batch dimension, on shape {shape}"
+                    unbatched.append(moment.problem(found, "Give inputs with a batch dimension"))
             return moment.run()
 
         when = "on the example input"
         remedy = "Give an example input that the model accepts, with a batch dimension"
-        return calls if self._watch(see, model, copied(inputs), when=when, remedy=remedy) else None
-
-    def _choose_classifier(self, paths: list[str]) -> None:
-        """Take the last mixing layer that ran as the classifier, unless one was given."""
-        ran = [path for path in paths if path in self.mixing]
-        if ran:
-            self.classifier = self.classifier or ran[-1]
+        runs = self._watch(see, model, copied(inputs), when=when, remedy=remedy)
+        self.problems += unbatched
+        if not runs or unbatched:
+            return None
+        mixing = [path for path in ran if path in self.mixing]
         # Layers that were refused may be the ones that are missing.
-        if len(set(ran)) < 2 and not self.validation.refused:
-            found = f"only {ran[0] or ROOT!r}" if ran else "no Linear layer or convolution"
+        if len(set(mixing)) < 2 and not self.validation.refused:
+            found = f"only {mixing[0] or ROOT!r}" if mixing else "no Linear layer or convolution"
             self.add(
                 ROOT,
                 f"{found} runs, so there are no hidden neurons to prune",
                 "A model needs a hidden Linear layer or convolution, and a classifier",
             )
+        return mixing[-1] if mixing else None
 
     def _record(self, inputs: Inputs, *, training: bool) -> bool:
         """Follow the neurons in one mode, and return whether the model runs in it."""

@@ -332,11 +332,6 @@ class Recorder:
                 "Name the last layer with weights as classifier=, or remove what follows it",
             )
         kind = known_kind(layer)
-        if kind.num_spatial_dims(layer) not in (None, len(shape) - 2):
-            raise Refusal(
-                f"{name} is called without a batch dimension, on shape {shape}",
-                "Give inputs with a batch dimension",
-            )
         dim = kind.neuron_dim % len(shape)
         if isinstance(incoming, Neurons) and incoming.dim != dim:
             raise Refusal(
