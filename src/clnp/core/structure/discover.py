@@ -29,7 +29,7 @@ from .inputs import (
 )
 from .kinds import is_mixing, kind_of, known_kind
 from .purity import chances, impurities
-from .replay import Plan, Replay, agrees, narrow
+from .replay import Narrowing, Replay, agrees, narrow
 from .rules import Groups, Mark, Neurons, spell
 from .trace import Moment, Observer, Recorder, failure_of, in_checkpoint, observe
 
@@ -126,7 +126,9 @@ class _Search:
         if not self.problems and one != half:
             self._replay(inputs, one, training=False)
         for kept in (half, one):
-            if not self.problems and not agrees(self.model, inputs, plan=self._plan(kept)):
+            if not self.problems and not agrees(
+                self.model, inputs, narrowing=self._narrowing(kept)
+            ):
                 self.add(
                     ROOT,
                     "with fewer neurons the outputs differ from those of the full model that "
@@ -261,9 +263,9 @@ class _Search:
 
     def _replay(self, inputs: Inputs, kept: Mapping[str, int], *, training: bool) -> None:
         """Run the model with the kept neurons along the events of the full one."""
-        plan = self._plan(kept, training=training)
-        replay = Replay(self.passes[training].events, plan.kept, followed=plan.paths)
-        small = narrow(self.model, plan)
+        narrowing = self._narrowing(kept, training=training)
+        replay = Replay(self.passes[training].events, narrowing.kept, followed=narrowing.paths)
+        small = narrow(self.model, narrowing)
         small.train(training)
         remedy = "Let forward work with any number of neurons: take sizes from tensors alone"
         when, known = "with fewer neurons", replay.problems
@@ -271,14 +273,14 @@ class _Search:
             replay.finish()
         self.problems.extend(replay.problems)
 
-    def _plan(self, kept: Mapping[str, int], *, training: bool = False) -> Plan:
+    def _narrowing(self, kept: Mapping[str, int], *, training: bool = False) -> Narrowing:
         recorder = self.passes[training]
-        return Plan(self.sizes, kept, rows=recorder.rows, columns=recorder.columns)
+        return Narrowing(self.sizes, kept, rows=recorder.rows, columns=recorder.columns)
 
     def _check_purity(self, inputs: Inputs) -> None:
         """Check that layers compute as their kinds do, and that forward only computes."""
-        plan = self._plan(self.sizes)
-        self.problems += impurities(self.model, inputs, plan=plan, opaque=self._opaque)
+        narrowing = self._narrowing(self.sizes)
+        self.problems += impurities(self.model, inputs, narrowing=narrowing, opaque=self._opaque)
         model = copy.deepcopy(self.model)
         model.train()
         for path in self.validation.layers:

@@ -43,22 +43,15 @@ class Slot:
 class Kind:
     """How the layers of one class are sliced by neuron.
 
-    To add a kind, answer four questions in an entry, and `register` it before you build a network:
+    To add a kind, `register` an entry before you build a network. A layer that mixes computes each
+    neuron from all that it reads, like Linear. It has the slot `weight`, with columns, and may have
+    `bias`. Its output must be a sum over the columns plus the bias, since clnp computes the columns
+    of frozen and of free neurons apart and adds them up. A layer that does not mix, like BatchNorm
+    and PReLU, computes each neuron from itself alone, in the same way whichever others there are.
+    Both do the same in training and in evaluation mode, except for running statistics.
 
-    1. Which tensors does a layer have (`slots`), and which of them have a column for each input?
-    2. How is its output computed from them (`run`)? It gets slices: any rows and, in a layer that
-       mixes, any columns, so take sizes from the tensors and never from the layer.
-    3. How is a layer of another width made (`build`)?
-    4. Does it compute each neuron from all that it reads (`mixes=True`, like Linear) or each from
-       itself alone (`mixes=False`, like BatchNorm and PReLU)?
-
-    A layer that mixes has the slot `weight`, with columns, and may have `bias`. Its output must be
-    a sum over the columns plus the bias, since clnp computes the columns of frozen and of free
-    neurons apart and adds them up. A layer that does not mix must treat every neuron in the same
-    way, whichever others there are. Both do the same in training and in evaluation mode, except
-    for running statistics (see `keeps_statistics`). `layer_class` needs `reset_parameters`, with
-    which every task begins. Discovery compares `run` with the layer and slices of a model with the
-    whole, and refuses layers that differ.
+    Discovery compares `run` with the layer and slices of a model with the whole, and refuses layers
+    that differ.
 
     Example:
         A class that multiplies each channel of a feature map by its own `scale`::
@@ -79,10 +72,12 @@ class Kind:
 
     Attributes:
         name: The name of the kind, which checkpoints store.
-        layer_class: The class, subclasses with the same `forward` included.
+        layer_class: The class, subclasses with the same `forward` included. It needs the method
+            `reset_parameters`, with which every task begins.
         slots: The tensors of a layer. A layer may lack some, its bias for example.
-        run: The operation in evaluation mode, `run(layer, x, tensors)` with the tensors by name;
-            `layer` is there for its settings.
+        run: The operation in evaluation mode, `run(layer, x, tensors)`, with slices of the tensors
+            by name: any rows and, in a layer that mixes, any columns. So take sizes from the
+            tensors; `layer` is there for its settings.
         build: `build(layer, num_outputs, num_inputs)` makes a layer with the same settings and
             other widths, on whatever device and in whatever dtype.
         sizes: The attributes of a layer that hold its widths, but not those that its `forward`

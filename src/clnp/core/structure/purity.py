@@ -13,7 +13,7 @@ from clnp.errors import Problem, first_line
 from .declared import ROOT
 from .inputs import Inputs, copied, random_state, seed_all, tensors_in
 from .kinds import known_kind
-from .replay import Plan, close, fill, outputs_of
+from .replay import Narrowing, close, fill, outputs_of
 from .trace import Moment, observe
 
 _NUM_TRIES = 9
@@ -69,21 +69,21 @@ def _tries(model: nn.Module, inputs: Inputs, *, least: int) -> Iterator[list[Ten
 
 
 def impurities(
-    model: nn.Module, inputs: Inputs, *, plan: Plan, opaque: Collection[str]
+    model: nn.Module, inputs: Inputs, *, narrowing: Narrowing, opaque: Collection[str]
 ) -> list[Problem]:
     """Report layers that compute something else than their kinds, and outputs that change.
 
-    The layers of the plan are filled with random weights, because zeros would hide differences.
+    The layers are filled with random weights, because zeros would hide differences.
     """
     model = copy.deepcopy(model)
     model.eval()
-    fill(model, plan)
+    fill(model, narrowing)
     differing: list[Problem] = []
     draws: list[Problem] = []
 
     def see(moment: Moment) -> Any:
         if moment.layer is not None:
-            found = _difference(moment, moment.layer) if moment.path in plan.paths else ""
+            found = _difference(moment, moment.layer) if moment.path in narrowing.paths else ""
             if found:
                 differing.append(moment.problem(found, "Let run compute the same"))
             return moment.run()

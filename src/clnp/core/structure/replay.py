@@ -27,7 +27,7 @@ _STAY = "Let the path depend on the input alone, not on the number of neurons"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Narrowing:
     """The neurons that a narrow model keeps, the first `kept[g]` of `full[g]`, and their axes.
 
     `rows` and `columns` are the axes of the layers that get narrower.
@@ -55,18 +55,21 @@ class Plan:
         return gone.nonzero()[:, 0]
 
 
-def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Module:
+def narrow(model: nn.Module, narrowing: Narrowing, *, own_sizes: bool = False) -> nn.Module:
     """Return a copy of the model that has the kept neurons only, with their weights.
 
     Its layers have the full sizes in `in_features` and the like, as the layers of a network always
     do; with `own_sizes` they have their own, as those of a subnetwork.
     """
     layers = {}
-    for path in plan.paths:
+    for path in narrowing.paths:
         layer = model.get_submodule(path)
-        made, read = plan.entries(plan.rows[path]), plan.entries(plan.columns[path])
+        made, read = (
+            narrowing.entries(narrowing.rows[path]),
+            narrowing.entries(narrowing.columns[path]),
+        )
         kind = known_kind(layer)
-        if kind.mixes and not plan.rows[path]:
+        if kind.mixes and not narrowing.rows[path]:
             made = torch.arange(len(layer.weight), device="cpu")  # type: ignore[arg-type]
         smaller = plain_layer(layer, num_outputs=len(made), num_inputs=len(read))
         for slot in kind.slots_of(layer):
@@ -79,8 +82,9 @@ def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Modul
             smaller.num_batches_tracked.copy_(layer.num_batches_tracked)  # type: ignore[operator,arg-type]
         # Forward may ask a layer for its class and for attributes that a user set.
         smaller.__class__ = type(layer)
-        own = {k for k in vars(smaller) if own_sizes or k not in kind.sizes}
-        smaller.__dict__.update({k: v for k, v in vars(layer).items() if k not in own})
+        own = vars(layer)
+        kept = set(vars(smaller)) - set(() if own_sizes else kind.sizes)
+        vars(smaller).update({name: own[name] for name in own if name not in kept})
         layers[path] = smaller
     return with_layers(model, layers)
 
@@ -163,7 +167,7 @@ def _spell(step: Event | Moment, other_path: str) -> str:
     return f"'{step.name}' in {path}" if step.path != other_path else f"'{step.name}'"
 
 
-def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
+def agrees(model: nn.Module, inputs: Inputs, *, narrowing: Narrowing) -> bool:
     """Whether the narrow model has the outputs of the full one that reads no dropped neuron.
 
     Dropped neurons have large values, which show if anything but a weight lets them through. Both
@@ -176,8 +180,8 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
         if dtype is not None:
             full = full.to(dtype)
             given = imitate(inputs, lambda t: t.to(torch.float64) if t.is_floating_point() else t)
-        fill(full, plan)
-        small = narrow(full, plan, own_sizes=True)
+        fill(full, narrowing)
+        small = narrow(full, narrowing, own_sizes=True)
         try:
             outputs, narrowed = outputs_of(full, given), outputs_of(small, given)
         except Exception:
@@ -186,13 +190,13 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
     return False
 
 
-def fill(model: nn.Module, plan: Plan) -> None:
+def fill(model: nn.Module, narrowing: Narrowing) -> None:
     """Fill layers with random weights, large ones into dropped neurons and none out of them."""
     seed_all(model, 0)
-    for path in plan.paths:
+    for path in narrowing.paths:
         layer = model.get_submodule(path)
-        gone = plan.dropped(plan.rows[path])
-        unread = plan.dropped(plan.columns[path])
+        gone = narrowing.dropped(narrowing.rows[path])
+        unread = narrowing.dropped(narrowing.columns[path])
         for slot in known_kind(layer).slots_of(layer):
             tensor: Tensor = getattr(layer, slot.name)
             spread = slot.spread or (6 / tensor[0].numel()) ** 0.5
@@ -214,8 +218,9 @@ def close(one: list[Tensor], other: list[Tensor], tolerance: float) -> bool:
     """Whether the tensors are the same, up to a tolerance relative to the largest value."""
     if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
         return False
-    for a, b in zip(one, other, strict=True):
-        scale = float(a.nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0.0
-        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
+    for mine, theirs in zip(one, other, strict=True):
+        largest = float(mine.nan_to_num(0, 0, 0).abs().max()) if mine.numel() else 0.0
+        near = {"rtol": tolerance, "atol": tolerance * largest}
+        if not torch.allclose(mine, theirs, **near, equal_nan=True):
             return False
     return True
