@@ -64,10 +64,8 @@ def narrow(model: nn.Module, narrowing: Narrowing, *, own_sizes: bool = False) -
     layers = {}
     for path in narrowing.paths:
         layer = model.get_submodule(path)
-        made, read = (
-            narrowing.entries(narrowing.rows[path]),
-            narrowing.entries(narrowing.columns[path]),
-        )
+        made = narrowing.entries(narrowing.rows[path])
+        read = narrowing.entries(narrowing.columns[path])
         kind = known_kind(layer)
         if kind.mixes and not narrowing.rows[path]:
             made = torch.arange(len(layer.weight), device="cpu")  # type: ignore[arg-type]
@@ -82,9 +80,9 @@ def narrow(model: nn.Module, narrowing: Narrowing, *, own_sizes: bool = False) -
             smaller.num_batches_tracked.copy_(layer.num_batches_tracked)  # type: ignore[operator,arg-type]
         # Forward may ask a layer for its class and for attributes that a user set.
         smaller.__class__ = type(layer)
-        own = vars(layer)
-        kept = set(vars(smaller)) - set(() if own_sizes else kind.sizes)
-        vars(smaller).update({name: own[name] for name in own if name not in kept})
+        its_own = set(vars(smaller)) - set(() if own_sizes else kind.sizes)
+        users = {name: value for name, value in vars(layer).items() if name not in its_own}
+        vars(smaller).update(users)
         layers[path] = smaller
     return with_layers(model, layers)
 
