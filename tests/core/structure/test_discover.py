@@ -51,13 +51,13 @@ def mlp(*sizes):
 
 
 def test_mlp():
-    graph = discover(mlp(784, 2000, 2000, 10), torch.randn(1, 1, 28, 28))
-    assert graph.groups == {"1": 2000, "3": 2000}
+    graph = discover(mlp(784, 20, 30, 10), torch.randn(1, 1, 28, 28))
+    assert graph.groups == {"1": 20, "3": 30}
     assert graph.classifier == "5"
     assert list(graph.sites) == ["1", "3", "5"]
     assert graph.sites["1"].columns == (Segment(None, 784),)
-    assert graph.sites["3"].rows == (Segment("3", 2000),)
-    assert graph.sites["3"].columns == (Segment("1", 2000),)
+    assert graph.sites["3"].rows == (Segment("3", 30),)
+    assert graph.sites["3"].columns == (Segment("1", 20),)
     assert graph.sites["5"].rows == ()
 
 
@@ -176,23 +176,22 @@ def test_one_and_three_dimensional_convolutions():
 
 
 def test_in_place_operations_and_nested_containers():
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Linear(12, 12), nn.Linear(12, 12)])
-            self.by_name = nn.ModuleDict({"out": nn.Linear(12, 12)})
+    def run(m, x):
+        h = m.layers[0](x).relu_()
+        h.add_(m.layers[1](h)).mul_(0.5)
+        h += 1
+        h -= m.by_name["out"](h)
+        h[0] = 0.0
+        h.unsqueeze_(0).transpose_(0, 2)
+        h.transpose_(0, 2).squeeze_(0)
+        return h
 
-        def forward(self, x):
-            h = self.layers[0](x).relu_()
-            h.add_(self.layers[1](h)).mul_(0.5)
-            h += 1
-            h -= self.by_name["out"](h)
-            h[0] = 0.0
-            h.unsqueeze_(0).transpose_(0, 2)
-            h.transpose_(0, 2).squeeze_(0)
-            return h
-
-    graph = discover(nn.Sequential(Block(), nn.Linear(12, 2)), VECTORS)
+    block = Assembled(
+        run,
+        layers=nn.ModuleList([nn.Linear(12, 12), nn.Linear(12, 12)]),
+        by_name=nn.ModuleDict({"out": nn.Linear(12, 12)}),
+    )
+    graph = discover(nn.Sequential(block, nn.Linear(12, 2)), VECTORS)
     assert made_by(graph, "0.layers.0") == ["0.layers.0", "0.layers.1", "0.by_name.out"]
 
 
@@ -338,8 +337,6 @@ def test_given_classifier():
 def test_wrong_arguments():
     with pytest.raises(ArgumentError, match=r"model is a int\. Give a torch\.nn\.Module"):
         discover(3, VECTORS)
-    with pytest.raises(ArgumentError, match="example_input is a str"):
-        discover(mlp(12, 8, 2), "x")
 
 
 def test_model_and_random_numbers_are_untouched():
@@ -393,8 +390,9 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("only", [None, False, True], ids=["always", "evaluation", "training"])
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize(
+    ("name", "only"), [*((name, None) for name in WRITES), ("mul", False), ("mul", True)]
+)
 def test_forward_that_writes_into_its_input(name, only):
     def run(m, x):
         return m.fc(m.first(WRITES[name](x) if only in (None, m.training) else x))
@@ -461,18 +459,13 @@ def shorter_in_training(m, x):
     return y * 2 if m.training and h.shape[1] > 6 else y
 
 
+def in_order_of_width(m, h):
+    return m.other(m.one(h)) if h.shape[1] > 6 else m.one(m.other(h))
+
+
 def with_order_by_width():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
-
-        def forward(self, h):
-            if h.shape[1] > 6:
-                return self.other(self.one(h))
-            return self.one(self.other(h))
-
-    return nn.Sequential(nn.Linear(12, 8), Two(), nn.Linear(8, 2))
+    two = Assembled(in_order_of_width, one=nn.Linear(8, 8), other=nn.Linear(8, 8))
+    return nn.Sequential(nn.Linear(12, 8), two, nn.Linear(8, 2))
 
 
 def failing_in_training(m, x):
@@ -517,25 +510,14 @@ class Uncopied(nn.Linear):
         raise TypeError("no copies")
 
 
-class Keeping(nn.Module):
-    """Keeps its hidden neurons where others can look at them."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(12, 6), nn.Linear(6, 2)
-
-    def forward(self, x):
-        self.features = [self.fc1(x).relu()]
-        return self.fc2(self.features[0])
+def keeping_hidden_neurons(m, x):
+    m.features = [m.first(x).relu()]
+    return m.fc(m.features[0])
 
 
-class WithTask(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.fc = nn.Linear(12, 8), nn.Linear(8, 2)
-
+class WithTask(nn.Sequential):
     def forward(self, x, task=None):
-        return self.fc(self.first(x))
+        return super().forward(x)
 
 
 SQUARE = {"second": nn.Linear(8, 8)}
@@ -589,9 +571,13 @@ REFUSED = {
         "(model)", "copy.deepcopy cannot copy the model, with TypeError: no copies",
     ),
     "tensors left behind": (
-        Keeping, "(model)", "forward leaves a tensor of the pass in the attribute 'features'",
+        lambda: net(keeping_hidden_neurons),
+        "(model)", "forward leaves a tensor of the pass in the attribute 'features'",
     ),
-    "argument task": (WithTask, "(model)", "forward has an argument 'task'"),
+    "argument task": (
+        lambda: WithTask(nn.Linear(12, 8), nn.Linear(8, 2)),
+        "(model)", "forward has an argument 'task'",
+    ),
     "one layer": (lambda: nn.Sequential(nn.Linear(12, 2)), "(model)", "only '0' runs, so there"),
     "a model that is a layer": (lambda: nn.Linear(12, 2), "(model)", "only '(model)' runs"),
     "no layers": (

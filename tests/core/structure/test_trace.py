@@ -121,7 +121,7 @@ def test_states_of_tensors():
         "mul", "Linear", "zeros", "add", "sum", "Linear", "exp", "add",
     ]  # fmt: skip
     assert all(event.result.is_meta for event in recorder.events)
-    recorder.forget()
+    recorder.finish()
     assert recorder.state(out) is Mark.UNSEEN
 
 

@@ -24,14 +24,12 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 class Validation:
     """The layers of a model that can be followed, those that cannot, and the problems found.
 
-    `layers` and `refused` are observed from outside only. A model that is not `runnable` has
-    lazy layers.
+    `layers` and `refused` are observed from outside only.
     """
 
     layers: tuple[str, ...]
     refused: tuple[str, ...]
     problems: tuple[Problem, ...]
-    runnable: bool = True
 
 
 def validate(model: nn.Module) -> Validation:
@@ -67,8 +65,7 @@ def validate(model: nn.Module) -> Validation:
                 faults.append((found, "Give each layer its own weights"))
         name_of_class = type(module).__name__
         problems += [Problem(path or ROOT, f"{name_of_class} {found}", do) for found, do in faults]
-    runnable = not any(map(is_lazy, model.parameters()))
-    return Validation(tuple(layers), tuple(refused), tuple(problems), runnable)
+    return Validation(tuple(layers), tuple(refused), tuple(problems))
 
 
 def held_tensors(module: nn.Module) -> dict[str, list[torch.Tensor]]:

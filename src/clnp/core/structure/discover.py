@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from clnp.errors import ArgumentError, GraphError, Problem, unknown_name
 
@@ -71,7 +72,7 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
             "forward has an argument 'task', which net(x, task=...) uses to choose the task",
             "Give the argument another name",
         )
-    if validation.runnable:
+    if not any(map(is_lazy, model.parameters())):
         # PyTorch repeats its warnings when the user runs the model.
         with own_random_numbers(model), warnings.catch_warnings(action="ignore"):
             search.run(inputs, classifier)
@@ -112,7 +113,7 @@ class _Search:
             if by_chance or not self._record(inputs, training=training):
                 return
         for recorder in self.passes.values():
-            recorder.resolve()
+            recorder.finish()
         rows = (axis for recorder in self.passes.values() for axis in recorder.rows.values())
         sizes = {segment.group: segment.size for axis in rows for segment in axis}
         self.sizes = {group: sizes[group] for group in self.groups.names()}
@@ -241,7 +242,6 @@ class _Search:
             self.passes[training] = recorder
             self._check_outputs(recorder, outputs)
             self._check_left(recorder, model)
-            recorder.forget()
         self.problems.extend(recorder.problems)
         for name, version in self._buffer_versions(model).items():
             if buffers.get(name) != version:

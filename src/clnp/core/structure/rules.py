@@ -59,15 +59,15 @@ class Groups:
 
     def find(self, path: str) -> str:
         """Return the name of the group that the layer at `path` makes."""
-        while self._leader[path] != path:
-            path = self._leader[path]
-        return path
+        return self._leader[path]
 
     def join(self, one: str, other: str) -> None:
         """Unite the groups that two layers make."""
         order = list(self._leader)
         first, second = sorted((self.find(one), self.find(other)), key=order.index)
-        self._leader[second] = first
+        for path, leader in self._leader.items():
+            if leader == second:
+                self._leader[path] = first
 
     def resolve(self, axis: Axis) -> Axis:
         """Return the axis with every group under its present name."""
@@ -78,7 +78,7 @@ class Groups:
 
     def names(self) -> list[str]:
         """Return the groups in the order in which they are made."""
-        return list(dict.fromkeys(self.find(path) for path in self._leader))
+        return list(dict.fromkeys(self._leader.values()))
 
 
 def spell(axis: Axis) -> str:

@@ -209,7 +209,7 @@ class Recorder:
 
     `rows` and `columns` are the axes of every layer that was followed, in the order in which the
     layers ran; `borrowed` are the layers whose weights are used outside them. `groups` may be
-    shared between passes: `resolve` brings all axes up to date after the last one.
+    shared between passes: call `finish` after the last one.
     """
 
     layers: Collection[str]
@@ -270,13 +270,10 @@ class Recorder:
         """Return where the neurons of a tensor lie, or why it has none."""
         return self._states.get(id(tensor), (tensor, Mark.UNSEEN))[1]
 
-    def forget(self) -> None:
-        """Forget the tensors of the pass, which may be large."""
+    def finish(self) -> None:
+        """Give all axes the final names of their groups, and forget the tensors of the pass."""
         self._states.clear()
         self._inputs.clear()
-
-    def resolve(self) -> None:
-        """Give the axes of layers and events the final names of their groups."""
         resolve = self.groups.resolve
         self.rows = {path: resolve(axis) for path, axis in self.rows.items()}
         self.columns = {path: resolve(axis) for path, axis in self.columns.items()}
