@@ -209,7 +209,7 @@ def test_what_is_supported():
     assert validate(without_weights).layers == ()
 
 
-def test_modules_in_a_plain_list_are_told_of_unless_they_are_registered_too():
+def test_modules_in_a_plain_list_must_be_registered_too():
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
     model.blocks, model.functions = list(model), {"relu": nn.ReLU()}
     assert validate(model).problems == ()

@@ -51,7 +51,7 @@ SIZES = {
 }  # fmt: skip
 
 
-def test_narrow_layers_give_the_full_sizes_unless_told_otherwise():
+def test_narrow_layers_have_the_full_sizes_by_default():
     model = small_net()
     narrowing = narrowing_of(model, IMAGES)
     small, own = narrow(model, narrowing), narrow(model, narrowing, own_sizes=True)
@@ -105,7 +105,7 @@ def moment(func, *args):
     return Moment(func.__name__, "", "", func, args, {})
 
 
-def test_replay_goes_on_after_a_problem():
+def test_replay_continues_after_a_problem():
     hidden = Neurons(1, (Segment("a", 4),))
     shape = torch.empty(2, 4, device="meta")
     device = torch.device("cpu")

@@ -139,23 +139,6 @@ def test_merge_joins_groups(groups):
     assert groups.find("b") == "a"
 
 
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ((Segment("b", 1),), "one neuron is broadcast over many"),
-        ((Segment("b", 1), Segment("c", 2)), "boundaries differ"),
-        ((Segment("b", 1, 3),), "boundaries differ"),
-        ((Segment(None, 3),), "hidden neurons meet the network's input"),
-    ],
-)
-def test_merge_refuses(groups, other, expected):
-    with pytest.raises(Refusal) as caught:
-        merge_axes(groups, (A,), other)
-    assert expected in caught.value.found
-    assert caught.value.remedy
-    assert groups.names() == ["a", "b", "c"]
-
-
 def test_meet_counts_dimensions_from_the_right(groups):
     three = [
         Operand(X, (2, 3, 4), Neurons(1, (A,))),
@@ -438,9 +421,9 @@ MEETINGS = {
         lambda m, x: m.fc((m.one(x) + m.other(x) * x).mean((2, 3))), 3, 3, 3,
         "hidden neurons meet the network's input: 3 of 'other' meet a tensor computed from",
     ),
-    "concatenated_input": (
-        lambda m, x: m.fc((torch.cat([m.one(x), x], 1) + m.other(x)[:, :, :, :]).mean((2, 3))),
-        3, 6, 6, "neurons meet whose boundaries differ",
+    "spans": (
+        lambda m, x: m.fc(m.one(x).flatten(1) + m.other(x).mean((2, 3))), 2, 72, 72,
+        "neurons meet whose boundaries differ (2 x 36 of 'one' against 72 of 'other')",
     ),
     "input_against_neurons": (
         lambda m, x: m.fc(

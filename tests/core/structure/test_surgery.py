@@ -19,7 +19,7 @@ class Scaled(nn.Linear):
 
 
 class Loud(nn.Module):
-    """What `in_front_of` puts before a layer, here: a forward of its own."""
+    """A class to put in front of a layer, with another forward."""
 
     def forward(self, x):
         return -x

@@ -330,7 +330,7 @@ def interpret(call: Call) -> State:
     """Return the state of the results of an operation, or raise a `Refusal`."""
     states = [operand.state for operand in call.operands]
     if call.name in FORM_ONLY:
-        states = states[:1]
+        return states[0]
     if Mark.UNKNOWN in states:
         return Mark.UNKNOWN
     hidden = any(isinstance(state, Neurons) for state in states)
@@ -369,10 +369,6 @@ def _pointwise(call: Call) -> State:
     if call.name == "where" and len(call.args) + len(call.kwargs) == 1:
         return _unrecognised(call)
     return meet(call.groups, call.operands, num_dims=len(call.shape))
-
-
-def _first(call: Call) -> State:
-    return call.operands[0].state
 
 
 def _constant(call: Call) -> State:
@@ -562,7 +558,6 @@ _NAMES: dict[Rule, str] = {
         "masked_fill clamp clip logaddexp logaddexp2 heaviside nextafter ldexp isclose rsub "
         "expand_as copy"
     ),
-    _first: " ".join(FORM_ONLY),
     _constant: "new_zeros new_ones new_empty new_full new_tensor",
     _reshape: "view reshape flatten unflatten view_as reshape_as ravel",
     _expand: "expand broadcast_to",
