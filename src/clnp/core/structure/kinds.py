@@ -111,7 +111,7 @@ class Kind:
     def num_spatial_dims(self, layer: nn.Module) -> int | None:
         """Return how many dimensions follow the channels, or None for any number."""
         kernel = getattr(layer, "kernel_size", None)
-        return None if kernel is None else len(kernel)
+        return len(kernel) if isinstance(kernel, tuple) else None
 
 
 def register(kind: Kind) -> None:
