@@ -87,8 +87,8 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
 class _Search:
     """The knowledge about a model so far, and the problems that were found.
 
-    `passes` are recordings in evaluation mode (False) and training mode (True), which have all
-    that is known of `sizes`, the number of neurons in each group.
+    `mixing` are the layers that may be the classifier, `passes` the recordings in evaluation mode
+    (False) and training mode (True), and `sizes` the numbers of neurons of the groups.
     """
 
     model: nn.Module
