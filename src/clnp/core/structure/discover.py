@@ -127,9 +127,8 @@ class _Search:
         if not self.problems and one != half:
             self._replay(inputs, one, training=False)
         for kept in (half, one):
-            if not self.problems and not agrees(
-                self.model, inputs, narrowing=self._narrowing(kept)
-            ):
+            narrowing = self._narrowing(kept)
+            if not self.problems and not agrees(self.model, inputs, narrowing=narrowing):
                 self.add(
                     ROOT,
                     "with fewer neurons the outputs differ from those of the full model that "
