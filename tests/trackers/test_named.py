@@ -12,8 +12,9 @@ from clnp.cli.app import TRACKERS
 from clnp.errors import RunError
 from clnp.records import EpochEnded
 from clnp.runs.directory import read_events
+from clnp.studies.launch import RunOptions
 from clnp.trackers import MLflow, TensorBoard, WeightsAndBiases
-from clnp.trackers.named import NAMES, check_installed, trackers_named
+from clnp.trackers.named import trackers_named
 from support.paths import ROOT
 from support.terminal import recipe, start, wait_for
 
@@ -40,8 +41,7 @@ def steps(path, tag):
 
 def test_every_name_is_an_option_and_an_extra():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(NAMES) == set(TRACKERS)
-    assert set(NAMES) <= set(extras["optional-dependencies"])
+    assert set(TRACKERS) <= set(extras["optional-dependencies"])
 
 
 def test_trackers_by_name():
@@ -61,12 +61,12 @@ def test_a_run_does_not_wait_for_a_server_that_is_gone(monkeypatch):
     assert os.environ[name] == "9"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_package_is_reported_before_anything_starts(capsys, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     message = f"{name} is not installed. Install it with pip install 'clnp[{name}]'."
     made = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}[name]
-    for missing in (made, lambda: check_installed((name,))):
+    for missing in (made, lambda: RunOptions(trackers=(name,))):
         with pytest.raises(RunError) as caught:
             missing()
         assert str(caught.value) == message

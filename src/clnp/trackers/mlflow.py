@@ -50,6 +50,7 @@ class MLflow:
         """Create or resume the run in MLflow."""
         mlflow = importlib.import_module("mlflow")
         self._entities = importlib.import_module("mlflow.entities")
+        self._error = importlib.import_module("mlflow.exceptions").MlflowException
         self._curves, self._began = Curves(), run.began
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
@@ -86,10 +87,10 @@ class MLflow:
 
     def end(self, result: RunResult | None, error: BaseException | None) -> None:
         """Send the last points and the status of the run."""
-        status = "FINISHED"
         if result is not None:
             self._keep(self._curves.finish(result), self._began + result.timings.seconds)
         self._send()
+        status = "FINISHED"
         if error is not None:
             stopped = isinstance(error, StoppedError | KeyboardInterrupt)
             status = "KILLED" if stopped else "FAILED"
@@ -100,10 +101,9 @@ class MLflow:
         """Return the run that was created before, if it still exists."""
         if number is None:
             return None
-        error = importlib.import_module("mlflow.exceptions").MlflowException
         try:
             found = self._client.get_run(number)
-        except error as reason:
+        except self._error as reason:
             if reason.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
@@ -140,12 +140,11 @@ class MLflow:
             return number
         name = self._experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
         name = name or run.config.recipe or "clnp"
-        error = importlib.import_module("mlflow.exceptions").MlflowException
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
                 return str(self._client.create_experiment(name))
-            except error as reason:
+            except self._error as reason:
                 if reason.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 found = self._client.get_experiment_by_name(name)
@@ -168,8 +167,7 @@ class MLflow:
 
     def _send(self) -> None:
         while self._waiting:
-            some = self._waiting[:METRICS_AT_ONCE]
-            self._client.log_batch(self._id, metrics=some)
+            self._client.log_batch(self._id, metrics=self._waiting[:METRICS_AT_ONCE])
             del self._waiting[:METRICS_AT_ONCE]
         self._sent = time.monotonic()
 
