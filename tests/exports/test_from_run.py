@@ -270,7 +270,7 @@ def test_a_run_must_be_whole():
     checkpoint.unlink()
     refused(RunError, f"split has lost its {CHECKPOINT}", "split", "digits 0-1")
     Path("split", RESULT).unlink()
-    with pytest.raises(RunError, match="split has no ended task yet"):
+    with pytest.raises(RunError, match="split has nothing to export: no task has ended"):
         export("split", tasks=None)
 
 

@@ -69,11 +69,6 @@ def export(
         raise ArgumentError("two of the tasks have the same file name. Export them one by one.")
     check_installed(kind)
     rebuilt = rebuild(directory, device=device or "cpu", data=data, verb="export", stand_in=True)
-    missing = [name for name in names if name not in rebuilt.net.tasks]
-    if missing:
-        raise RunError(
-            f"task {missing[0]!r} of {directory} has not ended yet. {_ended(rebuilt.net.tasks)}"
-        )
     own = {task.name: task for task in rebuilt.experiment.tasks}
     made = [_export(directory, own[name], file, rebuilt, bare) for name, file in files.items()]
     return made[0] if len(made) == 1 else made, "\n\n".join(map(str, made))
@@ -151,19 +146,16 @@ def _checked_tasks(directory: Path, tasks: Sequence[str] | None) -> list[str]:
             f'clnp.export(clnp.load("{directory / CHECKPOINT}", model), task, file, samples).'
         )
     if tasks is None:
-        if not ended:
-            raise RunError(f"{directory} has no ended task yet. Export one when it has ended.")
         return ended
+    known = f"Ended: {', '.join(map(repr, ended)) or 'none yet'}."
     if not tasks:
-        raise ArgumentError(f"no task is given. Choose --task NAME or --all. {_ended(ended)}")
+        raise ArgumentError(f"no task is given. Choose --task NAME or --all. {known}")
     for task in tasks:
         if task not in names:
             raise ArgumentError(unknown_name("task", task, names))
+        if task not in ended:
+            raise RunError(f"task {task!r} of {directory} has not ended yet. {known}")
     return list(dict.fromkeys(tasks))
-
-
-def _ended(tasks: Sequence[str]) -> str:
-    return f"Ended: {', '.join(map(repr, tasks)) or 'none yet'}."
 
 
 def _kind(out: str | None, kind: str | None, *, several: bool) -> str:
@@ -183,7 +175,7 @@ def _kind(out: str | None, kind: str | None, *, several: bool) -> str:
 def _file(directory: Path, task: str, out: str | None, kind: str, *, bare: bool) -> Path:
     """Return the file of a task: the one that is given, or one named after it."""
     folder = directory if out is None else expanded(out)
-    if out is not None and not os.path.isdir(folder):
+    if not os.path.isdir(folder):
         return folder
     # Other characters may have a meaning in file names.
     safe = re.sub(r"[^\w.-]+", "-", task).strip("-.")[:100] or "task"
