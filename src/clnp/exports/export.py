@@ -277,6 +277,7 @@ def check_outputs(
     """Compare outputs for one sample alone and for all in batches.
 
     Raises:
+        ArgumentError: If no output of the network is finite.
         ExportError: If they differ by more than rounding explains.
     """
     found, expected = [], []
@@ -293,7 +294,9 @@ def check_outputs(
         raise ExportError(f"its outputs are {Shape.of(got)}, not {Shape.of(own)}")
     finite = own[own.isfinite()]
     if not len(finite):
-        raise ExportError("no output of the network for these samples is finite; give other ones")
+        raise ArgumentError(
+            "all outputs of the network for these samples are NaN or infinite. Give other samples."
+        )
     same = (got == own) | (got.isnan() & own.isnan())
     difference = torch.where(same, 0.0, (got - own).abs()).max().item()
     # Outputs of one dimension have no classes. The first sample was run twice.

@@ -48,9 +48,7 @@ class MLflow:
 
     def begin(self, run: TrackedRun) -> None:
         """Create or resume the run in MLflow."""
-        mlflow = importlib.import_module("mlflow")
-        self._entities = importlib.import_module("mlflow.entities")
-        self._error = importlib.import_module("mlflow.exceptions").MlflowException
+        mlflow = self._mlflow = importlib.import_module("mlflow")
         self._curves, self._began = Curves(), run.began
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
@@ -103,7 +101,7 @@ class MLflow:
             return None
         try:
             found = self._client.get_run(number)
-        except self._error as reason:
+        except self._mlflow.exceptions.MlflowException as reason:
             if reason.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
@@ -116,7 +114,7 @@ class MLflow:
             "clnp.path": str(run.path.absolute()),
             "clnp.method": run.config.method,
             **{f"clnp.{key}": str(value) for key, value in environment.items() if value},
-            "mlflow.note.content": f"```toml\n{run.recipe[:TEXT_LENGTH]}\n```",
+            "mlflow.note.content": f"```\n{run.recipe[: TEXT_LENGTH - 10]}\n```",
         }
         if run.group is not None:
             tags["clnp.group"] = run.group
@@ -126,7 +124,7 @@ class MLflow:
             tags={key: value[:TEXT_LENGTH] for key, value in tags.items()},
         )
         parameters = [
-            self._entities.Param(key, str(value)[:TEXT_LENGTH])
+            self._mlflow.entities.Param(key, str(value)[:TEXT_LENGTH])
             for key, value in settings(run.config).items()
         ]
         for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
@@ -144,7 +142,7 @@ class MLflow:
         if found is None:
             try:
                 return str(self._client.create_experiment(name))
-            except self._error as reason:
+            except self._mlflow.exceptions.MlflowException as reason:
                 if reason.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 found = self._client.get_experiment_by_name(name)
@@ -162,7 +160,7 @@ class MLflow:
                     last = self._before[key] = max((m.step for m in history), default=-1)
                 if point.step <= last:
                     continue
-            metric = self._entities.Metric(key, point.value, int(1000 * at), point.step)
+            metric = self._mlflow.entities.Metric(key, point.value, int(1000 * at), point.step)
             self._waiting.append(metric)
 
     def _send(self) -> None:
