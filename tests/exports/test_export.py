@@ -89,7 +89,7 @@ def test_the_answer_and_the_note_describe_the_file(net, x, tmp_path):
     [
         ("a.bin", "a.bin has no known format. Use a name that ends in .pt2 or .onnx"),
         ("no/a.pt2", "the directory no does not exist. Create it"),
-        ("dir.pt2", "dir.pt2 is a directory"),
+        ("dir.pt2", "dir.pt2 exists, and is not an earlier export of task 'a'"),
         ("mine.pt2", "mine.pt2 exists, and is not an earlier export of task 'a'"),
         ("link.pt2", "link.pt2 exists, and is not an earlier export of task 'a'"),
     ],

@@ -253,8 +253,6 @@ def _outputs(module: nn.Module, samples: Tensor) -> Tensor:
 
 def _check_file(file: Path, kind: str, note: Note) -> None:
     """Raise an `ArgumentError` unless the file is new, or an earlier export of the same task."""
-    if os.path.isdir(file):
-        raise ArgumentError(f"{file} is a directory. Choose the name of a file.")
     if not os.path.isdir(file.parent):
         raise ArgumentError(
             f"the directory {file.parent} does not exist. Create it, or choose another one."

@@ -159,8 +159,14 @@ def _export(module: nn.Module, example: Tensor) -> ExportedProgram:
 
 
 def _onnx(exported: ExportedProgram, example: Tensor, note: Note) -> bytes:
-    names: dict[str, Any] = {"input_names": [note.takes], "output_names": [OUTPUTS]}
-    made = torch.onnx.export(exported, (example,), dynamo=True, verbose=False, **names)
+    made = torch.onnx.export(
+        exported,
+        (example,),
+        input_names=[note.takes],
+        output_names=[OUTPUTS],
+        dynamo=True,
+        verbose=False,
+    )
     assert made is not None
     model: Any = made.model_proto
     for value in (*model.graph.input, *model.graph.output):

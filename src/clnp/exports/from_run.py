@@ -75,10 +75,11 @@ def export(
 
 
 def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: bool) -> Export:
-    net, name = rebuilt.net, task.name
-    prepare: Any = task.prepare  # The tasks of recipes have tensors, and a `Prepare`.
-    test: Any = task.test
-    samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in test)
+    net, name, prepare = rebuilt.net, task.name, task.prepare
+    # As the tasks of all recipes have them.
+    assert isinstance(prepare, Prepare)
+    assert isinstance(task.test, tuple)
+    samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in task.test)
     module = net.subnetwork(name)
     if bare:
         samples = prepare(samples)
