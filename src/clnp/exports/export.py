@@ -26,6 +26,7 @@ from .formats import (
     check_installed,
     encode,
     open_program,
+    read_note,
 )
 
 BATCH = 256
@@ -201,7 +202,16 @@ def write(
         classes=None if classes is None else tuple(classes),
         preparation=preparation,
     )
-    _check_file(file, kind, note)
+    if not os.path.isdir(file.parent):
+        raise ArgumentError(
+            f"the directory {file.parent} does not exist. Create it, or choose another one."
+        )
+    known = read_note(file, kind) if os.path.lexists(file) else note
+    if known is None or known.identity != note.identity:
+        raise ArgumentError(
+            f"{file} exists, and is not an earlier export of task {task!r} of this network. "
+            "Remove it, or choose another name."
+        )
     check_installed(kind)
     # The file contains the example. Of one sample, PyTorch would make a program for one only.
     example = torch.zeros((2, *samples.shape[1:]), dtype=samples.dtype, device=samples.device)
@@ -249,19 +259,6 @@ def _outputs(module: nn.Module, samples: Tensor) -> Tensor:
             "tensor can be exported."
         )
     return outputs
-
-
-def _check_file(file: Path, kind: str, note: Note) -> None:
-    """Raise an `ArgumentError` unless the file is new, or an earlier export of the same task."""
-    if not os.path.isdir(file.parent):
-        raise ArgumentError(
-            f"the directory {file.parent} does not exist. Create it, or choose another one."
-        )
-    if os.path.lexists(file) and not note.is_in(file, kind):
-        raise ArgumentError(
-            f"{file} exists, and is not an earlier export of task {note.task!r} of this network. "
-            "Remove it, or choose another name."
-        )
 
 
 def check_outputs(

@@ -89,11 +89,10 @@ class Note:
     classes: tuple[int | str, ...] | None = omitted()
     preparation: Preparation | None = omitted()  # noqa: RUF009
 
-    def is_in(self, file: Path, kind: str) -> bool:
-        """Whether a file is a program of the same task of the same network."""
-        known = read_note(file, kind)
-        own = (self.task, self.certificate, self.takes)
-        return known is not None and (known.task, known.certificate, known.takes) == own
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """The same for all programs of one task of one network that take the same inputs."""
+        return self.task, self.certificate, self.takes
 
 
 def check_installed(kind: str) -> None:
