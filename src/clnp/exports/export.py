@@ -202,16 +202,7 @@ def write(
         classes=None if classes is None else tuple(classes),
         preparation=preparation,
     )
-    if not os.path.isdir(file.parent):
-        raise ArgumentError(
-            f"the directory {file.parent} does not exist. Create it, or choose another one."
-        )
-    known = read_note(file, kind) if os.path.lexists(file) else note
-    if known is None or known.identity != note.identity:
-        raise ArgumentError(
-            f"{file} exists, and is not an earlier export of task {task!r} of this network. "
-            "Remove it, or choose another name."
-        )
+    _check_file(file, kind, note)
     check_installed(kind)
     # The file contains the example. Of one sample, PyTorch would make a program for one only.
     example = torch.zeros((2, *samples.shape[1:]), dtype=samples.dtype, device=samples.device)
@@ -259,6 +250,20 @@ def _outputs(module: nn.Module, samples: Tensor) -> Tensor:
             "tensor can be exported."
         )
     return outputs
+
+
+def _check_file(file: Path, kind: str, note: Note) -> None:
+    """Raise an `ArgumentError` unless the file is new, or an earlier export of the same task."""
+    if not os.path.isdir(file.parent):
+        raise ArgumentError(
+            f"the directory {file.parent} does not exist. Create it, or choose another one."
+        )
+    known = read_note(file, kind) if os.path.lexists(file) else note
+    if known is None or known.identity != note.identity:
+        raise ArgumentError(
+            f"{file} exists, and is not an earlier export of task {note.task!r} of this network. "
+            "Remove it, or choose another name."
+        )
 
 
 def check_outputs(
