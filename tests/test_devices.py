@@ -20,7 +20,7 @@ from clnp.devices import on_the_host
 from clnp.methods.registry import BASELINES
 from clnp.records import RunResult, Timings
 from clnp.training.objective import accuracy
-from clnp.training.optimizer import check_optimizer
+from clnp.training.optimizer import check_optimizers
 from support.networks import ConvNet
 
 DEFAULTS = (nullcontext, lambda: torch.device("meta"))
@@ -123,7 +123,7 @@ def test_samples_one_by_one_are_learned_the_same(resident):
 def test_an_optimizer_is_the_same(name, tmp_path):
     training = replace(TRAINING, optimizer=name)
     with torch.device("meta"):
-        check_optimizer(training, CPU)
+        check_optimizers([training], nn.Linear(2, 2, device=CPU))
     usual, other = results(tmp_path, config=LearnerConfig(training=training))
     assert other == usual
 
