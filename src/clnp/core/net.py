@@ -157,8 +157,7 @@ class ContinualNet(nn.Module):
                 )
             return self._body.run_open(args, kwargs)
         # Never compiled: a graph that is compiled again, for other widths, may round differently.
-        which = self.ledger.index(task), *self.ledger.widths(task)
-        return eagerly(lambda: self._body.run_task(*which, args=args, kwargs=kwargs))
+        return eagerly(lambda: self._body.run_task(self.ledger, task, args, kwargs))
 
     def predict_all(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run all ended tasks at once; each neuron is computed once for all of them.
@@ -506,7 +505,7 @@ class ContinualNet(nn.Module):
         Example:
             >>> torch.save(net.subnetwork("flowers").state_dict(), "flowers.pt")
         """
-        return self._body.subnetwork(self.ledger.index(task), *self.ledger.widths(task))
+        return self._body.subnetwork(self.ledger, task)
 
     @in_turn
     def verify(self) -> None:
@@ -522,8 +521,7 @@ class ContinualNet(nn.Module):
             certificate.check(self._certify(certificate.task, self.ledger))
 
     def _certify(self, task: str, ledger: Ledger) -> Certificate:
-        reads = self._body.reads(ledger.index(task), *ledger.widths(task))
-        return certify(ledger.row(task), reads)
+        return certify(ledger.row(task), self._body.reads(ledger, task))
 
     def record(self) -> Record:
         """Return all about the network but its tensors and the code of its model."""

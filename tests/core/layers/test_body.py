@@ -614,7 +614,7 @@ def test_gradients_reach_an_input_in_a_structure_through_the_frozen_neurons():
 
 def held(net: clnp.ContinualNet) -> list[Tensor]:
     """The tensors that layers and head have laid out at the moment."""
-    parts = [module for module in net.modules() if hasattr(module, "show_portions")]
+    parts = [module for module in net.modules() if isinstance(module, Staged)]
     assert len(parts) == 3
     shown = [tensor for part in parts for tensor in part._shown.values()]
     portions = [p for part in parts for portion in part._portions for p in portion.tensors.values()]

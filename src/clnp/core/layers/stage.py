@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clnp.core.structure.axis import Index, Layout, positions
+from clnp.core.structure.axis import Index, Layout, num_entries, occupied, positions
 from clnp.core.structure.graph import Site
 from clnp.core.structure.kinds import Kind, Slot
 from clnp.core.structure.surgery import rebuilt
@@ -179,7 +179,7 @@ class Staged(nn.Module):
     _frozen_real: Stretches
 
     def attach(self, layer: nn.Module, site: Site, stage: Stage) -> None:
-        """Take the place of `layer` in a network: no neuron is frozen, and no task is open."""
+        """Replace `layer` in a network without frozen neurons and without an open task."""
         self.site, self.stage, self.layer_kind = site, stage, site.layer_kind
         self.slots = self.layer_kind.slots_of(layer)
         weight: Any = getattr(layer, "weight", None)
@@ -344,12 +344,22 @@ class Staged(nn.Module):
         blocks = {slot.name: getattr(self, f"{slot.name}_free") for slot in self.slots}
         return {name: block for name, block in blocks.items() if block is not None}
 
-    def train_on(self, block: str, values: Tensor, like: Tensor) -> None:
-        """Make a Parameter of a copy of the values; None if there are none."""
-        before: nn.Parameter | None = getattr(self, block)
+    def changing(self) -> list[str]:
+        """Return the names of the Parameters and buffers that the open task may change."""
+        names = (*self._parameters, *self._buffers)
+        return [name for name in names if name.endswith(("_free", "_reuse"))]
+
+    def store(self, block: str, values: Tensor, like: Tensor, *, trained: bool = True) -> None:
+        """Store a copy of the values, as a Parameter if it is trained; None if there are none."""
         made = values.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format)
-        trains = before is None or before.requires_grad
-        setattr(self, block, nn.Parameter(made, trains) if made.numel() else None)
+        self.put(block, made if made.numel() else None, trained=trained)
+
+    def put(self, block: str, values: Tensor | None, *, trained: bool) -> None:
+        """Store these values; a Parameter asks for gradients as the one before it did."""
+        if values is not None and trained:
+            before: nn.Parameter | None = getattr(self, block)
+            values = nn.Parameter(values, before is None or before.requires_grad)
+        setattr(self, block, values)
 
     def place_free(self, weight: Tensor, rows: Index) -> None:
         """Write the weights that the open task trains into the given rows of a whole weight."""
@@ -365,18 +375,20 @@ class Staged(nn.Module):
         """Return the neurons of each group that the free rows read of earlier tasks."""
         return dict.fromkeys(self.stage.frozen, 0) if self.shared else self.stage.frozen
 
-    def show(self, tensors: Tensors) -> None:
-        """Run on these tensors in the plain pass, and a layer in the frozen pass too."""
-        self._shown, self._portions = tensors, ()
+    def lay_out(self) -> None:
+        """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
+        self.num_free_rows = num_entries(self.site.rows, self.stage.free)
+        self._free_real = occupied(self.site.columns, self.stage.free)
+        self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
+
+    def show(self, tensors: Tensors, portions: Sequence[Portion] = ()) -> None:
+        """Run on the tensors in the plain and the frozen pass, and on the portions in theirs."""
+        self._shown, self._portions = tensors, portions
 
     def show_nothing(self) -> None:
         """Drop the shown tensors, which take memory and are no longer those of the network."""
         self.show({})
         self.stage.showing = None
-
-    def show_portions(self, portions: Sequence[Portion]) -> None:
-        """Run on these in the passes of all ended tasks."""
-        self._shown, self._portions = {}, portions
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         for tensor in self._frozen_buffers().values():
@@ -388,11 +400,8 @@ class Staged(nn.Module):
         return self
 
     def _frozen_buffers(self) -> Tensors:
-        """Return the frozen tensors by the names of their buffers."""
-        buffers = self._buffers.items()
-        return {
-            n: tensor for n, tensor in buffers if tensor is not None and not n.endswith("_free")
-        }
+        frozen = self._buffers.keys() - self.changing()
+        return {n: t for n, t in self._buffers.items() if n in frozen and t is not None}
 
     def changed_by(self, state: Mapping[str, Any], prefix: str) -> list[str]:
         """Return the names of frozen tensors that this state dict would change under `prefix`."""
