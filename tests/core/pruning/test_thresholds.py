@@ -198,8 +198,8 @@ def test_any_resolution_finds_the_highest_threshold_of_a_monotone_score(size, ne
         ({"margin": math.nan}, "margin is nan; it must be a number, 0 or more"),
         ({"margin": "1"}, "margin is '1'; it must be a number, 0 or more"),
         ({"margin": None}, "plan_pruning needs score and margin, or thresholds"),
-        ({"resolution": 0}, "resolution is 0; it must be 1 or more, or None"),
-        ({"resolution": "5"}, "resolution is '5'; it must be 1 or more, or None"),
+        ({"resolution": 0}, "resolution is 0; it must be a whole number, 1 or more"),
+        ({"resolution": "5"}, "resolution is '5'; it must be a whole number, 1 or more"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, expected):
@@ -523,17 +523,11 @@ def test_no_neurons_may_be_named(graph):
     assert neurons_by_group(graph, {"fc1": torch.tensor([])}, AVAILABLE)["fc1"] == []
 
 
-@pytest.mark.parametrize("value", [7, -1])
+@pytest.mark.parametrize("value", [7, -1, True, 1.0, "1", None])
 def test_a_neuron_that_is_not_there_is_refused(graph, value):
-    expected = f"fc1: there is no free neuron {value}; the open task has 7, numbered from 0"
+    expected = f"fc1: {value!r} is no free neuron; the open task has 7, numbered from 0"
     with pytest.raises(PruningError, match=expected):
         neurons_by_group(graph, {"fc1": [0, value]}, AVAILABLE)
-
-
-@pytest.mark.parametrize("value", [True, 1.0, "1", None])
-def test_something_else_than_a_number_is_no_neuron(graph, value):
-    with pytest.raises(PruningError, match=f"fc1: {value!r} is not the number of a neuron"):
-        neurons_by_group(graph, {"fc1": [value]}, AVAILABLE)
 
 
 def test_a_neuron_that_is_named_twice_is_refused(graph):
@@ -553,7 +547,7 @@ def test_a_group_may_go_by_one_name_only(graph):
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, None])
 def test_a_number_of_extra_neurons_that_makes_no_sense_is_refused(graph, count):
-    expected = f"widen fc1 by {count!r}: it must be a whole number, 0 or more"
+    expected = f"the number of new neurons of fc1 is {count!r}; it must be a whole number, 0 or"
     with pytest.raises(ArgumentError, match=expected):
         extra_by_group(graph, {"fc1": count})
     with pytest.raises(ArgumentError, match="unknown group 'fc2'; did you mean 'fc1'"):

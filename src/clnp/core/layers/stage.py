@@ -175,8 +175,8 @@ class Staged(nn.Module):
     num_batches_free: Tensor | None
     _shown: Tensors
     _portions: Sequence[Portion]
-    _free_real: Stretches
-    _frozen_real: Stretches
+    free_real: Stretches
+    frozen_real: Stretches
 
     def attach(self, layer: nn.Module, site: Site, stage: Stage) -> None:
         """Replace `layer` in a network without frozen neurons and without an open task."""
@@ -220,8 +220,8 @@ class Staged(nn.Module):
         reuse = self.weight_reuse
         if reuse is None:
             return None
-        if self._frozen_real is not None:
-            x = real_part(x, self.layer_kind.neuron_dim, self._frozen_real)
+        if self.frozen_real is not None:
+            x = real_part(x, self.layer_kind.neuron_dim, self.frozen_real)
         with torch.set_grad_enabled(self.stage.with_grad):
             # Without free inputs, the free pass adds no bias.
             bias = self._bias() if self.weight_free is None else {}
@@ -243,8 +243,8 @@ class Staged(nn.Module):
             # All neurons that it read have been pruned, so that the bias is left.
             dead = self._dead(x, num_rows=self.num_free_rows)
             return kind.run(self, x, {**dead, **self._bias()})
-        if self._free_real is not None:
-            x = real_part(x, kind.neuron_dim, self._free_real)
+        if self.free_real is not None:
+            x = real_part(x, kind.neuron_dim, self.free_real)
         y = kind.run(self, x, {"weight": free, **self._bias()})
         return y if carried is None else y.add_(carried)
 
@@ -263,14 +263,14 @@ class Staged(nn.Module):
 
     def _act(self, x: Tensor) -> Tensor:
         """Run a layer that acts on each free neuron by itself."""
-        if self._free_real is None:
+        if self.free_real is None:
             return self._act_on_real(x, self.free())
-        if not self._free_real:
+        if not self.free_real:
             if not self.kernel:
                 return torch.zeros_like(x)
             return self.layer_kind.run(self, x, {"weight": x.new_zeros(x.shape[1], *self.kernel)})
-        y = self._act_on_real(real_part(x, 1, self._free_real), self.free())
-        return with_stand_ins(y, x.shape[1], self._free_real)
+        y = self._act_on_real(real_part(x, 1, self.free_real), self.free())
+        return with_stand_ins(y, x.shape[1], self.free_real)
 
     def _act_on_real(self, x: Tensor, tensors: Tensors) -> Tensor:
         averaging = self.averaging
@@ -378,8 +378,8 @@ class Staged(nn.Module):
     def lay_out(self) -> None:
         """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
         self.num_free_rows = num_entries(self.site.rows, self.stage.free)
-        self._free_real = occupied(self.site.columns, self.stage.free)
-        self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
+        self.free_real = occupied(self.site.columns, self.stage.free)
+        self.frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
 
     def show(self, tensors: Tensors, portions: Sequence[Portion] = ()) -> None:
         """Run on the tensors in the plain and the frozen pass, and on the portions in theirs."""

@@ -8,13 +8,13 @@ the first one that holds, and halves the stride above it until it is one.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TypeVar
 
 from numpy import ndarray
 from torch import Tensor
 
-from clnp.checks import number, within
+from clnp.checks import COUNT, COUNT_FROM_0, number, optional, within
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
 
@@ -67,10 +67,7 @@ def plan(
     else:
         if evaluate is None or margin is None:
             raise ArgumentError("plan_pruning needs score and margin, or thresholds")
-        if not isinstance(margin, Real) or not margin >= 0:
-            raise ArgumentError(f"margin is {margin!r}; it must be a number, 0 or more")
-        if resolution is not None and not (isinstance(resolution, Integral) and resolution >= 1):
-            raise ArgumentError(f"resolution is {resolution!r}; it must be 1 or more, or None")
+        margin, resolution = _margin("margin", margin), optional(COUNT)("resolution", resolution)
         search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
         thresholds = search.per_layer() if per_layer else search.common()
         score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
@@ -120,12 +117,9 @@ class Search:
             # Errors show the score of all neurons, so that one is exact.
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
             found = self._evaluate(keep, at_least if is_pruned else None)
-            if is_pruned and _is_nan(found):
-                # A correlation, say, of outputs that are all the same. That is too low.
-                self._scores[key] = -math.inf
-                return -math.inf
-            score = self._scores[key] = checked_score(found)
-            self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
+            score = self._scores[key] = checked_score(found, nan_is_low=is_pruned)
+            if score > -math.inf:
+                self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
         return self._scores[key]
 
     def holds(self, thresholds: Mapping[str, float]) -> bool:
@@ -185,22 +179,22 @@ class Search:
         return candidates[found]
 
 
-def _is_nan(score: object) -> bool:
-    try:
-        return math.isnan(score)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        return False
+def checked_score(
+    score: object, what: str = "score returned", *, nan_is_low: bool = False
+) -> float:
+    """Return the score as a finite number; `what` begins the message if it is not one.
 
-
-def checked_score(score: object, what: str = "score returned") -> float:
-    """Return the score as a finite number; `what` begins the message if it is not one."""
+    With `nan_is_low`, NaN is -inf: a correlation, say, of outputs that are all the same.
+    """
     try:
         number = float(score)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise PruningError(
             f"{what} {score!r} ({type(score).__name__}), not a number; it must be one number, "
             "higher is better"
         ) from None
+    if nan_is_low and math.isnan(number):
+        return -math.inf
     if not math.isfinite(number):
         raise PruningError(f"{what} {number}; it must be a finite number")
     return number
@@ -235,6 +229,7 @@ def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[st
 
 
 _threshold = within(number, lambda value: not math.isnan(value), "a number")
+_margin = within(number, lambda value: value >= 0, "a number, 0 or more")
 
 
 def neurons_by_group(
@@ -252,12 +247,11 @@ def neurons_by_group(
             raise PruningError(f"{name}: give the neurons to keep as a list, not {values!r}")
         listed = values.tolist() if isinstance(values, Tensor | ndarray) else list(values)
         for value in listed:
-            if isinstance(value, bool) or not isinstance(value, Integral):
-                raise PruningError(f"{name}: {value!r} is not the number of a neuron")
-            if not 0 <= int(value) < available[group]:
+            is_index = isinstance(value, Integral) and not isinstance(value, bool)
+            if not (is_index and 0 <= value < available[group]):
                 raise PruningError(
-                    f"{name}: there is no free neuron {value}; the open task has "
-                    f"{available[group]}, numbered from 0"
+                    f"{name}: {value!r} is no free neuron; the open task has {available[group]}, "
+                    "numbered from 0"
                 )
         if len(set(listed)) != len(listed):
             raise PruningError(f"{name}: a neuron is named twice")
@@ -283,9 +277,7 @@ def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
     """Return the number of neurons to append to each group that is named."""
     if not isinstance(extra, Mapping):
         raise ArgumentError(f'widen by {extra!r}: name the groups, such as {{"fc1": 10}}')
-    wanted: dict[str, int] = {}
-    for group, (name, count) in _named_once(graph, extra).items():
-        if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
-            raise ArgumentError(f"widen {name} by {count!r}: it must be a whole number, 0 or more")
-        wanted[group] = int(count)
-    return wanted
+    return {
+        group: COUNT_FROM_0(f"the number of new neurons of {name}", count)
+        for group, (name, count) in _named_once(graph, extra).items()
+    }
