@@ -43,8 +43,8 @@ class Forecast:
 
     Example:
         >>> print(net.forecast())
-        about 4 more tasks like the last would fit; fc2 fills up first; 5 more neurons in fc2 would
-        make room for 5, and 45 for 13, where fc1 fills up
+        about 4 more tasks like the last would fit; fc2 fills up first; widening by 5 in fc2 would
+        make room for 5, and by 45 in fc2 for 13, where fc1 fills up
     """
 
     num_tasks: int | None
@@ -124,20 +124,14 @@ class Forecast:
         return found
 
     def _widening_advice(self, num_tasks: int) -> str:
-        one = f"{_neurons(self.one_more)} would make room for {num_tasks + 1}"
+        one = f"widening by {_neurons(self.one_more)} would make room for {num_tasks + 1}"
         if self.next_num_tasks is None:
             each = {group: math.ceil(self.need[group]) for group in self.one_more}
-            if each == self.one_more:
-                return f"{one}, and as many again for each task after that"
-            extra = str(*each.values()) if len(each) == 1 else _neurons(each, more=False)
-            return f"{one}, and {extra} for each task after that"
+            return f"{one}, and by {_neurons(each)} for each task after that"
         end = f"where {_named(self.next_bottleneck)} fills up"
         if self.next_num_tasks == num_tasks + 1:
             return f"{one}, {end}"
-        extra = _neurons(self.to_next, more=False)
-        if len(self.to_next) == 1 and self.to_next.keys() == self.one_more.keys():
-            extra = str(*self.to_next.values())
-        return f"{one}, and {extra} for {self.next_num_tasks}, {end}"
+        return f"{one}, and by {_neurons(self.to_next)} for {self.next_num_tasks}, {end}"
 
     def __str__(self) -> str:
         return "; ".join([self.headline, *self.advice])
@@ -254,26 +248,23 @@ def _named(group: str | None) -> str:
 
 def _names(groups: Sequence[str]) -> str:
     """Return "a, b and c", or "a, b and 3 others"."""
-    groups = [_named(group) for group in groups]
-    if len(groups) > MOST_NAMED:
-        return f"{', '.join(groups[: MOST_NAMED - 1])} and {len(groups) - MOST_NAMED + 1} others"
-    *front, last = groups
-    return f"{', '.join(front)} and {last}" if front else last
+    shown = groups if len(groups) <= MOST_NAMED else groups[: MOST_NAMED - 1]
+    others = [f"{len(groups) - len(shown)} others"] if len(shown) < len(groups) else []
+    return _joined([*map(_named, shown), *others])
 
 
-def _neurons(extra: Mapping[str, int], *, more: bool = True) -> str:
-    """Return "3 more neurons in fc1 and 6 in fc2"; of many groups, those that take the most.
+def _neurons(extra: Mapping[str, int]) -> str:
+    """Return "3 in fc1 and 6 in fc2"; of many groups, those that take the most.
 
     In the order of the network, so that two lists in a sentence can be compared.
     """
-    most = sorted(extra, key=lambda group: -extra[group])[:MOST_NAMED]
-    order = [group for group in extra if group in most]
-    rest = [group for group in extra if group not in most]
-    parts = [f"{extra[group]} in {_named(group)}" for group in order]
-    if rest:
-        total, groups = sum(extra[group] for group in rest), "group" if rest[1:] == [] else "groups"
-        parts.append(f"{total} in {len(rest)} other {groups}")
-    if more:
-        unit = "neuron" if extra[order[0]] == 1 else "neurons"
-        parts[0] = f"{extra[order[0]]} more {unit} in {_named(order[0])}"
-    return f"{', '.join(parts[:-1])} and {parts[-1]}" if parts[1:] else parts[0]
+    num_named = MOST_NAMED if len(extra) <= MOST_NAMED else MOST_NAMED - 1
+    most = sorted(extra, key=lambda group: -extra[group])[:num_named]
+    parts = [f"{count} in {_named(group)}" for group, count in extra.items() if group in most]
+    rest = [count for group, count in extra.items() if group not in most]
+    return _joined([*parts, f"{sum(rest)} in {len(rest)} others"] if rest else parts)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    *front, last = parts
+    return f"{', '.join(front)} and {last}" if front else last
