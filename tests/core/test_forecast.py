@@ -97,34 +97,18 @@ def test_what_each_group_has_and_needs_is_told():
 def test_what_widening_buys():
     found = expected({}, {"a": 10, "b": 5}, a=140, b=25)
     assert (found.num_tasks, found.bottleneck) == (4, "b")
-    assert found.one_more == {"b": 5}
-    assert (found.next_num_tasks, found.next_bottleneck) == (13, "a")
-    assert found.to_next == {"b": 45}
     assert str(found) == (
         "about 4 more tasks like the last would fit; b fills up first; "
-        "widening by 5 in b would make room for 5, and by 45 in b for 13, where a fills up"
+        "widening by 5 in b would make room for 5"
     )
 
 
 def test_groups_that_fill_up_together_are_widened_together():
     found = expected({}, {"a": 10, "b": 5, "c": 1}, a=45, b=24, c=10)
     assert (found.num_tasks, found.bottleneck) == (3, "a")
-    assert found.one_more == {"a": 5, "b": 1}
-    assert (found.next_bottleneck, found.to_next) == ("c", {"a": 55, "b": 26})
+    assert found.widening(4) == {"a": 5, "b": 1}
     assert found.widening(5) == {"a": 15, "b": 6}
-    tied = expected({}, {"a": 10, "b": 5}, a=40, b=24)
-    assert str(tied).endswith(
-        "widening by 10 in a and 1 in b would make room for 4, and by 10 in a and 5 in b for each "
-        "task after that"
-    )
-
-
-def test_where_no_other_group_sets_a_limit_every_task_takes_as_much():
-    found = expected({}, {"a": 5}, a=18, b=4)
-    assert (found.next_num_tasks, found.next_bottleneck, found.to_next) == (None, None, {})
-    assert str(found).endswith(
-        "; widening by 2 in a would make room for 3, and by 5 in a for each task after that"
-    )
+    assert str(found).endswith("; widening by 5 in a and 1 in b would make room for 4")
 
 
 def test_many_groups_are_counted():
@@ -179,13 +163,8 @@ def test_exactly_so_many_tasks_fit(claims, spare):
         assert found.widening(1000) == {}
         return
     assert found.widening(found.num_tasks) == {}
-    assert found.widening(found.num_tasks + 1) == found.one_more != {}
-    assert found.bottleneck in found.one_more
-    if found.next_num_tasks is not None:
-        assert found.next_num_tasks > found.num_tasks
-        assert found.to_next == found.widening(found.next_num_tasks)
-        assert found.next_bottleneck not in found.to_next
-        assert found.next_bottleneck in found.widening(found.next_num_tasks + 1)
+    assert found.bottleneck in found.widening(found.num_tasks + 1)
+    assert found.room[found.bottleneck] == min(r for r in found.room.values() if r is not None)
     assert read(Forecast, json.loads(to_json(found))) == found
 
 
@@ -208,8 +187,8 @@ def test_a_full_network_goes_on_with_heads_if_it_has_several():
     took = expected(*full, head="multi", a=4, b=4)
     assert str(took) == (
         "no further task like the last would fit; a is full; widening by 1 in a and 2 in b would "
-        "make room for 1, and by 1 in a and 2 in b for each task after that; tasks still learn a "
-        "head on what the others have learned and on what is left"
+        "make room for 1; tasks still learn a head on what the others have learned and on what "
+        "is left"
     )
     heads = "no neuron is free; further tasks learn a head on what the others have learned"
     assert str(expected(*full, {}, head="multi", a=4, b=4)) == heads
@@ -264,5 +243,5 @@ def test_layers_that_have_numbers_for_names_can_be_told_from_numbers():
     took = expected({"0": 3, "3.1": 1}, {"0": 2, "3.1": 1}, **{"0": 8, "3.1": 5})
     assert str(took) == (
         "about 1 more task like the last would fit; layer 0 fills up first; widening by 1 in "
-        "layer 0 would make room for 2, and by 3 in layer 0 for 3, where layer 3.1 fills up"
+        "layer 0 would make room for 2"
     )

@@ -131,7 +131,9 @@ def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict
     try:
         fields = json.loads(manifest)
         digests = fields.pop("tensors")
-        record = _record_from_json(fields)
+        graph = fields.pop("graph")
+        sites = {site["path"]: Site(**{**site, **_axes(site)}) for site in graph.pop("sites")}
+        record = read_record(Record, {**fields, "graph": {**graph, "sites": sites}})
         with on_the_host():
             tensors = load_tensors(data)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
