@@ -149,9 +149,10 @@ class _Meter:
 
     def _means(self, running: Pass) -> Tensor:
         """Return E|x| of all entries that have a column in the block of this pass."""
-        layer, sums = self.layer, self.sums.get(running, torch.empty(0))
-        real = layer.free_real if running is Pass.FREE else layer.frozen_real
-        return real_part(sums, 0, real) / self.num_values[running] if real != [] else sums[:0]
+        real = self.layer.free_real if running is Pass.FREE else self.layer.frozen_real
+        if running not in self.sums or real == []:
+            return torch.empty(0)
+        return real_part(self.sums[running], 0, real) / self.num_values[running]
 
     def _by_group(self, running: Pass, values: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the values of each segment of neurons, `[neurons, span]`, with their group."""
