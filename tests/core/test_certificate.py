@@ -128,18 +128,6 @@ def test_the_first_task_that_reads_a_changed_weight_is_named():
         net.verify()
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_change_in_the_free_part_changes_nothing(name, head):
-    net, x = two_tasks(name, head), example(name)
-    before = {task: net(x, task=task) for task in net.tasks}
-    for tensor in net._body.free_part().values():
-        with torch.no_grad():
-            tensor.fill_(torch.nan if tensor.is_floating_point() else 99)
-    net.verify()
-    assert all(torch.equal(net(x, task=task), before[task]) for task in net.tasks)
-
-
 def test_a_copied_moved_or_reloaded_network_has_the_same_certificates(tmp_path):
     net, x = make("conv"), example("conv")
     learn(net, "a", x)

@@ -209,24 +209,6 @@ def test_the_open_task_may_be_named():
     assert torch.equal(net(X, task="a"), net(X))
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_an_abandoned_task_leaves_no_trace(name, head):
-    net, x = make(name, head=head), example(name)
-    outputs = learn(net, "a", x)
-    before, modes = copied_state(net), [module.training for module in net.modules()]
-    net.begin_task("b", num_outputs=3)
-    train(net, x)
-    net.prune({group: range(n // 2) for group, n in net.ledger.free().items()})
-    net.abandon_task()
-    assert same_state(net.state_dict(), before)
-    assert [module.training for module in net.modules()] == modes
-    assert net.tasks == ("a",)
-    assert net.open_task is None
-    assert list(net.parameters()) == []
-    assert torch.equal(net(x, task="a"), outputs)
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("head", HEADS)
 def test_a_first_task_starts_exactly_as_the_given_model(name, head):
@@ -288,24 +270,6 @@ def test_a_failed_begin_leaves_no_trace(monkeypatch):
     assert same_state(net.state_dict(), before)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_an_ended_task_is_the_same_for_ever(name, head):
-    net, x = make(name, head=head), example(name)
-    before = {"a": learn(net, "a", x)}
-    before["b"] = learn(net, "b", x)
-    net.widen(dict.fromkeys(net.graph.groups, 3))
-    net.begin_task("c")
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e3, weight_decay=0.5)
-    for _ in range(3):
-        net(x).square().sum().backward()
-        optimizer.step()
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    net.abandon_task()
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    net.verify()
-
-
 def test_a_task_that_ends_without_a_plan_claims_all_it_has():
     net = make().eval()
     net.begin_task("a")
@@ -332,11 +296,10 @@ def test_a_pruned_task_stays_open_in_smaller_parameters():
     assert net.ledger.claimed() == {"fc1": 2, "fc2": 1}
 
 
-@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_task_can_be_pruned_to_nothing_and_goes_on(name, head):
-    for group in make(name, head=head).graph.groups:
-        net, x = make(name, head=head), example(name)
+def test_a_task_can_be_pruned_to_nothing_and_goes_on(name):
+    for index, group in enumerate(make(name).graph.groups):
+        net, x = make(name, head=HEADS[index % 2]), example(name)
         net.begin_task("a")
         net.prune({group: []})
         train(net, x)
@@ -480,23 +443,6 @@ def test_a_full_single_head_network_says_so_and_what_to_do():
     train(net, X)
     net.end_task()
     assert torch.equal(net(X, task="a"), before)
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_widening_gives_free_neurons_and_moves_nothing(name, head):
-    net, x = make(name, head=head), example(name)
-    before = {task: learn(net, task, x) for task in "ab"}
-    state, free = copied_state(net), net.ledger.free()
-    net.widen(dict.fromkeys(net.graph.groups, 4))
-    after = net.state_dict()
-    assert all(torch.equal(after[n], state[n]) for n in state if n != "_extra_state")
-    assert net.ledger.free() == {group: count + 4 for group, count in free.items()}
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    before["c"] = learn(net, "c", x)
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    assert torch.equal(net.subnetwork("c")(x), before["c"])
-    net.verify()
 
 
 def test_a_group_may_be_widened_through_any_layer_in_it():
@@ -656,15 +602,14 @@ def test_a_network_is_converted_before_a_task_ends_and_not_after():
     assert torch.equal(net.double()(x, task="a"), before)
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_copy_is_the_same_and_goes_its_own_way(name, head, how):
+def test_a_pickled_copy_is_the_same_and_goes_its_own_way(name, head):
     net, x = make(name, head=head), example(name)
     before = learn(net, "a", x)
     net.begin_task("b")
     net.eval()
-    other = how(net)
+    other = pickle.loads(pickle.dumps(net))
     assert torch.equal(other(x), net(x))
     state = copied_state(net)
     train(other, x)
@@ -902,17 +847,17 @@ MODELS = {
         lambda: clnp.models.NarrowCNN(5, widths=(6, 7, 8, 9, 10), image_size=12),
         (8, 3, 12, 12),
     ),
-    "wide": (lambda: clnp.models.WideCNN(5, widths=(6, 7, 8, 9, 10)), (8, 3, 28, 28)),
+    "wide": (lambda: clnp.models.WideCNN(5, widths=(6, 7, 8, 9, 10)), (4, 3, 28, 28)),
 }
 
 
-def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False, compiled=False):
+def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False, backend=None):
     """Three tasks; after each, every ended task must answer as when it ended, to the last bit."""
     model, shape = MODELS[name]
     torch.manual_seed(0)
     x = torch.randn(*shape, device=device, dtype=dtype)
     net = clnp.ContinualNet(model().to(device, dtype), x, head=head)
-    run = torch.compile(net) if compiled else net
+    run = torch.compile(net, backend=backend) if backend else net
     outputs = {}
 
     def ended(task, network=None):
@@ -924,7 +869,7 @@ def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False
         net.begin_task(task)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.1)
         net.train()
-        for _ in range(4):
+        for _ in range(2):
             with torch.autocast(device, torch.bfloat16, enabled=autocast):
                 loss = F.cross_entropy(run(x).float(), y)
             (loss + net.l1_penalty(1e-5)).backward()
@@ -943,8 +888,8 @@ def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("head", ["multi", "single"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", MODELS)
 def test_dtypes(name, head, dtype, device):
     net, _, outputs = learn_three_tasks(name, head=head, device=device, dtype=dtype)
@@ -955,8 +900,9 @@ def test_dtypes(name, head, dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("head", ["multi", "single"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "head"), [("mlp", "multi"), ("narrow", "single"), ("wide", "multi")]
+)
 def test_autocast(name, head, device):
     net, *_ = learn_three_tasks(name, head=head, device=device, autocast=True)
     assert net.model.get_submodule(net.graph.classifier).weight.dtype == torch.float32
@@ -1013,8 +959,7 @@ def reset(module):
 
 
 @pytest.mark.parametrize("init", [kaiming, reset])
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", ["mlp", "conv", "depthwise"])
+@pytest.mark.parametrize(("name", "head"), [("conv", "multi"), ("depthwise", "single")])
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_initialising_all_layers_reaches_the_open_task_only(name, head, init):
     net, x = make(name, head=head), example(name)
@@ -1168,11 +1113,11 @@ def test_a_constant_cannot_be_changed_through_a_wrapper_nor_if_the_example_does_
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("head", ["multi", "single"])
+@pytest.mark.parametrize(("head", "backend"), [("multi", "inductor"), ("single", "aot_eager")])
 @pytest.mark.filterwarnings("ignore")  # What the compiler itself warns about is not ours.
-def test_compile(head, device):
+def test_compile(head, backend, device):
     torch.compiler.reset()
-    learn_three_tasks("mlp", head=head, device=device, compiled=True)
+    learn_three_tasks("mlp", head=head, device=device, backend=backend)
 
 
 @pytest.mark.parametrize("device", DEVICES)

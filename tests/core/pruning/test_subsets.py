@@ -57,13 +57,11 @@ def subsets(net, x, **options):
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("step", [1, 2, 1000])
-def test_copies_that_round_widths_up_change_nothing(name, head, step):
+def test_copies_that_round_widths_up_change_nothing(name, head):
     net, x = opened(name, head=head)
-    keep = some(net, step)
-    plain = subsets(net, x)(keep)
-    aligned = subsets(net, x, multiple=8)(keep)
-    torch.testing.assert_close(aligned, plain)
+    for step in (1, 2, 1000):
+        keep = some(net, step)
+        torch.testing.assert_close(subsets(net, x, multiple=8)(keep), subsets(net, x)(keep))
 
 
 class Log(nn.Module):
@@ -168,8 +166,7 @@ def opened_with_norms(*, head="multi"):
 
 
 @pytest.mark.parametrize("aligned", [1, 8])
-@pytest.mark.parametrize("step", [2, 3, 1000])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("head", "step"), [("multi", 2), ("multi", 1000), ("single", 3)])
 def test_a_recalibrated_candidate_is_what_the_task_will_be(head, step, aligned):
     net, x, batches = opened_with_norms(head=head)
     keep, ended = some(net, step), net(x, task="a")
