@@ -81,7 +81,7 @@ def test_a_check_names_task_and_tensor():
     certificate.check(certify(ROW, {"fc1.weight": torch.ones(3), "fc1.bias": torch.ones(1)}))
     now = certify(ROW, {"fc1.weight": torch.ones(3), "fc1.bias": torch.zeros(1)})
     expected = (
-        "task 'a' has changed: fc1.bias is no longer what was frozen when the task ended. "
+        "task 'a' has changed: fc1.bias is not what it was when the task ended. "
         "Load a checkpoint from before the change"
     )
     with pytest.raises(ForgettingError, match=expected):

@@ -142,7 +142,7 @@ def test_before_a_task_has_ended_nothing_is_known():
     found = expected(a=3)
     assert found.like == ()
     assert str(found) == "nothing is known of what a task needs before the first has ended"
-    with pytest.raises(ArgumentError, match="not known before one has ended; ask for a forecast"):
+    with pytest.raises(ArgumentError, match=r"not known before one has ended\. Ask for a forecast"):
         found.widening(2)
 
 

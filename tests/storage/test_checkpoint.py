@@ -233,7 +233,7 @@ def test_metadata_of_something_else_are_refused(saved):
 def test_another_version_is_refused(saved, version):
     path, data = saved
     with_metadata(path, data, version=version)
-    expected = f"has format version {version}, this clnp reads 1; use the clnp that wrote it"
+    expected = f"has format version {version}, this clnp reads 1. Use the clnp that wrote it"
     with pytest.raises(CheckpointError, match=expected):
         load(path)
 

@@ -71,7 +71,7 @@ class Forecast:
         num_tasks = COUNT_FROM_0("num_tasks", num_tasks)
         if not self.like:
             raise ArgumentError(
-                "what a task needs is not known before one has ended; ask for a forecast then"
+                "what a task needs is not known before one has ended. Ask for a forecast then"
             )
         lacking = {
             group: math.ceil(num_tasks * _exact(self.need.get(group, 0.0))) - free

@@ -185,8 +185,8 @@ def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
         raise foreign
     if metadata.get("version") != str(VERSION):
         raise CheckpointError(
-            f"{path} has format version {metadata.get('version')}, this clnp reads {VERSION}; "
-            "use the clnp that wrote it"
+            f"{path} has format version {metadata.get('version')}, this clnp reads {VERSION}. "
+            "Use the clnp that wrote it"
         )
     if len(data) != 8 + size + end:
         what = "truncated" if len(data) < 8 + size + end else "corrupted"

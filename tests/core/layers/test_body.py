@@ -503,7 +503,7 @@ def test_a_layer_that_runs_again_in_the_backward_pass_is_an_error(reentrant):
 
     layer.forward = again
     outputs = net(X)
-    with pytest.raises(TaskError, match=r"fc2 runs outside of .* gradient checkpointing"):
+    with pytest.raises(TaskError, match=r"fc2 runs outside of .* Gradient checkpointing"):
         outputs.sum().backward()
 
 

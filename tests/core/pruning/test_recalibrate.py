@@ -108,7 +108,7 @@ def test_a_batch_says_which_of_its_tensors_are_inputs(tmp_path, loaded):
     assert not torch.equal(together["hidden"], alone["hidden"])
     for batch in ((x, mask, y), [x, y]):
         for use in (net.measure_activity, net.recalibrate):
-            with pytest.raises(ArgumentError, match=r"has 2 inputs.* give its inputs together"):
+            with pytest.raises(ArgumentError, match=r"has 2 inputs.* Give its inputs together"):
                 use([batch])
 
 

@@ -242,7 +242,7 @@ def test_a_plan_that_is_recalibrated_says_what_the_ended_task_scores():
 
 def test_what_cannot_be_recalibrated_on_is_refused():
     net, x, batches = opened_with_norms()
-    with pytest.raises(ArgumentError, match="a Tensor is not batches"):
+    with pytest.raises(ArgumentError, match="batches is a Tensor"):
         planned(net, x, recalibrate=x)
     with pytest.raises(ArgumentError, match="more than one sample"):
         planned(net, x, recalibrate=x.split(1)[:3])

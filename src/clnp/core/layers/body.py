@@ -58,7 +58,7 @@ class Body:
         problems = [
             Problem(
                 path,
-                f"has an attribute {name!r}, which clnp has a use of its own for",
+                f"has an attribute {name!r}, which clnp needs itself",
                 "Give the attribute another name",
             )
             for path, part in self.parts.items()

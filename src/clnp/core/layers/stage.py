@@ -196,7 +196,7 @@ class Staged(nn.Module):
         if running is Pass.IDLE:
             raise TaskError(
                 f"{self.site.path} runs outside of a forward pass of its network. Call the "
-                "network, net(x) or net(x, task=...), not net.model; gradient checkpointing, "
+                "network, net(x) or net(x, task=...), not net.model. Gradient checkpointing, "
                 "which runs layers again in the backward pass, is not possible"
             )
         if stage.on_input is not None:

@@ -120,7 +120,7 @@ class _Meter:
             return  # A single head does not read the neurons of earlier tasks.
         if x.ndim < 2 + len(layer.kernel):
             raise ArgumentError(
-                f"{layer.site.path} is given a single sample, of shape {list(x.shape)}; activity "
+                f"{layer.site.path} is given a single sample, of shape {list(x.shape)}. Activity "
                 "is measured over batches: give x[None]"
             )
         dim = layer.layer_kind.neuron_dim % x.ndim
@@ -193,7 +193,7 @@ def feed(body: Body, batch: Any, run: Run) -> None:
     if num_inputs > 1 and isinstance(first, Tensor):
         # It may hold all of them, or one and the targets: without an error, forward may use less.
         raise ArgumentError(
-            f"the network has {num_inputs} inputs, and a batch begins with a tensor; give its "
+            f"the network has {num_inputs} inputs, and a batch begins with a tensor. Give its "
             "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
             "the only one"
         )
@@ -208,7 +208,7 @@ def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[s
     """
     if isinstance(batch, tuple | list):
         if not batch:
-            raise ArgumentError("a batch is empty; it needs at least the input of the network")
+            raise ArgumentError("a batch is empty. Give at least the input of the network")
         batch = batch[0]
     if isinstance(batch, Mapping):
         return (), {name: _on(value, device) for name, value in batch.items()}
@@ -219,7 +219,7 @@ def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[s
 
 def _on(value: Any, device: torch.device) -> Any:
     if isinstance(value, ndarray):
-        raise ArgumentError("a batch holds an ndarray; give tensors, such as torch.from_numpy(x)")
+        raise ArgumentError("a batch holds an ndarray. Give tensors, such as torch.from_numpy(x)")
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
 
 
@@ -227,6 +227,6 @@ def check_batches(batches: object) -> None:
     """Raise an `ArgumentError` if this cannot be batches."""
     if isinstance(batches, Tensor | Mapping | str) or not hasattr(batches, "__iter__"):
         raise ArgumentError(
-            f"a {type(batches).__name__} is not batches; give an iterable of them, such as a "
+            f"batches is a {type(batches).__name__}. Give an iterable of batches, such as a "
             "DataLoader, or x.split(256)"
         )

@@ -58,7 +58,7 @@ def plan(
     if thresholds is not None:
         if margin is not None or best is not None or per_layer:
             raise ArgumentError(
-                "thresholds are used as they are; leave margin, best and per_layer out"
+                "thresholds are used as they are. Leave margin, best and per_layer out"
             )
         if evaluate is not None:
             keep = survivors(activity, thresholds)
@@ -165,11 +165,11 @@ class Search:
         most = max(self.resolution or len(candidates), 2)
         stride = math.ceil(len(candidates) / most) if len(candidates) > 2 * most else 1
         tried = [*range(0, last, stride), last] if candidates else []
-        number = next((n for n, place in enumerate(tried) if holds(candidates[place])), None)
-        if number is None:
+        first = next((n for n, index in enumerate(tried) if holds(candidates[index])), None)
+        if first is None:
             return None
-        above: int = tried[number - 1] if number else -1
-        found: int = tried[number]
+        above: int = tried[first - 1] if first else -1
+        found: int = tried[first]
         while found - above > 1:
             middle = (above + found) // 2
             if holds(candidates[middle]):
@@ -204,14 +204,12 @@ Neurons = Mapping[str, Iterable[int] | Tensor]
 Value = TypeVar("Value")
 
 
-def threshold_by_group(
-    graph: Graph, thresholds: float | Mapping[str, float], *, otherwise: float
-) -> dict[str, float]:
-    """Return the threshold of each group, `otherwise` for groups that are not named."""
+def threshold_by_group(graph: Graph, thresholds: float | Mapping[str, float]) -> dict[str, float]:
+    """Return the threshold of each group; groups that are not named keep all neurons."""
     if not isinstance(thresholds, Mapping):
         common: float = _threshold("threshold", thresholds)
         return dict.fromkeys(graph.groups, common)
-    found = dict.fromkeys(graph.groups, otherwise)
+    found = dict.fromkeys(graph.groups, KEEP_ALL)
     for group, (name, value) in _named_once(graph, thresholds).items():
         found[group] = _threshold(f"threshold of {name}", value)
     return found
@@ -223,7 +221,7 @@ def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[st
     for name, value in values.items():
         group = graph.group_named(name)
         if group in found:
-            raise ArgumentError(f"{name} and {found[group][0]} are the same group; name it once")
+            raise ArgumentError(f"{name} and {found[group][0]} are the same group. Name it once")
         found[group] = (name, value)
     return found
 
@@ -238,8 +236,8 @@ def neurons_by_group(
     """Return the neurons to keep of each group, in order; all of a group that is not named."""
     if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
         raise PruningError(
-            f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
-            'keep of each group, such as {"fc1": [0, 5]}'
+            f"a {type(neurons).__name__} is not a plan. Give that of plan_pruning, or the neurons "
+            'to keep of each group, such as {"fc1": [0, 5]}'
         )
     found: dict[str, Sequence[int]] = {group: range(count) for group, count in available.items()}
     for group, (name, values) in _named_once(graph, neurons).items():
@@ -267,8 +265,8 @@ def kept_by(
         return neurons_by_group(graph, plan, free), None
     if plan.task != task or dict(plan.available) != dict(free):
         raise PruningError(
-            f"this plan was made for task {plan.task!r} when it had other neurons; "
-            f"make one for {task!r} as it is now"
+            f"this plan was made for task {plan.task!r} when it had other neurons. "
+            f"Make one for {task!r} as it is now"
         )
     return {group: list(neurons) for group, neurons in plan.keep.items()}, plan.reused
 
