@@ -18,7 +18,7 @@ from clnp.core.structure.axis import View, as_index, num_entries, positions
 from clnp.core.structure.graph import Site
 
 from .blocks import Tensors, Widths, in_order, old_and_new, own_entries, select
-from .initialisation import Initial, starting_layer
+from .initialisation import Initial
 from .stage import Portion, Stage, Staged
 
 
@@ -60,28 +60,10 @@ class Head(Staged):
 
     def open(self, initial: Initial) -> None:
         """Make the tensors of a new task as the classifier's class does, or as `initial` does."""
-        sizes, old, new = old_and_new(self.frozen_layout(), self.stage.free)
-        columns = self.site.columns
-        num_inputs = max(num_entries(columns, sizes), 1)
-        made = starting_layer(initial, self, num_outputs=self.num_outputs, num_inputs=num_inputs)
-        weight = made.weight.detach()[: self.num_outputs]
-        reuse = select(weight, 1, positions(columns, sizes, old, wants_input=False))
-        self.store("weight_reuse", reuse, self.like)
-        self.store("weight_free", select(weight, 1, positions(columns, sizes, new)), self.like)
-        if self.has_bias:
-            learned = self.bias_frozen.numel() if self.shared else 0
-            self.store("bias_free", made.bias.detach()[learned : self.num_outputs], self.like)
-        self.lay_out()
-
-    def restrict(self, keep: View) -> None:
-        """Keep only `keep[g]` of the free neurons of each group."""
-        columns = positions(self.site.columns, self.stage.free, keep)
-        for block in ("weight_reuse", "weight_free", "bias_free"):
-            before: nn.Parameter | None = getattr(self, block)
-            if before is not None:
-                tensor = before.detach()
-                kept = select(tensor, 1, columns) if block == "weight_free" else tensor
-                self.store(block, kept, self.like)
+        super().open(initial)
+        if self.shared and self.bias_free is not None:
+            learned = self.bias_free.detach()[self.bias_frozen.numel() :]
+            self.store("bias_free", learned, self.like)
 
     def extended(self) -> Tensors:
         """Return the open task's tensors once it has claimed its neurons, in one piece."""

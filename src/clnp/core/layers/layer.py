@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from clnp.core.structure.axis import View, num_entries, positions
 from clnp.core.structure.graph import Site
-from clnp.core.structure.kinds import Slot, slot_names
+from clnp.core.structure.kinds import slot_names
 
 from .blocks import Tensors, Widths, in_order, old_and_new, own_entries, own_neurons, place, select
-from .initialisation import Initial, starting_layer
+from .initialisation import Initial
 from .stage import Portion, Stage, Staged
 
 
@@ -44,8 +44,6 @@ def _trained(name: str) -> property:
 
 class PrefixLayer(Staged):
     """Put in front of a layer class: the same layer, on a prefix of its neurons."""
-
-    weight_frozen: Tensor
 
     def __init_subclass__(cls) -> None:
         """Offer the tensors that only some kinds of layers have, as `weight`."""
@@ -82,38 +80,11 @@ class PrefixLayer(Staged):
 
     def open(self, initial: Initial) -> None:
         """Make the tensors of a new task as the layer's class does, or as `initial` does."""
-        sizes, old, new = old_and_new(self.stage.frozen, self.stage.free)
-        columns = self.site.columns
-        num_free = num_entries(self.site.rows, self.stage.free)
-        if num_free:
-            # No input at all where a task is loaded that was pruned to nothing.
-            num_inputs = max(num_entries(columns, sizes), 1)
-            made = starting_layer(initial, self, num_outputs=num_free, num_inputs=num_inputs)
-            for slot in self.slots:
-                tensor = getattr(made, slot.name).detach()
-                if slot.has_columns:
-                    reuse = positions(columns, sizes, old, wants_input=False)
-                    self.store("weight_reuse", select(tensor, 1, reuse), self.weight_frozen)
-                    tensor = select(tensor, 1, positions(columns, sizes, new))
-                self._store_free(slot, tensor)
+        super().open(initial)
         if self.layer_kind.keeps_statistics:
             # Whatever the momentum: `update_bn` sets it to None for a while.
             like: Tensor = self.running_mean_frozen  # type: ignore[assignment]
             self.num_batches_free = like.new_zeros((), dtype=torch.int64)
-        self.lay_out()
-
-    def restrict(self, keep: View) -> None:
-        """Keep only `keep[g]` of the free neurons of each group."""
-        rows = positions(self.site.rows, self.stage.free, keep)
-        columns = positions(self.site.columns, self.stage.free, keep)
-        if self.weight_reuse is not None:
-            kept = select(self.weight_reuse.detach(), 0, rows)
-            self.store("weight_reuse", kept, self.weight_frozen)
-        free = self.free()
-        for slot in self.slots:
-            if slot.name in free:
-                kept = select(free[slot.name].detach(), 0, rows)
-                self._store_free(slot, select(kept, 1, columns) if slot.has_columns else kept)
 
     def extended(self) -> Tensors:
         """Return the frozen tensors as they are once the open task has claimed its neurons.
@@ -197,7 +168,3 @@ class PrefixLayer(Staged):
         read = in_order(columns, layout, widths) if (rows >= 0).any() else np.empty(0, np.int64)
         tensors["weight"] = select(tensors["weight"], 1, read)
         return Portion(tensors, own_entries(columns, widths), keeps=True)
-
-    def _store_free(self, slot: Slot, tensor: Tensor) -> None:
-        like: Tensor = getattr(self, f"{slot.name}_frozen")
-        self.store(f"{slot.name}_free", tensor, like, trained=slot.trained)

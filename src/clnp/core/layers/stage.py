@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clnp.core.structure.axis import Index, Layout, num_entries, occupied, positions
+from clnp.core.structure.axis import Index, Layout, View, num_entries, occupied, positions
 from clnp.core.structure.graph import Site
 from clnp.core.structure.kinds import Kind, Slot
 from clnp.core.structure.surgery import rebuilt
@@ -46,9 +46,11 @@ from .blocks import (
     place,
     real_part,
     same,
+    select,
     with_plain_strides,
     with_stand_ins,
 )
+from .initialisation import Initial, starting_layer
 
 OTHER_PATH = (
     "{} {} when the frozen neurons did. From the second task on, forward runs twice in a step and "
@@ -168,6 +170,7 @@ class Staged(nn.Module):
     num_free_rows: int
     averaging: Averaging | None = None
     """Set while BatchNorm is recalibrated."""
+    like: Tensor
     weight_reuse: nn.Parameter | None
     weight_free: nn.Parameter | None
     bias_free: nn.Parameter | None
@@ -338,6 +341,42 @@ class Staged(nn.Module):
             inputs = torch.cat([*before, *parts], self.layer_kind.neuron_dim)
         stage.kept[path] = num_passes + 1, inputs
         return inputs
+
+    def open(self, initial: Initial) -> None:
+        """Make the tensors of a new task as the layer's class does, or as `initial` does."""
+        self.lay_out()
+        sizes, old, new = old_and_new(self.frozen_layout(), self.stage.free)
+        columns, num_rows = self.site.columns, self.num_free_rows
+        if not num_rows:
+            return
+        # No input at all where a task is loaded that was pruned to nothing.
+        num_inputs = max(num_entries(columns, sizes), 1)
+        made = starting_layer(initial, self, num_outputs=num_rows, num_inputs=num_inputs)
+        for slot in self.slots:
+            tensor, like = getattr(made, slot.name).detach()[:num_rows], self.like_of(slot)
+            if slot.has_columns:
+                reuse = positions(columns, sizes, old, wants_input=False)
+                self.store("weight_reuse", select(tensor, 1, reuse), like)
+                tensor = select(tensor, 1, positions(columns, sizes, new))
+            self.store(f"{slot.name}_free", tensor, like, trained=slot.trained)
+
+    def like_of(self, slot: Slot) -> Tensor:
+        """Return a tensor of the dtype and on the device of the layer's own."""
+        like: Tensor = self.like if self.makes_outputs else getattr(self, f"{slot.name}_frozen")
+        return like
+
+    def restrict(self, keep: View) -> None:
+        """Keep only `keep[g]` of the free neurons of each group, in new Parameters."""
+        rows = positions(self.site.rows, self.stage.free, keep)
+        columns = positions(self.site.columns, self.stage.free, keep)
+        for name in self.changing():
+            block: Tensor | None = getattr(self, name)
+            if block is None or name == "num_batches_free":
+                continue
+            kept = block.detach() if self.makes_outputs else select(block.detach(), 0, rows)
+            if name == "weight_free" and self.layer_kind.mixes:
+                kept = select(kept, 1, columns)
+            self.store(name, kept, kept, trained=name in self._parameters)
 
     def free(self) -> Tensors:
         """Return the open task's tensors by slot, without the weights from frozen neurons."""
