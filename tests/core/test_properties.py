@@ -133,6 +133,17 @@ def learn(data, net: clnp.ContinualNet, architecture: Architecture, *, num_tasks
         net.end_task(data.draw(keeps(net.ledger.free())))
 
 
+def two_tasks(
+    data, family: str, head: str, *, dropout: bool = False
+) -> tuple[clnp.ContinualNet, Architecture, Witness]:
+    """A network with up to two ended tasks, and what they answer."""
+    torch.manual_seed(0)
+    architecture = data.draw(architectures((family,), dropout=dropout))
+    net = made(architecture, head)
+    learn(data, net, architecture)
+    return net, architecture, Witness(net, architecture)
+
+
 @contextmanager
 def temporary_file() -> Iterator[Path]:
     """A path in a folder of its own."""
@@ -166,11 +177,7 @@ def test_later_tasks_change_nothing(family, data, head, seed):
 @few
 @given(data=st.data(), head=heads, lr=st.sampled_from([1e30, float("inf")]))
 def test_a_task_that_diverges_changes_nothing(family, data, head, lr):
-    torch.manual_seed(0)
-    architecture = data.draw(architectures((family,), dropout=True))
-    net = made(architecture, head)
-    learn(data, net, architecture)
-    witness = Witness(net, architecture)
+    net, architecture, witness = two_tasks(data, family, head, dropout=True)
     if not has_room(net, architecture):
         return
     net.begin_task("diverges")
@@ -193,11 +200,7 @@ def test_a_task_that_diverges_changes_nothing(family, data, head, lr):
 @few
 @given(data=st.data(), head=heads)
 def test_an_ended_task_reads_nothing_that_is_free(family, data, head):
-    torch.manual_seed(0)
-    architecture = data.draw(architectures((family,)))
-    net = made(architecture, head)
-    learn(data, net, architecture)
-    witness = Witness(net, architecture)
+    net, architecture, witness = two_tasks(data, family, head)
     if not has_room(net, architecture):
         with pytest.raises(clnp.errors.CapacityError, match="does not fit"):
             net.begin_task("full")
@@ -261,11 +264,7 @@ def test_a_task_answers_as_its_plan_predicted(family, data, head):
 @few
 @given(data=st.data(), head=heads)
 def test_saving_and_loading_changes_nothing(family, data, head):
-    torch.manual_seed(0)
-    architecture = data.draw(architectures((family,)))
-    net = made(architecture, head)
-    learn(data, net, architecture)
-    witness = Witness(net, architecture)
+    net, architecture, witness = two_tasks(data, family, head)
     fits = has_room(net, architecture)
     if fits:
         net.begin_task("open")
@@ -304,11 +303,7 @@ def test_a_task_pruned_to_nothing_can_be_saved_and_loaded(momentum, tmp_path):
 @few
 @given(data=st.data(), head=heads, extra=st.integers(0, 3))
 def test_widening_changes_nothing(family, data, head, extra):
-    torch.manual_seed(0)
-    architecture = data.draw(architectures((family,)))
-    net = made(architecture, head)
-    learn(data, net, architecture)
-    witness = Witness(net, architecture)
+    net, architecture, witness = two_tasks(data, family, head)
     before = net.ledger.free()
     chosen = data.draw(st.sets(st.sampled_from(list(architecture.groups)), min_size=1))
     net.widen(dict.fromkeys(chosen, extra))
@@ -324,11 +319,7 @@ def test_widening_changes_nothing(family, data, head, extra):
 @few
 @given(data=st.data(), head=heads)
 def test_a_copy_lives_on_its_own(family, data, head):
-    torch.manual_seed(0)
-    architecture = data.draw(architectures((family,)))
-    net = made(architecture, head)
-    learn(data, net, architecture)
-    witness = Witness(net, architecture)
+    net, architecture, witness = two_tasks(data, family, head)
     if has_room(net, architecture):
         net.begin_task("open")
         train(net, architecture)

@@ -202,7 +202,7 @@ def _exact(need: float) -> Fraction:
     return Fraction(need).limit_denominator(RECENT)
 
 
-def full_told(groups: Sequence[str]) -> str:
+def full_note(groups: Sequence[str]) -> str:
     """Return the full groups, to be appended to a sentence; nothing if none is full."""
     return f"; {_are_full(groups)}" if groups else ""
 

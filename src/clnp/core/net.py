@@ -82,7 +82,7 @@ class ContinualNet(nn.Module):
         >>> ...  # Train: loss = F.cross_entropy(net(x), y) + net.l1_penalty(1e-5)
         >>> activity = net.measure_activity(loader)
         >>> net.end_task(net.plan_pruning(activity, score, margin=0.5))
-        >>> net(x, task="flowers")  # The same for ever.
+        >>> net(x, task="flowers")  # The same forever.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ContinualNet(nn.Module):
 
         Returns:
             The outputs of every ended task, by name: `net(x, task=name)` up to rounding, since
-            products of other shapes round differently. They are bit-identical for ever too.
+            products of other shapes round differently. They are bit-identical forever, too.
 
         Example:
             >>> {name: y.argmax(1) for name, y in net.predict_all(x).items()}
@@ -412,7 +412,7 @@ class ContinualNet(nn.Module):
     def end_task(
         self, plan: PruningPlan | Neurons | None = None, *, recalibrate: Iterable[Any] | None = None
     ) -> Certificate:
-        """Claim the planned neurons of the open task, freeze them for ever, and free the rest.
+        """Claim the planned neurons of the open task, freeze them forever, and free the rest.
 
         If anything fails, the task is open as before.
 
