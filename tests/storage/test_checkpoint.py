@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 import clnp
-import clnp.core.net
 from clnp.errors import (
     ArgumentError,
     CheckpointError,

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
-import clnp.core.net
 from clnp.core.layers.stage import Pass, Staged
 from clnp.core.structure.axis import positions
 from clnp.errors import TaskError

@@ -5,16 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch import nn
 
 import clnp
-import clnp.core.net
 from clnp.core.pruning import recalibrate
 from clnp.core.pruning.activity import measured
-from clnp.errors import (
-    ArgumentError,
-)
+from clnp.errors import ArgumentError
 from support.networks import (
     ConvNet,
     copied_state,

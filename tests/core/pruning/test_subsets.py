@@ -5,11 +5,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import clnp
-import clnp.core.net
 from clnp.core.layers.layer import PrefixLayer
 from clnp.core.pruning.subsets import Subsets
 from clnp.errors import (
