@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from clnp.core.forecast import full_told
+from clnp.core.forecast import full_note
 from clnp.core.pruning.plan import PruningPlan
 from clnp.core.record import OpenState
 from clnp.plain import read, to_plain
@@ -153,5 +153,5 @@ class TaskReport:
             f"learned {self.task}: validation {self.score:.2f}{test}"
             f"{guess_note(self.score, self.guess)}, best unpruned "
             f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
-            f"pruning: {self.plans[-1]}{full_told(self.full)}; {duration(self.seconds)}"
+            f"pruning: {self.plans[-1]}{full_note(self.full)}; {duration(self.seconds)}"
         )

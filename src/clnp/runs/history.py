@@ -61,23 +61,16 @@ def room_left(forecast: Forecast) -> str:
     groups = list(forecast.free) or [str(forecast.bottleneck)]
     short = dict(zip(groups, all_shortened(groups, LONGEST_GROUP), strict=True))
 
-    def name(group: str | None) -> str | None:
-        return None if group is None else short.get(group, group)
-
     def renamed(values: Mapping[str, T]) -> dict[str, T]:
         return {short.get(group, group): value for group, value in values.items()}
 
     return str(
         replace(
             forecast,
-            bottleneck=name(forecast.bottleneck),
+            bottleneck=short.get(str(forecast.bottleneck), forecast.bottleneck),
             head_groups=tuple(short.get(g, g) for g in forecast.head_groups),
             free=renamed(forecast.free),
             need=renamed(forecast.need),
-            room=renamed(forecast.room),
-            one_more=renamed(forecast.one_more),
-            next_bottleneck=name(forecast.next_bottleneck),
-            to_next=renamed(forecast.to_next),
         )
     )
 
