@@ -24,7 +24,7 @@ from clnp.recipes.schema import build
 from clnp.recipes.toml import parse
 from clnp.records import EpochEnded
 from clnp.report.collection import read_collection
-from clnp.studies.comparison import texts
+from clnp.studies.summaries import texts
 from support.paths import ROOT
 from support.runs import break_off, untimed
 

@@ -25,8 +25,9 @@ from clnp.records import (
     TaskStarted,
     task_of,
 )
+from clnp.studies.console import Console
 from clnp.terminal import progress
-from clnp.terminal.progress import Bars, Lines, Silence, described, per_second
+from clnp.terminal.progress import Bars, Lines, described, per_second
 from clnp.training.config import FineTuning
 from support.progress import experiment, pruned
 from support.runs import Crash
@@ -399,9 +400,9 @@ def test_bars_on_a_terminal_which_is_then_restored(tmp_path):
 def test_a_terminal_is_not_touched_before_the_first_task(capfd):
     # A recipe may be refused before the bars are closed.
     terminal = Terminal()
-    for shown in (Bars(terminal.stream), Silence()):
+    for shown in (Bars(terminal.stream), Console()):
         shown.show(RunStarted(config=RunConfig()))
-    Silence().say("hello")
+    Console().say("hello")
     assert terminal.close() == ""
     assert capfd.readouterr() == ("", "")
 

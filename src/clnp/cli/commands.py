@@ -1,95 +1,144 @@
-"""The commands of `clnp` that learn: each returns the answer for `--json`, and the text."""
+"""The commands of `clnp`: each returns the answer for `--json`, and the text.
 
+They import what they need when they are called: PyTorch takes seconds.
+"""
+
+import argparse
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from clnp.devices import find_device
-from clnp.errors import RunError
-from clnp.recipes.schema import to_toml
-from clnp.records import FORMAT, SeriesConfig
+from clnp.errors import FAILURE, STOPPED, ArgumentError, RunError
+from clnp.recipes import bundled
 from clnp.runs.directory import CONFIG, expanded, has_progress, writing
-from clnp.studies.comparison import read_comparison, resume_comparison
-from clnp.studies.launch import (
-    HEADER,
-    Console,
-    RunOptions,
-    Source,
-    add_tasks,
-    data_directory,
-    resume_run,
-    start_run,
-)
-from clnp.studies.series import (
-    add_seeds,
-    begin_series,
-    read_series,
-    resume_series,
-    run_job,
-    series_to_extend,
-)
-from clnp.terminal.summary import summary
+from clnp.studies.console import Console
+from clnp.studies.jobs import stop_with_parent
+from clnp.terminal.progress import Bars, Lines
 
-Answer = tuple[Any, str]
+if TYPE_CHECKING:
+    from clnp.records import RunResult
+    from clnp.studies.launch import RunOptions, Source
+
+Answer = tuple[object, str]
 
 
-def start(
-    source: Source,
-    options: RunOptions,
-    console: Console,
-    *,
-    seed: int | None,
-    num_seeds: int | None,
-    search_once: bool,
-    out: str | None,
-) -> Answer:
+def demo(options: argparse.Namespace) -> Answer:
+    """Run the recipe of the demo."""
+    options.recipe = "permuted-digits"
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> Answer:
     """Run a recipe, once or with each of several seeds."""
-    loaded = source.load(seed)
-    first, short = loaded.recipe.seed, loaded.name
-    find_device(options.device)  # Before any directory is made.
-    if num_seeds is None:
-        if search_once or options.num_jobs > 1:
-            option = "--search-once" if search_once else "--jobs"
+    from clnp.devices import find_device
+    from clnp.records import FORMAT, SeriesConfig
+    from clnp.studies import launch, series
+
+    with closing(_console(options)) as console:
+        source, place = _source(options), _run_options(options)
+        loaded = source.load(options.seed)
+        first, short = loaded.recipe.seed, loaded.name
+        find_device(place.device)  # Before any directory is made.
+        if options.seeds is None:
+            if options.search_once or options.jobs > 1:
+                option = "--search-once" if options.search_once else "--jobs"
+                raise RunError(
+                    f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
+                )
+            with _directory(options.out, f"{short}-seed{first}") as path:
+                resumes = os.path.isfile(path / CONFIG) and has_progress(path)
+                learn = launch.add_tasks if resumes else launch.start_run
+                return _summary(*learn(loaded, path, place, console))
+        config = SeriesConfig(
+            format=FORMAT,
+            recipe=short,
+            seeds=tuple(range(first, first + options.seeds)),
+            search_once=options.search_once,
+            data=launch.data_directory(options.data),
+        )
+        with _directory(options.out, f"{short}-{options.seeds}seeds") as path:
+            series.write_series(path, config, loaded.recipe)
+        return series.resume_series(path, place, console, source=source)
+
+
+def compare(options: argparse.Namespace) -> Answer:
+    """Run a recipe with several methods."""
+    from clnp.studies import comparison
+
+    with closing(_console(options)) as console:
+        return comparison.compare(
+            _source(options, method="--methods"),
+            _run_options(options),
+            console,
+            methods=options.methods,
+            seed=options.seed,
+            num_seeds=options.seeds,
+            search_once=options.search_once,
+            out=options.out,
+        )
+
+
+def resume(options: argparse.Namespace) -> Answer:
+    """Resume a run, a series or a comparison; or be the job of one of its runs."""
+    if options.job is not None:
+        stop_with_parent()
+    from clnp.studies import comparison, launch, series, study
+
+    path = expanded(options.run)
+    with closing(_console(options)) as console:
+        place = _run_options(options)
+        if options.job is not None:
+            series.run_job(path, place, console, title=options.job)
+            return None, ""
+        if study.read_comparison(path) is not None:
+            return comparison.resume_comparison(path, place, console)
+        if study.read_series(path) is not None:
+            return series.resume_series(path, place, console)
+        if options.jobs > 1:
             raise RunError(
-                f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
+                f"--jobs needs several runs, and {path} is one. Resume it without --jobs."
             )
-        with _directory(out, f"{short}-seed{first}") as path:
-            resumes = os.path.isfile(path / CONFIG) and has_progress(path)
-            run = add_tasks if resumes else start_run
-            result, note = run(loaded, path, options, console)
-            return result, f"{summary(result)}\n\n{note}"
-    series = SeriesConfig(
-        format=FORMAT,
-        recipe=short,
-        seeds=tuple(range(first, first + num_seeds)),
-        search_once=search_once,
-        data=data_directory(options.data),
-    )
-    with _directory(out, f"{short}-{num_seeds}seeds") as path:
-        before = series_to_extend(path, series, loaded.recipe)
-        if before is not None:
-            add_seeds(path, before, series.seeds)
-        else:
-            begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
-    return resume_series(path, options, console, source=source)
+        return _summary(*launch.resume_run(path, place, console))
 
 
-def resume(path: str, options: RunOptions, console: Console, *, job: str | None = None) -> Answer:
-    """Resume a run, a series or a comparison; or be the `job` of one of its runs."""
-    run = expanded(path)
-    if job is not None:
-        run_job(run, options, console, title=job)
-        return None, ""
-    if read_comparison(run) is not None:
-        return resume_comparison(run, options, console)
-    if read_series(run) is not None:
-        return resume_series(run, options, console)
-    if options.num_jobs > 1:
-        raise RunError(f"--jobs needs several runs, and {path} is one. Resume it without --jobs.")
-    result, note = resume_run(run, options, console)
-    return result, f"{summary(result)}\n\n{note}"
+def _summary(result: "RunResult", note: str) -> Answer:
+    from clnp.terminal.summary import summary
+    from clnp.terminal.tables import UNLIMITED, screen_of
+
+    screen = replace(screen_of(sys.stdout), height=UNLIMITED)
+    return result, f"{summary(result, screen)}\n\n{note}"
+
+
+def _source(options: argparse.Namespace, **instead: str) -> "Source":
+    """Return the recipe and its --set assignments; refuse keys that another option sets."""
+    from clnp.studies.launch import Source
+
+    first = instead if options.seed is None else {**instead, "seed": "--seed"}
+    for text in options.assignments:
+        if (key := text.partition("=")[0].strip()) in first:
+            raise ArgumentError(f"--set {text} would have no effect. Use {first[key]} instead.")
+    return Source(options.recipe, tuple(options.assignments))
+
+
+def _run_options(options: argparse.Namespace) -> "RunOptions":
+    from clnp.studies.launch import RunOptions
+
+    trackers = tuple(dict.fromkeys(options.trackers or ()))
+    every = options.checkpoint_every
+    return RunOptions(options.device, options.data, every, trackers, options.quiet, options.jobs)
+
+
+def _console(options: argparse.Namespace) -> Console:
+    """Return bars on a terminal and lines in a log, on stderr: stdout has the answer only."""
+    if options.quiet:
+        return Console()
+    if options.job is not None:
+        return Lines(sys.stderr, label=f"{options.job}: ")
+    return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
 @contextmanager
@@ -123,3 +172,77 @@ def _new_directory(folder: Path, stem: str) -> Path:
                     raise  # The folder cannot be made.
             number += 1
             path = folder / f"{stem}-{number}"
+
+
+def inspect(options: argparse.Namespace) -> Answer:
+    """Show a run on one screen."""
+    from clnp.terminal import overview
+
+    return overview.inspect(options.run, in_full=options.all)
+
+
+def watch(options: argparse.Namespace) -> Answer:
+    """Follow a run."""
+    from clnp.terminal.watch import watch
+
+    try:
+        scene, text = watch(
+            options.run, once=options.once, interval=options.interval, quiet=options.json
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(STOPPED) from None  # The run continues.
+    except BrokenPipeError:
+        # The reader, such as `head`, has ended. Python would try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.state, 0)
+    return scene.to_plain(), text
+
+
+def verify(options: argparse.Namespace) -> Answer:
+    """Verify a run."""
+    from clnp.studies.verify import verify_at
+
+    return verify_at(options.run, device=options.device, data=options.data)
+
+
+def export(options: argparse.Namespace) -> Answer:
+    """Export ended tasks of a run."""
+    from clnp.exports import from_run
+
+    return from_run.export(
+        options.run,
+        tasks=None if options.all else options.tasks,
+        out=options.out,
+        kind=options.format,
+        bare=options.bare,
+        device=options.device,
+        data=options.data,
+    )
+
+
+def report(options: argparse.Namespace) -> Answer:
+    """Write the report of runs."""
+    from clnp.report.write import FIGURES, write_report
+
+    page, *figures = write_report(options.runs, out=options.out)
+    kinds = sorted({file.suffix[1:] for file in figures})
+    shown = f"\nThe figures are in {page.parent / FIGURES}: {', '.join(kinds)}." if figures else ""
+    files = [str(file) for file in (page, *figures)]
+    return {"page": str(page), "files": files}, f"The report is in {page}.{shown}"
+
+
+def recipes(options: argparse.Namespace) -> Answer:
+    """List recipes, print one, or explain the keys."""
+    if options.keys and options.recipe is not None:
+        raise ArgumentError(f"--keys explains the keys of all recipes. Leave out {options.recipe}.")
+    if options.keys:
+        from clnp.recipes.reference import reference, rows
+
+        return rows(), reference()
+    if options.recipe is not None:
+        text = bundled.text(options.recipe)
+        return {"name": options.recipe, "text": text}, text.rstrip()
+    found = {name: bundled.description(name) for name in bundled.names()}
+    width = max(map(len, found))
+    return found, "\n".join(f"{name:{width}}  {line}" for name, line in found.items())

@@ -12,8 +12,7 @@ from clnp.plain import to_plain
 from clnp.records import OURS, RunConfig
 from clnp.runs.directory import CONFIG, EVENTS, command, expanded, name_of, resume_command
 from clnp.runs.history import RunHistory, TaskHistory, flat, read_run
-from clnp.studies.comparison import read_comparison
-from clnp.studies.series import SERIES, read_series, run_of
+from clnp.studies.study import SERIES, read_comparison, read_series, run_of
 from clnp.text import clean
 
 

@@ -1,10 +1,8 @@
 """One run from the command line: its recipe, its options, and how a signal stops it."""
 
 import os
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from clnp.devices import find_device, use_threads
 from clnp.errors import RunError, StoppedError
@@ -13,7 +11,7 @@ from clnp.recipes import recipe
 from clnp.recipes.build import experiment_of
 from clnp.recipes.recipe import LoadedRecipe, recipe_of
 from clnp.recipes.schema import to_toml
-from clnp.records import Event, RunResult
+from clnp.records import RunResult
 from clnp.runs.directory import (
     CONFIG,
     RECIPE,
@@ -32,25 +30,10 @@ from clnp.runs.experiment import Experiment, RunLoop
 from clnp.runs.trackers import Trackers, track_finished_run
 from clnp.trackers.named import check_installed, trackers_named
 
+from .console import Console
 from .jobs import interrupt_at_once, on_stop
 
 HEADER = "A recipe with every default spelt out: clnp run FILE runs it again."
-
-
-class Console(Protocol):
-    """Shows the progress of runs."""
-
-    def show(self, event: Event) -> None:
-        """Show an event of a run."""
-
-    def download(self, file: str, num_bytes: int, total: int | None) -> None:
-        """Show the progress of a download."""
-
-    def say(self, text: str) -> None:
-        """Show a line."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
 
 
 @dataclass(frozen=True)
@@ -166,10 +149,7 @@ def _run(
     recipe: str | None = None,
 ) -> tuple[RunResult, str]:
     """Run an experiment until it ends or a signal stops it; `recipe` replaces that of the run."""
-    trackers = Trackers(
-        trackers_named(options.trackers, quiet=options.quiet),
-        lambda text: _warn(text, options, console),
-    )
+    trackers = Trackers(trackers_named(options.trackers, quiet=options.quiet), console.warn)
     seconds = options.checkpoint_seconds
     loop = RunLoop(experiment, run, seconds, console.show, trackers=trackers, recipe=recipe)
 
@@ -200,17 +180,9 @@ def _send_finished(path: Path, options: RunOptions, console: Console) -> str:
         trackers = trackers_named(options.trackers, quiet=options.quiet)
         track_finished_run(path, trackers, failures.append)
     for text in failures:
-        _warn(text, options, console)
+        console.warn(text)
     names = ", ".join(options.trackers)
     return f" Not all of it was sent to {names}." if failures else f" It was sent to {names}."
-
-
-def _warn(text: str, options: RunOptions, console: Console) -> None:
-    """Show a line that the user must see even if no progress is shown."""
-    if options.quiet:
-        print(f"clnp: {text}", file=sys.stderr, flush=True)
-    else:
-        console.say(text)
 
 
 def data_directory(given: str | None) -> str | None:

@@ -35,8 +35,7 @@ from clnp.runs.outputs import agree, expected, is_in_points, score_and_digest, t
 from clnp.storage.checkpoint import attached, load
 from clnp.training.task import Task
 
-from .comparison import read_comparison
-from .series import read_series, run_of
+from .study import read_comparison, read_series, run_of
 
 
 @dataclass(frozen=True)

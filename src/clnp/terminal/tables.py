@@ -33,7 +33,10 @@ LEAST_NAME = 12
 """Columns for the name of a task."""
 NARROW = 60
 """Columns that a table of layers with all its numbers needs."""
+MOST_BAR = 80
+"""Columns for the neurons of a layer."""
 UNLIMITED = 10_000
+"""Columns or lines of a screen that shows everything."""
 
 Item = TypeVar("Item")
 
@@ -80,6 +83,10 @@ class Screen:
             console.print(part, crop=False, soft_wrap=isinstance(part, Text))
         file.seek(0)
         return "\n".join(line.rstrip() for line in file.read().rstrip().split("\n"))
+
+    def page(self, parts: Iterable[Sequence[RenderableType]]) -> str:
+        """Return parts as text, with an empty line between them; empty parts are left out."""
+        return "\n\n".join(self.text(*lines) for lines in parts if lines)
 
     def bar(self, fraction: float) -> ProgressBar:
         """Return a progress bar, in a quarter of the screen."""
@@ -137,16 +144,6 @@ def _cell(cell: RenderableType) -> RenderableType:
     return Text(clean(cell)) if isinstance(cell, str) and cell else cell
 
 
-def printable(line: str) -> str:
-    """Return a line without characters that move a cursor or change a colour."""
-    return "".join(character if character.isprintable() else "?" for character in line)
-
-
-def full_text(made: Table) -> str:
-    """Return a table as text, however wide it is."""
-    return Screen(UNLIMITED).text(made)
-
-
 def number(score: float | None) -> str:
     """Return a score with two decimals."""
     return "-" if score is None else f"{score:.2f}"
@@ -172,7 +169,8 @@ def tasks(result: RunResult, screen: Screen) -> Table:
     groups = list(result.capacity.sizes)
     pairs = list(zip(result.tasks, result.scores[-1], strict=False))
     front, hidden, back = ends(pairs, max(LEAST_TASKS, screen.height - OTHER_LINES))
-    columns = _columns(groups, each=len(groups) <= LAYERS_IN_TABLE)
+    every = screen.width == UNLIMITED
+    columns = _columns(groups, each=every or len(groups) <= LAYERS_IN_TABLE)
     while True:
         head = ["learned", "now", *(title for title, _ in columns)]
         rows = [
@@ -266,10 +264,11 @@ def stacked_bars(
     screen: Screen,
 ) -> Table:
     """Return a table with the row of each group, and a bar of its neurons in the last column."""
-    front, hidden, back = ends(list(sizes), MOST_LAYERS)
+    most = len(sizes) if screen.height == UNLIMITED else MOST_LAYERS
+    front, hidden, back = ends(list(sizes), most)
     rows = [row(group) for group in [*front, *back]]
     gap = [[f"... {len(hidden)} more", *[""] * (len(head) - 2)]] if hidden else []
-    width = max(4, screen.width - _width([head[:-1], *rows, *gap]) - 2)
+    width = max(4, min(MOST_BAR, screen.width - _width([head[:-1], *rows, *gap]) - 2))
     for group, cells in zip([*front, *back], rows, strict=True):
         cells.append(screen.stacked(new.get(group, ()), sizes[group], width))
     rows[len(front) : len(front)] = [[*cells, ""] for cells in gap]
