@@ -1,15 +1,18 @@
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
+from clnp.cli import app
 from clnp.records import EpochEnded, RunStopped
 from clnp.runs.directory import RESULT, last_environment, read_events, read_result
 from clnp.runs.experiment import RunLoop
 from clnp.studies import series
 from clnp.studies.series import SUMMARY
 from clnp.studies.study import finished_results
-from support.terminal import start, stopping_in_task, wait_for
+from support.terminal import SRC, start, stopping_in_task, wait_for
 
 RUN = "run small.toml --quiet --seeds"
 
@@ -105,12 +108,13 @@ def test_the_first_seed_may_search_for_all(folder, clnp):
     clnp("run small.toml --search-once", code=2, error=message)
 
 
-def test_runs_at_the_same_time_are_those_one_after_the_other(folder, clnp):
-    clnp(f"{RUN} 2 --out after")
-    command = ("run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside")
-    process = start(*command)
-    out, error = process.communicate()
-    assert process.returncode == 0
+def test_runs_at_the_same_time_are_those_one_after_the_other(folder, capfd, monkeypatch):
+    assert app.main(f"{RUN} 2 --out after".split()) == 0
+    arguments = ["run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "beside"]
+    monkeypatch.setattr(sys, "argv", ["clnp", *arguments])
+    monkeypatch.setenv("PYTHONPATH", SRC)
+    assert app.main(arguments) == 0
+    out, error = capfd.readouterr()
     assert "2 seeds, mean ± standard deviation" in out
     assert "] seed 0: " in error
     assert "] seed 1: " in error
@@ -118,7 +122,7 @@ def test_runs_at_the_same_time_are_those_one_after_the_other(folder, clnp):
     assert [each.certificates for each in one] == [each.certificates for each in two]
     recipes = [(folder / n / "seed1" / "recipe.toml").read_text() for n in ("after", "beside")]
     assert recipes[0] == recipes[1]
-    assert last_environment(folder / "beside" / "seed1").command == ("clnp", *command)
+    assert last_environment(folder / "beside" / "seed1").command == ("clnp", *arguments)
 
 
 def test_a_run_that_fails_is_named_and_the_others_finish(folder, clnp, jobs_here):
@@ -132,14 +136,19 @@ def test_a_run_that_fails_is_named_and_the_others_finish(folder, clnp, jobs_here
     assert [each.seed for each in finished_results(folder / "x")] == [0]
 
 
-def test_runs_stop_after_an_epoch_if_their_parent_is_killed(folder):
-    endless = ["--set", "learner.training.epochs=100000", "--out", "x"]
-    process = start("run", "small.toml", "--seeds", "2", "--jobs", "2", *endless)
-    events = [lambda seed=seed: read_events(folder / "x" / f"seed{seed}") for seed in (0, 1)]
-    wait_for(lambda: all(any(isinstance(e, EpochEnded) for e in each()) for each in events))
-    process.kill()
-    wait_for(lambda: all(isinstance(each()[-1], RunStopped) for each in events))
-    assert "Traceback" not in process.communicate()[1]
+def test_a_job_stops_after_an_epoch_if_its_parent_ends(folder, clnp, monkeypatch):
+    path = folder / "x" / "seed0"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLoop, "_log", stopping_in_task(1))
+        clnp(f"{RUN} 1 --out x --set learner.training.epochs=100000", code=130)
+    job = start("resume", "--job=seed 0", path, stdin=subprocess.PIPE)
+    wait_for(lambda: isinstance(read_events(path)[-1], EpochEnded))
+    job.stdin.close()
+    assert job.wait(120) == 130
+    assert isinstance(read_events(path)[-1], RunStopped)
+    assert "Stopped" not in job.stderr.read()
+    job.stderr.close()
+    job.stdout.close()
 
 
 def test_a_run_that_the_system_killed_is_named(folder, clnp, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ import clnp
 from clnp.errors import ForgettingError, RunError
 from clnp.methods.single import Finetune
 from clnp.plain import to_json
+from clnp.runs.directory import read_result
 from clnp.training.objective import accuracy
 
 
@@ -54,10 +56,18 @@ def of_one_task(**changes):
     return replace(made, tasks=[replace(made.tasks[0], **changes)])
 
 
-def test_a_run_from_python_is_verified(tmp_path):
-    result = experiment().run(tmp_path)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The directory of a finished run."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    experiment().run(path)
+    return path
+
+
+def test_a_run_from_python_is_verified(finished):
+    result = read_result(finished)
     before = torch.get_rng_state()
-    found = clnp.verify(experiment(), tmp_path)
+    found = clnp.verify(experiment(), finished)
     assert torch.equal(torch.get_rng_state(), before)
     assert (found.verified, found.tasks, found.exact) == (True, ("a", "b"), True)
     assert tuple(found.scores.values()) == result.scores[-1]
@@ -98,11 +108,11 @@ def set_score(result):
         (lambda result: result["tasks"].reverse(), r"it has tasks \['b', 'a'\] instead of"),
     ],
 )
-def test_a_result_that_contradicts_the_network_is_found(tmp_path, change, message):
-    experiment().run(tmp_path)
-    changed(tmp_path, change)
+def test_a_result_that_contradicts_the_network_is_found(finished, tmp_path, change, message):
+    run = shutil.copytree(finished, tmp_path / "run")
+    changed(run, change)
     with pytest.raises(ForgettingError, match=message):
-        clnp.verify(experiment(), tmp_path)
+        clnp.verify(experiment(), run)
 
 
 def test_single_samples_are_verified_like_tensors(tmp_path):

@@ -170,8 +170,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         answer, text = options.command(options)
-        text = to_json(answer, indent=1) if options.json else text
-        return _show(options, text) or int(options.code)
+        _print(to_json(answer, indent=1) if options.json else text)
+        return int(options.code)
+    except BrokenPipeError:  # The reader, such as `head`, has ended.
+        _drop_stdout()
+        return 0
     except RecursionError:
         return _failed(
             options, "The arguments are nested too deeply. Use fewer levels.", USER_ERROR
@@ -186,22 +189,27 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(options, OUT_OF_MEMORY, FAILURE)
 
 
-def _show(options: argparse.Namespace, text: str) -> int:
-    """Print the answer, and return the exit code."""
+def _print(text: str) -> None:
     try:
         try:
             print(text, flush=True)
         except UnicodeEncodeError:
             encoding = sys.stdout.encoding
             print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-        return 0
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        # Python would try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return 0  # The reader, such as `head`, has ended.
-        reason = f"The answer cannot be printed: {error.strerror}. Redirect it to another file."
-        return _failed(options, reason, FAILURE)
+        _drop_stdout()
+        failed = ClnpError(
+            f"The answer cannot be printed: {error.strerror}. Redirect it to another file."
+        )
+        failed.code = FAILURE
+        raise failed from error
+
+
+def _drop_stdout() -> None:
+    """Discard what is left of the output. Python would try to print it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(options: argparse.Namespace, message: str, code: int) -> int:

@@ -6,15 +6,14 @@ They import what they need when they are called: PyTorch takes seconds.
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clnp.errors import FAILURE, STOPPED, ArgumentError, RunError
 from clnp.recipes import bundled
-from clnp.runs.directory import CONFIG, expanded, has_progress, writing
+from clnp.runs.directory import CONFIG, expanded, has_progress
 from clnp.studies.console import Console
 from clnp.studies.jobs import stop_with_parent
 from clnp.terminal.progress import Bars, Lines
@@ -49,10 +48,10 @@ def run(options: argparse.Namespace) -> Answer:
                 raise RunError(
                     f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
                 )
-            with _directory(options.out, f"{short}-seed{first}") as path:
-                resumes = os.path.isfile(path / CONFIG) and has_progress(path)
-                learn = launch.add_tasks if resumes else launch.start_run
-                return _summary(*learn(loaded, path, place, console))
+            path = _directory(options.out, f"{short}-seed{first}")
+            resumes = os.path.isfile(path / CONFIG) and has_progress(path)
+            learn = launch.add_tasks if resumes else launch.start_run
+            return _summary(*learn(loaded, path, place, console))
         config = SeriesConfig(
             format=FORMAT,
             recipe=short,
@@ -60,8 +59,8 @@ def run(options: argparse.Namespace) -> Answer:
             search_once=options.search_once,
             data=launch.data_directory(options.data),
         )
-        with _directory(options.out, f"{short}-{options.seeds}seeds") as path:
-            series.write_series(path, config, loaded.recipe)
+        path = _directory(options.out, f"{short}-{options.seeds}seeds")
+        series.write_series(path, config, loaded.recipe)
         return series.resume_series(path, place, console, source=source)
 
 
@@ -141,37 +140,15 @@ def _console(options: argparse.Namespace) -> Console:
     return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
-@contextmanager
-def _directory(out: str | None, stem: str) -> Iterator[Path]:
-    """Yield the given directory, or a new one, which is removed if it stays empty."""
+def _directory(out: str | None, stem: str) -> Path:
+    """Return the given directory, or one that does not exist yet."""
     if out is not None:
-        yield expanded(out)
-        return
-    folder = Path("runs")
-    is_new = not folder.exists()
-    path = _new_directory(folder, stem)
-    try:
-        yield path
-    finally:
-        with suppress(OSError):  # It is not empty.
-            path.rmdir()
-            if is_new:
-                folder.rmdir()
-
-
-def _new_directory(folder: Path, stem: str) -> Path:
-    """Make a directory that did not exist; a command at the same time gets another one."""
-    path, number = folder / stem, 1
-    with writing(path):
-        while True:
-            try:
-                path.mkdir(parents=True)
-                return path
-            except FileExistsError:
-                if not os.path.lexists(path):
-                    raise  # The folder cannot be made.
-            number += 1
-            path = folder / f"{stem}-{number}"
+        return expanded(out)
+    path, number = Path("runs") / stem, 1
+    while os.path.lexists(path):
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path
 
 
 def inspect(options: argparse.Namespace) -> Answer:
@@ -191,10 +168,6 @@ def watch(options: argparse.Namespace) -> Answer:
         )
     except KeyboardInterrupt:
         raise SystemExit(STOPPED) from None  # The run continues.
-    except BrokenPipeError:
-        # The reader, such as `head`, has ended. Python would try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
     options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.state, 0)
     return scene.to_plain(), text
 

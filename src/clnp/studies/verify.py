@@ -97,7 +97,7 @@ def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> Verific
     config = read_config(path)
     _check_ended(path, "verify")
     device = next(experiment.model.parameters()).device
-    return _verify(path, restored(path, experiment, config, device))[0]
+    return _verify(restored(path, experiment, config, device))[0]
 
 
 def verify_at(
@@ -119,11 +119,11 @@ def verify_at(
     if (series := read_series(place)) is not None:
         runs = [run_of(place, seed) for seed in series.seeds]
         ended = [run for run in runs if (run / RESULT).is_file()] or runs
-        found = {run: _verify(run, rebuild(run, device=device, data=data)) for run in ended}
+        found = {run: _verify(rebuild(run, device=device, data=data)) for run in ended}
         lines = [f"{run}: {text}" for run, (_, text) in found.items()]
         lines += [f"{run}: no task has ended yet" for run in runs if run not in ended]
         return {run.name: verified for run, (verified, _) in found.items()}, "\n".join(lines)
-    return _verify(place, rebuild(place, device=device, data=data))
+    return _verify(rebuild(place, device=device, data=data))
 
 
 def rebuild(
@@ -199,7 +199,7 @@ def restored(
     return Rebuilt(experiment, net, result, device, tuple(absent))
 
 
-def _verify(path: Path, rebuilt: Rebuilt) -> tuple[Verification, str]:
+def _verify(rebuilt: Rebuilt) -> tuple[Verification, str]:
     """Verify the test scores of a run with verified certificates and figures."""
     experiment, net, device = rebuilt.experiment, rebuilt.net, rebuilt.device
     here = arithmetic(describe(device))

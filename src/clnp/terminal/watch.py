@@ -82,7 +82,9 @@ class WatchedRun:
 
     @property
     def left(self) -> str:
-        """The estimate of the time left, to be put at the end of a text."""
+        """The estimate of the time left, or how late news is, to be put at the end of a text."""
+        if self.is_late:
+            return f", no news for {duration(self.silent)}"
         if self.status.seconds_left is None or self.state != RUNNING:
             return ""
         # The epoch that is being trained has taken some of it.
@@ -197,7 +199,7 @@ def line(scene: Scene) -> str:
     if scene.kind == "run":
         return state_of(scene.runs[0])
     runs = [run for run in scene.runs if run.state not in (FINISHED, WAITING)]
-    return "; ".join([scene.finished, *(f"{run.label} {_shortly(run)}" for run in runs)])
+    return "; ".join([scene.finished, *(f"{run.label}: {_shortly(run)}" for run in runs)])
 
 
 def state_of(run: WatchedRun) -> str:
@@ -226,14 +228,8 @@ def state_of(run: WatchedRun) -> str:
 
 
 def _shortly(run: WatchedRun) -> str:
-    """Return the state of one of several runs in a few words."""
-    task = run.status.open
-    if task is None or run.state != RUNNING or run.dead:
-        # The bar of a finished run is full.
-        return state_of(run).partition(". Resume")[0].removeprefix("finished: ")
-    late = f", no news for {duration(run.silent)}" if run.is_late else run.left
-    where = f"task {task.number} of {run.status.num_tasks}"
-    return f"{100 * run.status.fraction:.0f} %, {where}{late}, {doing(task)}"
+    """Return the state of one of several runs: all of them are resumed together."""
+    return state_of(run).partition(". Resume")[0]
 
 
 def doing(task: OpenTask) -> str:
