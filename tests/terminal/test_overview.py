@@ -71,7 +71,7 @@ def test_ten_tasks_and_three_layers_fit_on_one_screen(tmp_path, monkeypatch):
         "task 10",
         "conv2",
         "Pruning: by activity, one threshold, margin 2; change in validation -0.50",
-        "Grid: candidates 1; chosen: alpha 0.001, lr 0.01 (10 of 10 tasks).",
+        "Grid: 10 candidates in all; chosen: alpha 0.001, lr 0.01 (10 tasks).",
         "Room: about 3 more tasks like the last would fit; conv1 fills up first; 2",
         "Size: network 0.17 MB, peak memory of the run 800 MB.",
         "Certificates: SHA-256 of everything that 10 tasks read",

@@ -130,8 +130,8 @@ def test_the_choices_of_a_grid_are_counted():
     result = with_task(result, 0, candidates=first)
     pruning, grid = choices(replace(SETTINGS, tasks={"a": {}}), result)
     assert grid == (
-        "Grid: candidates 2 for the first task, 1 for the others; chosen: alpha 0.001, lr 0.02 "
-        "(2 of 5 tasks); alpha 0.001, lr 0.01 (1 of 5 tasks); 2 others; 1 diverged."
+        "Grid: 6 candidates (1 diverged) in all; chosen: alpha 0.001, lr 0.02 (2 tasks); "
+        "alpha 0.001, lr 0.01 (1 task); 2 others."
     )
     assert "margin 2 unless a task has its own" in pruning
     assert choices(SETTINGS, made_up(1, {}, method="ewc")) == []

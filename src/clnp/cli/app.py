@@ -231,22 +231,24 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"clnp {__version__}")
     parsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
+    def command(name: str, text: str, *, run: str = "") -> argparse.ArgumentParser:
         made = parsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         made.set_defaults(command=getattr(commands, name), code=0, job=None)
         made.add_argument("--json", action="store_true", help="print the result as JSON")
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        if run:
+            made.add_argument("run", metavar="RUN", help=run)
         return made
 
     demo = command("demo", "learn ten permuted digit tasks, in under a minute")
-    add_recipe_options(demo)
     run = command("run", "run a recipe")
-    run.add_argument("recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file")
-    add_recipe_options(run)
     compare = command("compare", "run a recipe with several methods and print a table")
-    compare.add_argument(
-        "recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file"
-    )
+    for learn in (run, compare):
+        learn.add_argument(
+            "recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file"
+        )
+    for learn in (demo, run, compare):
+        add_recipe_options(learn)
     compare.add_argument(
         "--methods",
         type=names,
@@ -254,20 +256,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B,...",
         help=f"methods to compare, of {METHODS} (default: clnp,single,finetune)",
     )
-    add_recipe_options(compare)
     where = "directory of a run, a series or a comparison"
-    resume = command("resume", "resume a run that was stopped or killed")
-    resume.add_argument("run", metavar="RUN", help=where)
+    resume = command("resume", "resume a run that was stopped or killed", run=where)
     add_run_options(resume, resume=True)
     # The title of a run in a process of --jobs, for its messages.
     resume.add_argument("--job", metavar="TITLE", help=argparse.SUPPRESS)
-    inspect = command("inspect", "show progress and results of a run on one screen")
-    inspect.add_argument("run", metavar="RUN", help=where)
+    inspect = command("inspect", "show progress and results of a run on one screen", run=where)
     inspect.add_argument(
         "--all", action="store_true", help="show every task, candidate and certificate"
     )
-    watch = command("watch", "follow a run while it is running, here or on another machine")
-    watch.add_argument("run", metavar="RUN", help=f"{where}; it need not exist yet")
+    watch = command(
+        "watch",
+        "follow a run while it is running, here or on another machine",
+        run=f"{where}; it need not exist yet",
+    )
     watch.add_argument("--once", action="store_true", help="show the current status and exit")
     watch.add_argument(
         "--interval",
@@ -275,11 +277,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time between updates (default: 1 on a terminal, 10 in a log)",
     )
-    verify = command("verify", "recompute the certificates and test accuracies of a run")
-    verify.add_argument("run", metavar="RUN", help=where)
+    verify = command("verify", "recompute the certificates and test accuracies of a run", run=where)
     add_place_options(verify, resume=True)
-    export = command("export", "write ended tasks of a run as small networks that do not need clnp")
-    export.add_argument("run", metavar="RUN", help="directory of a run")
+    export = command(
+        "export",
+        "write ended tasks of a run as small networks that do not need clnp",
+        run="directory of a run",
+    )
     which = export.add_mutually_exclusive_group()
     which.add_argument(
         "--task",

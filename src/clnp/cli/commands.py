@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> Answer:
     from clnp.records import FORMAT, SeriesConfig
     from clnp.studies import launch, series
 
-    with closing(_console(options)) as console:
-        source, place = _source(options), _run_options(options)
+    source, place = _source(options), _run_options(options)
+    with closing(place.console):
         loaded = source.load(options.seed)
         first, short = loaded.recipe.seed, loaded.name
         find_device(place.device)  # Before any directory is made.
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> Answer:
             path = _directory(options.out, f"{short}-seed{first}")
             resumes = os.path.isfile(path / CONFIG) and has_progress(path)
             learn = launch.add_tasks if resumes else launch.start_run
-            return _summary(*learn(loaded, path, place, console))
+            return _summary(*learn(loaded, path, place))
         config = SeriesConfig(
             format=FORMAT,
             recipe=short,
@@ -61,18 +61,18 @@ def run(options: argparse.Namespace) -> Answer:
         )
         path = _directory(options.out, f"{short}-{options.seeds}seeds")
         series.write_series(path, config, loaded.recipe)
-        return series.resume_series(path, place, console, source=source)
+        return series.resume_series(path, place, source=source)
 
 
 def compare(options: argparse.Namespace) -> Answer:
     """Run a recipe with several methods."""
     from clnp.studies import comparison
 
-    with closing(_console(options)) as console:
+    place = _run_options(options)
+    with closing(place.console):
         return comparison.compare(
             _source(options, method="--methods"),
-            _run_options(options),
-            console,
+            place,
             methods=options.methods,
             seed=options.seed,
             num_seeds=options.seeds,
@@ -87,21 +87,20 @@ def resume(options: argparse.Namespace) -> Answer:
         stop_with_parent()
     from clnp.studies import comparison, launch, series, study
 
-    path = expanded(options.run)
-    with closing(_console(options)) as console:
-        place = _run_options(options)
+    path, place = expanded(options.run), _run_options(options)
+    with closing(place.console):
         if options.job is not None:
-            series.run_job(path, place, console, title=options.job)
+            series.run_job(path, place, title=options.job)
             return None, ""
         if study.read_comparison(path) is not None:
-            return comparison.resume_comparison(path, place, console)
+            return comparison.resume_comparison(path, place)
         if study.read_series(path) is not None:
-            return series.resume_series(path, place, console)
+            return series.resume_series(path, place)
         if options.jobs > 1:
             raise RunError(
                 f"--jobs needs several runs, and {path} is one. Resume it without --jobs."
             )
-        return _summary(*launch.resume_run(path, place, console))
+        return _summary(*launch.resume_run(path, place))
 
 
 def _summary(result: "RunResult", note: str) -> Answer:
@@ -126,9 +125,15 @@ def _source(options: argparse.Namespace, **instead: str) -> "Source":
 def _run_options(options: argparse.Namespace) -> "RunOptions":
     from clnp.studies.launch import RunOptions
 
-    trackers = tuple(dict.fromkeys(options.trackers or ()))
-    every = options.checkpoint_every
-    return RunOptions(options.device, options.data, every, trackers, options.quiet, options.jobs)
+    return RunOptions(
+        device=options.device,
+        data=options.data,
+        checkpoint_seconds=options.checkpoint_every,
+        trackers=tuple(dict.fromkeys(options.trackers or ())),
+        quiet=options.quiet,
+        num_jobs=options.jobs,
+        console=_console(options),
+    )
 
 
 def _console(options: argparse.Namespace) -> Console:

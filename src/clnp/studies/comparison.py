@@ -19,7 +19,6 @@ from clnp.records import FORMAT, OURS, ComparisonRow, SeriesConfig
 from clnp.runs.directory import LOCK, RECIPE, expanded, locked, missing_run, resume_command, writing
 from clnp.storage.atomic import TEMPORARY, replace_file
 
-from .console import Console
 from .launch import HEADER, RunOptions, Source, data_directory
 from .series import another_study, begin_series, check_data, run_members, summarise
 from .study import (
@@ -40,7 +39,6 @@ TABLE = "comparison"
 def compare(
     source: Source,
     options: RunOptions,
-    console: Console,
     *,
     methods: Sequence[str],
     seed: int | None,
@@ -80,18 +78,16 @@ def compare(
                     reason = f"{found[0]} of its {method} is {found[1]}"
                     raise another_study(path, "comparison", reason)
         text = to_toml(loaded.recipe, header=HEADER)
-        return _run(path, config, methods, options, console, recipe=text)
+        return _run(path, config, methods, options, recipe=text)
 
 
-def resume_comparison(
-    path: Path, options: RunOptions, console: Console
-) -> tuple[list[ComparisonRow], str]:
+def resume_comparison(path: Path, options: RunOptions) -> tuple[list[ComparisonRow], str]:
     """Start or resume all runs of a comparison that are not finished."""
     with _locked(path):
         config = read_comparison(path)
         if config is None:
             raise RunError(missing_run(path))
-        return _run(path, config, config.methods or (), options, console)
+        return _run(path, config, config.methods or (), options)
 
 
 @contextmanager
@@ -138,7 +134,6 @@ def _run(
     config: SeriesConfig,
     methods: Sequence[str],
     options: RunOptions,
-    console: Console,
     *,
     recipe: str | None = None,
 ) -> tuple[list[ComparisonRow], str]:
@@ -149,7 +144,7 @@ def _run(
     """
     every, options = config.methods or (), replace(options, data=options.data or config.data)
     wanted = members_of(path, config, methods)
-    check_data(wanted, members_of(path, config, every), options.data, console)
+    check_data(wanted, members_of(path, config, every), options)
     write_study(path / COMPARISON, config, recipe)
     for method in methods:
         _write_method(path / method, config)
@@ -158,10 +153,10 @@ def _run(
     left, failed = [m for m in wanted if m not in searching[:1]], None
     try:
         try:
-            run_members(path, searching[:1], options, console)
+            run_members(path, searching[:1], options)
         except RunError as error:
             left, failed = [m for m in left if m not in searching], error
-        run_members(path, left, options, console)
+        run_members(path, left, options)
         if failed is not None:
             raise failed
     except BaseException:

@@ -30,7 +30,6 @@ from clnp.runs.directory import (
 from clnp.runs.fingerprint import check_alike, fingerprints
 from clnp.storage.atomic import TEMPORARY, replace_file
 
-from .console import Console
 from .jobs import Job, run_jobs
 from .launch import HEADER, RunOptions, Source, resume_run, start_run
 from .study import (
@@ -85,7 +84,7 @@ def begin_series(path: Path, config: SeriesConfig, recipe: Recipe) -> None:
 
 
 def resume_series(
-    path: Path, options: RunOptions, console: Console, *, source: Source | None = None
+    path: Path, options: RunOptions, *, source: Source | None = None
 ) -> tuple[SeriesSummary, str]:
     """Start or resume all runs of a series that are not finished.
 
@@ -93,16 +92,16 @@ def resume_series(
     """
     config = read_series(path) or SeriesConfig()
     members = members_of(path, config)
-    check_data(members, members, options.data or config.data, console)
+    check_data(members, members, replace(options, data=options.data or config.data))
     # If the first run searches the grid for all, it has to come first.
     alone = members if options.num_jobs == 1 else members[: int(config.search_once)]
     for number, member in enumerate(alone, 1):
-        console.say(f"{member.title}, {number} of {len(members)}")
+        options.console.say(f"{member.title}, {number} of {len(members)}")
         try:
-            run_member(member, options, console, source=source)
+            run_member(member, options, source=source)
         except StoppedError as error:
             raise _stopped(path) from error
-    run_members(path, members[len(alone) :], options, console)
+    run_members(path, members[len(alone) :], options)
     summary = summarise(path)
     return summary, f"{described(summary)}\n\nThe runs are in {path}."
 
@@ -115,15 +114,15 @@ def summarise(path: Path) -> SeriesSummary:
     return summary
 
 
-def check_data(
-    wanted: Sequence[Member], members: Sequence[Member], data: str | None, console: Console
-) -> None:
+def check_data(wanted: Sequence[Member], members: Sequence[Member], options: RunOptions) -> None:
     """Raise a `RunError` if `wanted` would start with other data than the members that have."""
     started = [member.path for member in members if member.started]
     if not started or all(member.started for member in wanted):
         return
     recipe, config = recipe_of(started[0]).recipe, read_config(started[0])
-    find = cache(partial(datasets.find, directory=data, on_progress=console.download))
+    find = cache(
+        partial(datasets.find, directory=options.data, on_progress=options.console.download)
+    )
     try:
         tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
         check_alike(replace(config, tasks=fingerprints(tasks)), config, started[0])
@@ -134,13 +133,11 @@ def check_data(
         ) from error
 
 
-def run_members(
-    path: Path, members: Sequence[Member], options: RunOptions, console: Console
-) -> None:
+def run_members(path: Path, members: Sequence[Member], options: RunOptions) -> None:
     """Run members of the series or comparison at `path` as jobs, several at the same time."""
     if not members:
         return
-    console.close()
+    options.console.close()
     devices = [options.device]
     if options.device is None and torch.cuda.device_count() > 1:
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
@@ -163,21 +160,19 @@ def run_members(
         raise _stopped(path)
 
 
-def run_job(path: Path, options: RunOptions, console: Console, *, title: str) -> None:
+def run_job(path: Path, options: RunOptions, *, title: str) -> None:
     """Start or resume a run of a series, as a job."""
     member = Member(path.parent, int(path.name.removeprefix("seed")), title)
     try:
-        run_member(member, options, console)
+        run_member(member, options)
     except StoppedError:
         raise SystemExit(STOPPED) from None  # The parent has a message for all jobs.
 
 
-def run_member(
-    member: Member, options: RunOptions, console: Console, *, source: Source | None = None
-) -> None:
+def run_member(member: Member, options: RunOptions, *, source: Source | None = None) -> None:
     """Start or resume a run of a series."""
     if member.started:
-        resume_run(member.path, options, console)
+        resume_run(member.path, options)
         return
     config = read_series(member.series) or SeriesConfig()
     source = source or Source(str(member.series / RECIPE))
@@ -185,7 +180,7 @@ def run_member(
     if config.search_once and loaded.recipe.method == OURS:  # Baselines have no grid.
         learner = loaded.recipe.learner.with_choices(_choices(member.series, config))
         loaded = replace(loaded, recipe=replace(loaded.recipe, learner=learner))
-    start_run(loaded, member.path, replace(options, data=options.data or config.data), console)
+    start_run(loaded, member.path, replace(options, data=options.data or config.data))
 
 
 def _choices(path: Path, config: SeriesConfig) -> Mapping[str, tuple[Alpha, float]]:

@@ -8,7 +8,7 @@ import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clnp.core.layers.ledger import aligned
 from clnp.errors import RunError
@@ -93,18 +93,12 @@ def described(summary: SeriesSummary) -> str:
     return "\n\n".join([*parts, f"Forgetting: {kept}."])
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the table: its title, its field in a `ComparisonRow`, and its digits."""
 
     title: str
     key: str
     digits: int
-
-    def of(self, row: ComparisonRow) -> Spread | None:
-        """Return the value of a row."""
-        value: Spread | None = getattr(row, self.key)
-        return value
 
 
 LEARNED = Column("tasks learned", "tasks", 1)
@@ -181,7 +175,7 @@ def _cells(found: Sequence[ComparisonRow], columns: Sequence[Column], sign: str)
     lines = [["method", *(column.title for column in columns), "seeds"]]
     for row in found:
         own = sign if len(row.seeds) > 1 else None  # One seed has no deviation.
-        values = [(column.of(row), column.digits) for column in columns]
+        values = [(getattr(row, column.key), column.digits) for column in columns]
         cells = ["-" if v is None else plus_minus(v, digits, sign=own) for v, digits in values]
         lines.append([row.method, *cells, str(len(row.seeds))])
     return lines
@@ -195,7 +189,7 @@ def _csv(found: Sequence[ComparisonRow], columns: Sequence[Column]) -> str:
     writer.writerow(["method", *keys, "seeds"])
     for row in found:
         cells: list[float | str] = []
-        for value in (column.of(row) for column in columns):
+        for value in (getattr(row, column.key) for column in columns):
             cells += ["", ""] if value is None else [value.mean, value.deviation]
         writer.writerow([row.method, *cells, len(row.seeds)])
     return text.getvalue()

@@ -142,36 +142,30 @@ def choices(settings: LearnerSettings, result: RunResult) -> list[str]:
         text += f"; change in validation {mean} on average, {worst} at worst"
     if settings.fine_tuning is not None:
         rounds = Counter(record.num_rounds for record in records)
-        kept = ", ".join(
-            f"{times} by {count} task{'' if count == 1 else 's'}"
-            for times, count in sorted(rounds.items())
-        )
+        kept = ", ".join(f"{times} by {_tasks(count)}" for times, count in sorted(rounds.items()))
         text += f"; fine-tuning rounds kept: {kept}"
     return [f"{text}.", *_grid(records)]
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"
 
 
 def _grid(records: Sequence[TaskRecord]) -> list[str]:
     searched = [record for record in records if record.winner < len(record.candidates)]
     if not searched:
         return []
-    tried = [len(record.candidates) for record in searched]
-    diverged = sum(c.diverged is not None for record in searched for c in record.candidates)
+    candidates = [each for record in searched for each in record.candidates]
+    diverged = sum(each.diverged is not None for each in candidates)
     winners = Counter(
         f"alpha {alpha_text(winner.alpha)}, lr {winner.lr:g}"
         for winner in (record.candidates[record.winner] for record in searched)
     )
-    sizes = str(tried[0])
-    if len(set(tried)) > 1:
-        rest = " or ".join(map(str, sorted(set(tried[1:]))))
-        sizes = f"{tried[0]} for the first task, {rest} for the others"
-    most = [
-        f"{choice} ({count} of {len(records)} tasks)"
-        for choice, count in winners.most_common(MOST_CHOICES)
-    ]
+    parts = [f"{choice} ({_tasks(count)})" for choice, count in winners.most_common(MOST_CHOICES)]
     if len(winners) > MOST_CHOICES:
-        most.append(f"{len(winners) - MOST_CHOICES} others")
-    end = f"; {diverged} diverged" if diverged else ""
-    return [f"Grid: candidates {sizes}; chosen: {'; '.join(most)}{end}."]
+        parts.append(f"{len(winners) - MOST_CHOICES} others")
+    end = f" ({diverged} diverged)" if diverged else ""
+    return [f"Grid: {len(candidates)} candidates{end} in all; chosen: {'; '.join(parts)}."]
 
 
 def stored(result: RunResult) -> list[str]:
@@ -190,12 +184,12 @@ def proofs(path: Path, result: RunResult) -> list[str]:
     digests = list(result.certificates.values())
     if not digests:
         return []
-    num_tasks = "1 task reads" if len(digests) == 1 else f"{len(digests)} tasks read"
+    reads = f"{_tasks(len(digests))} {'reads' if len(digests) == 1 else 'read'}"
     how = f"`{command('verify', path)}`"
     if not (path / RECIPE).is_file():
         how = f"`clnp.load` of its {CHECKPOINT}"
     return [
-        f"Certificates: SHA-256 of everything that {num_tasks}, the last {digests[-1][:12]}; "
+        f"Certificates: SHA-256 of everything that {reads}, the last {digests[-1][:12]}; "
         f"{how} recomputes them."
     ]
 

@@ -3,7 +3,7 @@
 import io
 import math
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -169,26 +169,21 @@ def tasks(result: RunResult, screen: Screen) -> Table:
     groups = list(result.capacity.sizes)
     pairs = list(zip(result.tasks, result.scores[-1], strict=False))
     front, hidden, back = ends(pairs, max(LEAST_TASKS, screen.height - OTHER_LINES))
-    every = screen.width == UNLIMITED
-    columns = _columns(groups, each=every or len(groups) <= LAYERS_IN_TABLE)
-    while True:
-        head = ["learned", "now", *(title for title, _ in columns)]
+    names = [record.task for record, _ in front]
+    names += [f"... {len(hidden)} more, mean"] if hidden else []
+    names += [record.task for record, _ in back]
+    for columns in _columns(groups, each=screen.width == UNLIMITED):
+        head = ["learned", "now", *columns]
         rows = [
-            [number(record.test_score), number(now), *(cell(record) for _, cell in columns)]
+            [number(record.test_score), number(now), *(cell(record) for cell in columns.values())]
             for record, now in [*front, *back]
         ]
         if hidden:
             means = [_mean(r.test_score for r, _ in hidden), _mean(score for _, score in hidden)]
             rows.insert(len(front), [*means, *[""] * len(columns)])
         room = screen.width - _width([head, *rows]) - 2
-        if room >= LEAST_NAME or not columns:
+        if room >= LEAST_NAME:
             break
-        # A sum over all layers is narrower, and the last columns matter least.
-        total = _columns(groups, each=False)
-        columns = total if len(columns) > len(total) else columns[:-1]
-    names = [record.task for record, _ in front]
-    names += [f"... {len(hidden)} more, mean"] if hidden else []
-    names += [record.task for record, _ in back]
     title = screen.short(f"task, {measure(result).removeprefix('test ')}", room)
     shown = [[screen.short(name, room), *row] for name, row in zip(names, rows, strict=True)]
     return table([title, *head], shown)
@@ -199,19 +194,24 @@ def _width(rows: Sequence[Sequence[str]]) -> int:
     return sum(max(map(cell_len, column)) + 2 for column in zip(*rows, strict=True)) - 2
 
 
-Column = tuple[str, Callable[[TaskRecord], str]]
+Columns = dict[str, Callable[[TaskRecord], str]]
 
 
-def _columns(groups: Sequence[str], *, each: bool) -> list[Column]:
-    """Return what a table has of each task, for each layer or for all of them."""
+def _columns(groups: Sequence[str], *, each: bool) -> Iterator[Columns]:
+    """Yield what a table has of each task by title, from the widest choice to the narrowest."""
     same = {True: "same", False: "DIFFERENT", None: "-"}
-    outputs: list[Column] = [("outputs", lambda record: same[record.unchanged])]
-    if not groups:
-        return outputs
-    neurons: list[Column] = [("neurons", lambda record: _claim(record, groups))]
-    layers = [(group, partial(_claim, groups=[group])) for group in groups]
-    threshold: list[Column] = [("threshold", lambda r: _range(r.pruning.thresholds))]
-    return [*outputs, *(layers if each else neurons), *threshold]
+    outputs: Columns = {"outputs": lambda record: same[record.unchanged]}
+    if groups:
+        layers: Columns = {group: partial(_claim, groups=[group]) for group in groups}
+        neurons: Columns = {"neurons": partial(_claim, groups=groups)}
+        threshold: Columns = {"threshold": lambda record: _range(record.pruning.thresholds)}
+        if each or len(groups) <= LAYERS_IN_TABLE:
+            yield {**outputs, **layers, **threshold}
+        # A sum over all layers is narrower, and the last columns matter least.
+        yield {**outputs, **neurons, **threshold}
+        yield {**outputs, **neurons}
+    yield outputs
+    yield {}
 
 
 def _claim(record: TaskRecord, groups: Sequence[str]) -> str:
