@@ -39,13 +39,13 @@ def jobs_here(monkeypatch):
 
     def run_jobs(jobs, *, at_most):
         codes = {}
-        for job in reversed(jobs):
-            assert job.arguments[:2] == ("-m", "clnp")
+        for name, arguments in reversed(jobs.items()):
+            assert arguments[:2] == ["-m", "clnp"]
             with contextlib.redirect_stdout(io.StringIO()):
                 try:
-                    codes[job.name] = app.main(list(job.arguments[2:]))
+                    codes[name] = app.main(arguments[2:])
                 except SystemExit as end:
-                    codes[job.name] = end.code
+                    codes[name] = end.code
         return codes
 
     monkeypatch.setattr(series, "run_jobs", run_jobs)

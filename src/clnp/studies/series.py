@@ -30,7 +30,7 @@ from clnp.runs.directory import (
 from clnp.runs.fingerprint import check_alike, fingerprints
 from clnp.storage.atomic import TEMPORARY, replace_file
 
-from .jobs import Job, run_jobs
+from .jobs import run_jobs
 from .launch import HEADER, RunOptions, Source, resume_run, start_run
 from .study import (
     SERIES,
@@ -141,11 +141,11 @@ def run_members(path: Path, members: Sequence[Member], options: RunOptions) -> N
     devices = [options.device]
     if options.device is None and torch.cuda.device_count() > 1:
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    jobs = []
+    jobs = {}
     for index, member in enumerate(members):
         own = replace(options, device=devices[index % len(devices)]).arguments()
-        job = ("-m", "clnp", "resume", f"--job={member.title}", *own, "--", str(member.path))
-        jobs.append(Job(member.title, job))
+        job = ["-m", "clnp", "resume", f"--job={member.title}", *own, "--", str(member.path)]
+        jobs[member.title] = job
     codes = run_jobs(jobs, at_most=options.num_jobs)
     failed = {name: code for name, code in codes.items() if code not in (0, STOPPED)}
     if failed:

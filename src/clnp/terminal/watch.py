@@ -38,12 +38,9 @@ WAITING = "waiting"
 NOT_STARTED = Status(state=WAITING)
 ENDED = (FINISHED, FAILED, STOPPED)
 PATIENCE = 10.0
-"""Seconds for which a file may be unreadable: on a network it may still be on its way."""
+"""Seconds for which a file may be unreadable: a network file system may be slow."""
 SILENCE = 60.0
-"""Seconds without news that are worth a sentence.
-
-After them, the other runs of a series with a failed run have ended.
-"""
+"""Seconds after which missing news is reported, and the series of a failed run has ended."""
 SCREEN_SECONDS, LINE_SECONDS, LEAST_SECONDS = 1.0, 10.0, 0.05
 """Time between two looks, by default on a screen and in a log, and at least."""
 LEAST_RUNS = 6
@@ -57,7 +54,7 @@ class WatchedRun:
     """A run and its last status.
 
     `silent` counts the seconds since the status was written, and `dead` says that the process of
-    the run has ended without a word.
+    the run has ended and could not write it.
     """
 
     label: str
@@ -384,7 +381,7 @@ def follow(
     while True:
         try:
             found = watcher.look()
-            # A directory that vanishes is no news.
+            # A directory that vanishes may come back.
             scene, readable = found if found.kind else scene, watcher.clock()
         except RunError:
             if watcher.clock() - readable >= PATIENCE:
