@@ -16,11 +16,11 @@ from clnp.records import (
     LearnerSettings,
     RunResult,
     TaskRecord,
+    alpha_text,
 )
 from clnp.runs.directory import CHECKPOINT, RECIPE, command
 from clnp.runs.metrics import backward_transfer, forgetting
 
-from .progress import alpha_text
 from .tables import UNLIMITED, Screen, layers, measure, number, table, tasks
 
 MOST_TASKS = 5
