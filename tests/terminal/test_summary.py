@@ -52,7 +52,9 @@ def result(**others):
         "tasks": (task("flowers", 97.5), task("trees", 88.125)),
         "scores": ((97.5,), (97.5, 88.125)),
         "capacity": CapacityRecord({"fc1": 100, "fc2": 20}, usages, {"fc1": 84, "fc2": 17}),
-        "forecast": Forecast(10, "fc1", like=("a",), room={"fc1": 10.0, "fc2": None}),
+        "forecast": Forecast(
+            10, "fc1", like=("a",), free={"fc1": 84, "fc2": 17}, need={"fc1": 8.0}
+        ),
     }
     return RunResult(**{**values, **others})
 
@@ -69,10 +71,11 @@ def test_a_summary_has_scores_neurons_and_room():
         "Neurons: new ones that the task claimed + those of earlier tasks that it reuses",
         "",
         "layer       free        more tasks  neurons by task, then free",
-        "fc1    84 of 100  84 %        10.0  ████▓▓▓·····································",
+        "fc1    84 of 100  84 %        10.5  ████▓▓▓·····································",
         "fc2     17 of 20  85 %           -  ············································",
         "",
-        "Room: about 10 more tasks like the last would fit; fc1 fills up first.",
+        "Room: about 10 more tasks like the last would fit; fc1 fills up first; widening",
+        "  by 4 in fc1 would make room for 11.",
     ]
     assert "Room" not in summary(result(method="ewc"), SCREEN)
 

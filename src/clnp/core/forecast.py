@@ -87,7 +87,7 @@ class Forecast:
     @property
     def headline(self) -> str:
         """The number of tasks that fit and the group that fills up first, in a sentence."""
-        if not self.like:
+        if not self.like and self.num_tasks is None:
             return "nothing is known of what a task needs before the first has ended"
         if self.num_tasks is None:
             if self.free and len(self.full) == len(self.free):
@@ -104,7 +104,8 @@ class Forecast:
     def advice(self) -> list[str]:
         """Sentences on widening, and on what follows the last task that fits."""
         found = []
-        more = 0 if self.num_tasks is None else self.num_tasks + 1
+        # Results of old runs have no needs.
+        more = 0 if self.num_tasks is None or not self.like else self.num_tasks + 1
         extra = self.widening(more) if more else {}
         if extra:
             found.append(f"widening by {_neurons(extra)} would make room for {more}")
