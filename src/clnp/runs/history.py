@@ -40,17 +40,6 @@ from .directory import (
     read_result,
 )
 
-
-def flat(value: object, prefix: str = "") -> dict[str, object]:
-    """Return nested mappings as one, with dotted names: `{"a": {"b": 1}} -> {"a.b": 1}`."""
-    if not isinstance(value, Mapping) or not value:
-        return {prefix: value} if prefix else {}
-    found: dict[str, object] = {}
-    for name, each in value.items():
-        found |= flat(each, f"{prefix}.{name}" if prefix else str(name))
-    return found
-
-
 T = TypeVar("T")
 LONGEST_GROUP = 32
 """Characters of the name of a group in a forecast."""
