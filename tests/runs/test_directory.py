@@ -73,7 +73,7 @@ def epoch(score=90.0):
 
 
 def one_task(name):
-    return to_json(RunConfig(1, (TaskDescription(name),)).to_plain())
+    return to_json(RunConfig(1, (TaskDescription(name),)))
 
 
 def kinds(path):

@@ -33,20 +33,14 @@ from clnp.records import (
     Evaluated,
     Event,
     NetworkFull,
-    NetworkRecord,
     RoundEnded,
-    RunConfig,
     RunFailed,
     RunFinished,
-    RunResult,
     RunStarted,
-    RunState,
     RunStopped,
     TaskEnded,
-    TaskRecord,
     TaskResumed,
     TaskStarted,
-    Timings,
 )
 from clnp.runs.directory import (
     CHECKPOINT,
@@ -58,7 +52,7 @@ from clnp.runs.directory import (
     read_events,
     read_result,
 )
-from clnp.runs.experiment import RunLoop, Tally
+from clnp.runs.experiment import RunLoop
 from clnp.training.config import TaskSettings
 from clnp.training.objective import accuracy
 from support.paths import ROOT
@@ -221,32 +215,6 @@ def test_lists_of_samples_and_outputs_of_another_network_can_be_learned(tmp_path
     assert scale.grad is None
 
 
-# The tally
-
-
-def test_a_tally_is_restored_from_its_state_with_more_tasks():
-    record = TaskRecord("a")
-    one = Tally(1, [record], [(90.0,)], [1.5], began=2.0, peak_bytes=7)
-    state = one.state(RunConfig(), num_event_bytes=3, seconds=4.0)
-    assert isinstance(state, RunState)
-    assert Tally.restored(state, 2) == replace(one, num_tasks=2)
-    assert (one.finished, Tally.restored(state, 2).finished) == (True, False)
-    assert Tally(2, full="no neuron is free").finished
-
-
-def test_a_tally_gives_the_result_so_far():
-    record, capacity = TaskRecord("a"), NetworkRecord().capacity
-    tally = Tally(2, [record], [(90.0,)], [1.5], peak_bytes=7)
-    config = RunConfig(method="ewc", head="multi", seed=3)
-    assert tally.result(config, NetworkRecord(), seconds=4.0) == RunResult(
-        *(1, False, None, 2, "ewc", "multi", 3),
-        tasks=(record,),
-        scores=((90.0,),),
-        capacity=capacity,
-        timings=Timings(4.0, (1.5,), 7),
-    )
-
-
 # Arguments
 
 
@@ -371,7 +339,7 @@ def test_a_finished_run_is_not_changed(tmp_path):
 def test_a_run_that_is_stopped_saves_and_resumes(tmp_path):
     whole = experiment().run(tmp_path / "whole")
     made = experiment()
-    with Run.create(tmp_path / "run", {CONFIG: to_json(made.describe().to_plain())}) as run:
+    with Run.create(tmp_path / "run", {CONFIG: to_json(made.describe())}) as run:
 
         def stop(event):
             if isinstance(event, EpochEnded):
@@ -501,7 +469,7 @@ def test_a_run_of_another_experiment_is_refused(tmp_path):
         (changed_task(made, 0, prepare=lambda x: 3 * x), "its task 1, 'a', has prepare '.*<lambda"),
         (changed_task(made, 0, **mine), "its task 1, 'a', has "),
         (replace(made, config=replace(made.config, margin=1.0)), "margin is 3.0, not 1.0"),
-        (replace(made, config=replace(made.config, tasks={})), "tasks.a is .*, not None"),
+        (replace(made, config=replace(made.config, tasks={})), "tasks.a.margin is 9.0, not None"),
         (replace(made, config=replace(made.config, training=one_alpha)), "fc2 is .*, not None"),
         (replace(made, config=replace(made.config, training=no_options)), "eps is .*, not None"),
         (replace(made, model=another_width().model), "its model has fc2 Linear"),
@@ -604,7 +572,7 @@ def test_an_added_task_may_have_its_own_settings(tmp_path):
     experiment(*"ab").run(tmp_path / "run")
     assert same_as_whole(experiment(*"abc", tasks=own), tmp_path / "run", tmp_path / "whole")
     other = experiment(*"abcd", tasks={**own, "a": TaskSettings(margin=9.0)})
-    with pytest.raises(RunError, match=r"its learner\.tasks\.a is None, not"):
+    with pytest.raises(RunError, match=r"its learner\.tasks\.a\.margin is None, not"):
         other.run(tmp_path / "run")
 
 
@@ -830,7 +798,7 @@ def test_a_change_on_another_machine_is_found(tmp_path, elsewhere):
         loop = RunLoop(experiment(*"abc"), run, on_event=damage)
         with pytest.raises(ForgettingError, match=r"task 'a' has changed: fc1\.weight"):
             loop.run_all()
-    first = loop.tally.done[0]
+    first = loop.state.done[0]
     assert first.unchanged is False
     assert [*first.elsewhere] == [loop._arithmetic]
 

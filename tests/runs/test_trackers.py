@@ -168,7 +168,7 @@ def test_an_error_in_begin_stops_the_start(tmp_path):
 
 def test_a_tracker_gets_the_reason_of_a_stop(tmp_path):
     made, notebook = experiment(), Notebook()
-    with Run.create(tmp_path / "run", {CONFIG: to_json(made.describe().to_plain())}) as run:
+    with Run.create(tmp_path / "run", {CONFIG: to_json(made.describe())}) as run:
         loop = RunLoop(made, run, trackers=Trackers([notebook]))
         loop.on_event = lambda event: loop.stop() if isinstance(event, EpochEnded) else None
         with pytest.raises(StoppedError):

@@ -81,7 +81,7 @@ class TrackedRun:
         try:
             return (self.path / RECIPE).read_text(encoding="utf-8")
         except OSError:
-            return to_json(self.config.to_plain(), indent=1)
+            return to_json(self.config, indent=1)
 
 
 class Tracker(Protocol):

@@ -66,7 +66,7 @@ def inspect(path: str, *, in_full: bool = False, screen: Screen | None = None) -
     config, result = read_config(directory), read_result(directory)
     environments = read_environments(directory)
     answer = {
-        **{"config": config.to_plain(), "environment": environments},
+        **{"config": config, "environment": environments},
         **{"result": result, "status": read_status(directory)},
     }
     screen = screen or screen_of(sys.stdout)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clnp.core.pruning.plan import PruningPlan
+from clnp.plain import to_plain
 from clnp.records import (
     Alpha,
     CandidateChosen,
@@ -236,7 +237,7 @@ def clean(name: str) -> str:
 
 def settings(config: RunConfig) -> dict[str, str | float | bool]:
     """Return the hyper-parameters of a run. Its tasks, which are data, are counted."""
-    plain = config.to_plain()
+    plain = to_plain(config)
     kept = {key: value for key, value in plain.items() if key not in ("format", "tasks", "data")}
     return {**_flat(kept), "num_tasks": len(config.tasks)}
 
