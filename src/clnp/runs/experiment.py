@@ -339,7 +339,8 @@ class RunLoop:
         num_bytes, seconds = self.state.num_event_bytes, self.state.seconds
         if self._trackers:
             # Before the clock of the run starts: connecting may take longer than a task.
-            self._trackers.resume(run.path, environment, num_bytes=num_bytes, seconds=seconds)
+            past = read_events(run.path, num_bytes)
+            self._trackers.begin(run.path, environment, past, seconds=seconds)
         run.resume_log(num_bytes, seconds)
         self._status = StatusWriter(run.path, read_config(run.path), read_events(run.path))
         if checkpoint is None:

@@ -5,9 +5,8 @@ The files may be from an older version, unfinished or damaged: a missing value i
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from clnp.core.forecast import Forecast
 from clnp.core.pruning.plan import PruningPlan
@@ -27,7 +26,7 @@ from clnp.records import (
     TaskRecord,
     task_of,
 )
-from clnp.text import all_shortened
+from clnp.text import all_shortened, clean, shortened
 
 from .directory import (
     EVENTS,
@@ -40,35 +39,19 @@ from .directory import (
     read_result,
 )
 
-T = TypeVar("T")
 LONGEST_GROUP = 32
 """Characters of the name of a group in a forecast."""
 
 
 def room_left(forecast: Forecast) -> str:
     """Return the forecast as a sentence, with shortened names of groups."""
-    groups = list(forecast.free) or [str(forecast.bottleneck)]
-    short = dict(zip(groups, all_shortened(groups, LONGEST_GROUP), strict=True))
-
-    def name(group: str | None) -> str | None:
-        return None if group is None else short.get(group, group)
-
-    def renamed(values: Mapping[str, T]) -> dict[str, T]:
-        return {short.get(group, group): value for group, value in values.items()}
-
-    return str(
-        replace(
-            forecast,
-            bottleneck=name(forecast.bottleneck),
-            head_groups=tuple(short.get(g, g) for g in forecast.head_groups),
-            free=renamed(forecast.free),
-            need=renamed(forecast.need),
-            room=renamed(forecast.room),
-            one_more=renamed(forecast.one_more),
-            next_bottleneck=name(forecast.next_bottleneck),
-            to_next=renamed(forecast.to_next),
-        )
-    )
+    text = str(forecast)
+    groups = {*forecast.free, str(forecast.bottleneck)}
+    long = sorted((g for g in groups if shortened(clean(g), LONGEST_GROUP) != g), key=len)
+    short = all_shortened(long, LONGEST_GROUP)
+    for group, name in reversed(list(zip(long, short, strict=True))):  # The longest first.
+        text = text.replace(group, name)
+    return text
 
 
 @dataclass(frozen=True)

@@ -164,26 +164,11 @@ class StatusWriter:
 
 
 @dataclass
-class _Curve:
-    """Loss and validation score after each epoch of a candidate, or of a round of fine-tuning."""
-
-    losses: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    num_epochs: int = 0
-    seconds: float = 0.0
-
-    def add(self, event: EpochEnded) -> None:
-        """Add an epoch; one that is logged again after a crash replaces the old one."""
-        self.num_epochs, self.seconds = event.num_epochs, event.seconds
-        self.losses[event.number :] = [event.loss]
-        self.scores[event.number :] = [event.score]
-
-
-@dataclass
 class _Learning:
     """The open task, from the second of the run when it began.
 
-    `reached` has the epochs of each candidate, and `tuned` counts those of fine-tuning.
+    `curves` has the epochs of each candidate and round, and `curve` those of the last one.
+    `reached` counts the epochs of each candidate, and `tuned` those of fine-tuning.
     """
 
     start: TaskStarted
@@ -191,8 +176,8 @@ class _Learning:
     phase: str = "starting"
     candidate: int | None = None
     round: int | None = None
-    curve: _Curve = field(default_factory=_Curve)
-    curves: dict[tuple[int | None, int | None], _Curve] = field(default_factory=dict)
+    curve: list[EpochEnded] = field(default_factory=list)
+    curves: dict[tuple[int | None, int | None], list[EpochEnded]] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)
     tuned: int = 0
 
@@ -261,9 +246,9 @@ class Progress:
     def _learn(self, event: Event, task: _Learning) -> None:
         match event:
             case EpochEnded():
-                key = event.candidate, event.round
-                task.curve = task.curves.setdefault(key, _Curve())
-                task.curve.add(event)
+                task.curve = task.curves.setdefault((event.candidate, event.round), [])
+                # An epoch that is logged again after a crash replaces the old one.
+                task.curve[event.number :] = [event]
                 if event.round is not None:
                     self._tune(task, event.round, event.number + 1)
                 elif event.candidate is not None:
@@ -354,7 +339,8 @@ class Progress:
 
 
 def _open_task(task: _Learning) -> OpenTask:
-    curve, in_epochs = task.curve, task.phase in ("training", "fine-tuning")
+    last = task.curve[-1] if task.curve else None
+    in_epochs = last is not None and task.phase in ("training", "fine-tuning")
     return OpenTask(
         task=task.start.task,
         number=task.start.number,
@@ -362,13 +348,13 @@ def _open_task(task: _Learning) -> OpenTask:
         candidate=None if task.candidate is None else task.candidate + 1,
         num_candidates=task.start.num_candidates,
         round=None if task.round is None else task.round + 1,
-        epoch=len(curve.losses) if in_epochs else None,
-        num_epochs=curve.num_epochs if in_epochs else None,
-        loss=curve.losses[-1] if curve.losses else None,
-        score=curve.scores[-1] if curve.scores else None,
-        losses=condensed(curve.losses, MOST_POINTS),
-        scores=condensed(curve.scores, MOST_POINTS),
-        epoch_seconds=curve.seconds,
+        epoch=len(task.curve) if in_epochs else None,
+        num_epochs=last.num_epochs if last and in_epochs else None,
+        loss=last.loss if last else None,
+        score=last.score if last else None,
+        losses=condensed([epoch.loss for epoch in task.curve], MOST_POINTS),
+        scores=condensed([epoch.score for epoch in task.curve], MOST_POINTS),
+        epoch_seconds=last.seconds if last else 0.0,
     )
 
 
