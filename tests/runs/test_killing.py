@@ -26,16 +26,16 @@ def check(folder, seed, num_kills):
         assert timings["seconds"] >= sum(timings["tasks"]) > 0
     assert results["whole"] == results["broken"]
     assert results["whole"]["finished"] is True
-    assert len(results["whole"]["tasks"]) == 3
+    assert len(results["whole"]["tasks"]) == 2
     assert log_of(folder / "whole") == log_of(folder / "broken")
     assert not list((folder / "broken").glob(".clnp-*"))
-    kills: dict[str, int] = json.loads(done.stdout)["kills"]
+    kills: dict[str, int] = json.loads(done.stdout)
     return kills
 
 
 def test_a_run_that_is_killed_ends_with_the_same_result(tmp_path):
-    kills = check(tmp_path, seed=0, num_kills=12)
-    assert sum(kills.values()) >= 5
+    kills = check(tmp_path, seed=0, num_kills=8)
+    assert sum(kills.values()) >= 4
     assert kills["while writing"] >= 1
     assert kills["at random"] >= 1
 
