@@ -85,7 +85,7 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything that the numbers of a run may depend on, beside its config.
+    """Everything that the numbers of a run may depend on, besides its config.
 
     `commit` ends with a plus if files differ from it. `variables` are those environment variables
     that change the arithmetic of libraries.
@@ -220,7 +220,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class RunState:
-    """What the checkpoint of a run holds beside the network and the state of the method.
+    """The part of the checkpoint of a run besides the network and the state of its method.
 
     `began` is the second of the run, and `told` the length of its log, when the open task started.
     """
@@ -450,7 +450,7 @@ class NetworkFull(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed(Event):
-    """An error ends the run. If it is `mendable`, the run can be resumed once that is done."""
+    """An error ends the run. If it is `mendable`, the run can be resumed once it is fixed."""
 
     kind = "failed"
     task: str

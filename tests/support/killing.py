@@ -48,7 +48,7 @@ def fork(*arguments: str) -> int:
 
 
 def is_alive(process: int) -> bool:
-    """Whether the process has not ended, after a short pause; if it has, its exit code must be 0."""
+    """Whether the process still works, after a short pause. If not, its exit code must be 0."""
     time.sleep(0.001)
     found, code = os.waitpid(process, os.WNOHANG)
     if found and code:

@@ -28,7 +28,7 @@ VARIABLES = (
 
 
 def describe(device: torch.device) -> Environment:
-    """Return everything that the numbers of a run may depend on, beside its config."""
+    """Return everything that the numbers of a run may depend on, besides its config."""
     on_gpu = device.type == "cuda"
     return Environment(
         began=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -85,7 +85,9 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint 
     takes_more = takes_more_tasks(baseline)
     if not (path / CHECKPOINT).exists():
         if (path / RESULT).exists():
-            raise RunError(f"{path} has lost its {CHECKPOINT}. Start a new run.")
+            raise RunError(
+                f"{path} has lost its {CHECKPOINT}. Restore a copy of it, or start a new run."
+            )
         if has_progress(path):
             at_least = 0 if takes_more else None
             check_alike(config, read_config(path), path, at_least=at_least)
@@ -223,7 +225,7 @@ class Experiment:
 
 
 class RunLoop:
-    """An experiment at work in its run directory: from the checkpoint to the result.
+    """The loop over the tasks of an experiment in a run directory, from the checkpoint on.
 
     If the run has only the first tasks of the experiment, the others are added to it; `recipe` is
     then the text of the recipe with all tasks, for runs that were started from one.
@@ -260,9 +262,9 @@ class RunLoop:
             result = self._run_all()
         except BaseException as error:
             self._trackers.end(None, error)
-            # An error of the user's, unlike a full disk or a signal, starts the run again.
-            users_error = isinstance(error, Exception) and not isinstance(error, RunError)
-            if users_error and not has_progress(self.run.path):
+            # Unlike after a full disk or a signal, the experiment must be corrected.
+            is_its_own = isinstance(error, Exception) and not isinstance(error, RunError)
+            if is_its_own and not has_progress(self.run.path):
                 self.run.withdraw()
             raise
         self._trackers.end(result, None)

@@ -1,4 +1,4 @@
-"""Progress of a run in `status.json`, which the run replaces while it works.
+"""The progress of a run in `status.json`, which the run replaces while it works.
 
 `clnp watch` and `clnp inspect` show it. Nothing here imports PyTorch.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from clnp.plain import to_json
 from clnp.records import (
@@ -39,7 +40,7 @@ from .directory import CONFIG, EVENTS, STATUS, read_config, read_events, read_re
 
 RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
 LEAST_SECONDS = 1.0
-"""Epochs replace the file this often at most."""
+"""Epochs replace the file at most once in this time."""
 RECENT = 3
 """Tasks by whose duration that of the next ones is estimated."""
 MOST_POINTS = 60
@@ -119,7 +120,7 @@ class Status:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process of the run is known to have ended without a word."""
+        """Whether the process of the run is known to have ended without logging it."""
         if self.state != RUNNING or self.process is None or os.name != "posix":
             return False
         return self.host == platform.node() and not is_running(self.process)
@@ -145,7 +146,7 @@ class StatusWriter:
 
     def __init__(self, path: Path, config: RunConfig, events: Iterable[Event] = ()) -> None:
         self._file, self._progress = path / STATUS, Progress(config, events)
-        self._progress.state = RUNNING
+        self._progress.restart()
         self._write()
 
     def update(self, event: Event) -> None:
@@ -198,47 +199,58 @@ class Progress:
     """The progress of a run, from its events in their order."""
 
     def __init__(self, config: RunConfig, events: Iterable[Event] = ()) -> None:
-        self.state = RUNNING
-        self._config, self._tuning = config, fine_tuning(config)
+        self._known = Status(
+            recipe=config.recipe,
+            method=config.method,
+            seed=config.seed,
+            num_tasks=len(config.tasks),
+        )
+        self._tuning = fine_tuning(config)
         self._most_tuned = self._tuning.rounds * self._tuning.epochs
-        self._failure: RunFailed | None = None
-        self._full: str | None = None
         self._ended: list[TaskEnded] = []
         self._took: list[tuple[float, int]] = []  # Seconds and epochs of each ended task.
-        self._sizes: Mapping[str, int] = {}
-        self._average: float | None = None
-        self._at = 0.0
         self._start: TaskStarted | None = None
         self._open: _Learning | None = None
         for event in events:
             self.add(event)
 
+    def restart(self) -> None:
+        """Continue after a failure or a stop."""
+        self._set(state=RUNNING, reason=None, mendable=None)
+
+    def _set(self, **values: Any) -> None:
+        self._known = replace(self._known, **values)
+
     def add(self, event: Event) -> None:
         """Add an event."""
-        self._at = self._at if event.at is None else event.at
+        if event.at is not None:
+            self._set(seconds=event.at)
         match event:
             case TaskStarted():
-                self._start, self.state = event, RUNNING
+                self.restart()
+                self._start = event
                 known = self._open if isinstance(event, TaskResumed) else None
                 if known is None or known.start.task != event.task:
-                    self._open = _Learning(event, self._at)
+                    self._open = _Learning(event, self._known.seconds)
             case NetworkFull():
-                self._full, self._open = event.reason, None
+                self._set(full=event.reason)
+                self._open = None
             case Evaluated():
-                known_scores = [score for score in event.scores if score is not None]
-                self._average = fmean(known_scores) if known_scores else None
-                self._sizes = event.sizes or self._sizes
+                scores = [score for score in event.scores if score is not None]
+                average = fmean(scores) if scores else None
+                self._set(average=average, sizes=event.sizes or self._known.sizes)
             case RunFailed():
-                self.state, self._failure = FAILED, event
+                self._set(state=FAILED, reason=event.reason, mendable=event.mendable)
             case RunStopped():
-                self.state = STOPPED
+                self._set(state=STOPPED, reason=None, mendable=None)
             case RunFinished():
-                self.state, self._open = FINISHED, None
+                self._set(state=FINISHED, reason=None, mendable=None)
+                self._open = None
             case TaskEnded():
                 self._ended.append(event)
                 if self._open is not None:
                     num_epochs = self._open.num_epochs + self._most_tuned
-                    self._took.append((self._at - self._open.began, num_epochs))
+                    self._took.append((self._known.seconds - self._open.began, num_epochs))
                 self._open = None
             case _ if self._open is not None:
                 self._learn(event, self._open)
@@ -274,7 +286,7 @@ class Progress:
         if start is None:
             return 0, 0
         num_epochs = start.epochs_of_run + tuned * start.num_tasks
-        if self.state == FINISHED:
+        if self._known.state == FINISHED:
             return num_epochs, num_epochs
         before = start.epochs_before + tuned * (start.number - 1)
         if task is None:
@@ -287,7 +299,7 @@ class Progress:
         Tasks are assumed to take as long for an epoch, pruning included, as the last three did; the
         first one, which searches a grid, counts only while there is no other.
         """
-        if self.state != RUNNING or self._full is not None:
+        if self._known.state != RUNNING or self._known.full is not None:
             return 0.0
         task, (done, num_epochs) = self._open, self._epochs()
         timed = [took for took in self._took if took[1]]
@@ -295,7 +307,7 @@ class Progress:
         usual = sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else None
         if task is None:
             return None if usual is None else usual * (num_epochs - done)
-        spent, here = self._at - task.began, task.num_trained + task.tuned
+        spent, here = self._known.seconds - task.began, task.num_trained + task.tuned
         size = task.num_epochs + self._most_tuned
         own = spent / here if here else None
         if usual is None:
@@ -313,27 +325,16 @@ class Progress:
 
     def status(self) -> Status:
         """Return the progress as a record."""
-        config, failure = self._config, self._failure if self.state == FAILED else None
         groups = dict.fromkeys(group for task in self._ended for group in task.new)
         done, num_epochs = self._epochs()
-        return Status(
-            state=self.state,
-            reason=failure.reason if failure else None,
-            mendable=failure.mendable if failure else None,
-            full=self._full,
-            recipe=config.recipe,
-            method=config.method,
-            seed=config.seed,
-            num_tasks=len(config.tasks),
+        return replace(
+            self._known,
             learned=tuple(LearnedTask(task.task, task.test_score) for task in self._ended),
-            average=self._average,
             open=_open_task(self._open) if self._open else None,
             epochs_done=done,
             epochs_of_run=num_epochs,
-            seconds=self._at,
             seconds_left=self._seconds_left(),
             bound=self._bound(),
-            sizes=self._sizes,
             claimed={g: tuple(task.new.get(g, 0) for task in self._ended) for g in groups},
         )
 
