@@ -177,17 +177,6 @@ def test_tasks_without_test_data_have_no_test_scores(tmp_path):
     assert [record.unchanged for record in result.tasks] == [None, None]
 
 
-def test_a_full_network_ends_a_run(tmp_path):
-    keep_most = {"margin": 0.0, "training": Training(epochs=30, alpha=0.0, lr=0.02, batch_size=32)}
-    made = experiment(*"abcdefgh", head="single", width=6, **keep_most)
-    result = made.run(tmp_path / "run")
-    assert result.finished is True
-    assert "no neuron of fc2 is free" in result.full
-    assert 1 <= len(result.tasks) < 8
-    assert isinstance(read_events(tmp_path / "run")[-2], NetworkFull)
-    assert untimed(made.run(tmp_path / "run")) == untimed(result)
-
-
 class Noisy(torch.utils.data.Dataset):
     """Samples that are never the same twice."""
 
@@ -655,7 +644,7 @@ def test_a_run_with_batchnorm_and_an_open_task_can_be_verified(tmp_path, moment)
     assert clnp.verify(fewer, tmp_path / "run").verified is True
 
 
-def test_a_task_that_does_not_fit_may_be_left_out_or_exchanged(tmp_path):
+def test_a_full_network_ends_a_run_and_its_last_task_may_be_left_out_or_exchanged(tmp_path):
     """The result of a run that was full does not depend on that task."""
 
     def made(*names):
@@ -664,7 +653,10 @@ def test_a_task_that_does_not_fit_may_be_left_out_or_exchanged(tmp_path):
 
     full = made(*"abcdefgh").run(tmp_path / "run")
     num = len(full.tasks)
+    assert full.finished is True
+    assert 1 <= num < 8
     assert "no neuron of fc2 is free" in full.full
+    assert isinstance(read_events(tmp_path / "run")[-2], NetworkFull)
     assert made(*"abcdefgh").run(tmp_path / "run") == full
     whole = made(*"abcdefgh"[:num]).run(tmp_path / "whole")
     fewer = made(*"abcdefgh"[:num]).run(tmp_path / "run")
@@ -863,14 +855,6 @@ def test_an_error_in_the_users_data_is_logged_and_the_run_resumes(tmp_path, part
     assert not any(isinstance(e, RunFailed) for e in read_events(tmp_path / "run"))
 
 
-def test_ctrl_c_is_logged(tmp_path):
-    made, data = fragile("test")
-    data.broken = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        made.run(tmp_path / "run")
-    assert isinstance(read_events(tmp_path / "run")[-1], RunStopped)
-
-
 def test_an_error_that_cannot_be_logged_is_raised(tmp_path, monkeypatch):
     made, data = fragile("test")
     data.broken = ZeroDivisionError("torn")
@@ -886,8 +870,11 @@ def test_an_error_that_cannot_be_logged_is_raised(tmp_path, monkeypatch):
         made.run(tmp_path / "run")
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("torn"), KeyboardInterrupt()])
-def test_an_error_of_on_event_does_not_hide_the_first_one(tmp_path, error):
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [(ZeroDivisionError("torn"), RunFailed), (KeyboardInterrupt(), RunStopped)],
+)
+def test_an_error_of_on_event_does_not_hide_the_first_one(tmp_path, error, logged):
     made, data = fragile("test")
     data.broken = error
 
@@ -897,7 +884,7 @@ def test_an_error_of_on_event_does_not_hide_the_first_one(tmp_path, error):
 
     with pytest.raises(type(error)):
         made.run(tmp_path / "run", on_event=fail)
-    assert isinstance(read_events(tmp_path / "run")[-1], RunFailed | RunStopped)
+    assert isinstance(read_events(tmp_path / "run")[-1], logged)
 
 
 def test_a_full_disk_does_not_withdraw_a_run(tmp_path):

@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 
+from clnp.core.forecast import Forecast
 from clnp.errors import RunError
-from clnp.runs.history import read_run
+from clnp.runs.history import read_run, room_left
 from support.written_runs import write, write_run
 
 
@@ -85,6 +86,16 @@ def test_a_forecast_with_keys_of_a_later_version_is_read(run):
     result["forecast"]["from a later version"] = 1
     write(run, "result.json", result)
     assert "7 more tasks" in read_run(run).outlook
+
+
+def test_long_names_of_groups_are_shortened_in_a_forecast():
+    names = [f"backbone.layers.{number}.block.convolution" for number in (1, 11)]
+    free = {names[0]: 4, names[1]: 9, "fc": 9}
+    expected = "about 2 more tasks like the last would fit; {} fills up first"
+    for group, shown in ((names[0], "1 backbone.layers…ck.convolution"), ("fc", "fc")):
+        forecast = Forecast(2, group, like=("a",), free=free)
+        assert str(forecast) == expected.format(group)
+        assert room_left(forecast) == expected.format(shown)
 
 
 def test_scores_that_are_not_finite_are_numbers(tmp_path):
