@@ -2,7 +2,7 @@ import pytest
 
 from clnp.report.capacity import draw_capacity, draw_reuse
 from clnp.report.collection import read_collection
-from support.written_runs import as_text, write_run, write_series
+from support.written_runs import as_text, change_tasks, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")
 
@@ -111,11 +111,9 @@ def test_of_many_layers_the_first_and_the_last_have_panels(tmp_path):
 
 
 def test_one_task_has_nothing_to_reuse(tmp_path):
-    usages = [{"task": "only", "group": "fc1", "new": 0, "reused": None, "free": 100}]
-    capacity = {"sizes": {"fc1": 100}, "usages": usages}
-    picture = draw_reuse(
-        read_collection([write_run(tmp_path / "run", tasks=("only",), capacity=capacity)])
-    )
+    run = write_run(tmp_path / "run", tasks=("only",), sizes={"fc1": 100})
+    change_tasks(run, new={"fc1": 0}, reused={"fc1": None})
+    picture = draw_reuse(read_collection([run]))
     assert picture.description == "the first task has nothing to reuse."
     assert as_text(picture.table.rows)[0] == ("only", "fc1", "0", None, None, "0.0")
     assert picture.figure.axes[0].get_ylim() == (0, 100)

@@ -191,7 +191,9 @@ class Experiment:
                 must be the first ones of this experiment, except for those that have not ended. A
                 run with other settings, other layers or other data is refused. Data in tensors, in
                 a `TensorDataset` or in a list is compared by its numbers; other data sets, whose
-                samples may be random, by their length.
+                samples may be random, by their length. Functions are compared by name and code,
+                dataclasses by their fields, and other objects by their `repr`; there is a warning
+                if it does not show their state.
             checkpoint_seconds: How often to save within a task.
             on_event: Called with each event of the log, such as `clnp.records.EpochEnded`.
             trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even

@@ -236,7 +236,6 @@ def _read_tasks(
     histories = []
     for index, name in enumerate(dict.fromkeys([*records, *started])):
         record, own = records.get(name, TaskRecord(name)), logged.get(name, [])
-        new, reused = _usage(record, result)
         candidates, winner = _candidates(record if name in records else None, own)
         histories.append(
             TaskHistory(
@@ -247,8 +246,8 @@ def _read_tasks(
                 test_score=None if together else record.test_score,
                 now=last[index] if index < len(last) else None,
                 unchanged=record.unchanged,
-                new=new,
-                reused=reused,
+                new=record.new,
+                reused=record.reused,
                 candidates=candidates,
                 winner=winner,
                 tuning=tuple(e for e in own if isinstance(e, EpochEnded) and e.round is not None),
@@ -257,15 +256,6 @@ def _read_tasks(
             )
         )
     return tuple(histories)
-
-
-def _usage(record: TaskRecord, result: RunResult) -> tuple[dict[str, int], dict[str, int | None]]:
-    """Return the neurons of each group that the task claimed, and those that it reuses."""
-    new, reused = dict(record.new), dict(record.reused)
-    for usage in result.capacity.usages:
-        if usage.task == record.task:
-            new[usage.group], reused[usage.group] = usage.new, usage.reused
-    return new, reused
 
 
 def _candidates(
