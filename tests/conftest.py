@@ -27,8 +27,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# What a test draws must not depend on the tests that ran before it in the same process. Another seed
-# (`CLNP_SEED=7 make test`) shows tests that pass by chance.
+# What a test draws must not depend on the tests that ran before it in the same process. Another
+# seed (`CLNP_SEED=7 make test`) shows tests that pass by chance.
 SEED = int(os.environ.get("CLNP_SEED", "0"))
 
 

@@ -104,7 +104,7 @@ def test_scores_that_are_not_finite_are_numbers(tmp_path):
     assert history.scores[1] == (math.inf, None)
 
 
-def test_a_failure_is_told_only_if_the_run_has_not_gone_on(tmp_path):
+def test_a_failure_counts_only_if_the_run_has_not_continued(tmp_path):
     run = write_run(tmp_path / "run", num_learned=1)
     with (run / "events.jsonl").open("a") as file:
         file.write('{"event": "failed", "task": "high", "reason": "it diverged"}\n')
@@ -114,7 +114,7 @@ def test_a_failure_is_told_only_if_the_run_has_not_gone_on(tmp_path):
     assert read_run(run).failed is None
 
 
-def test_what_is_no_run_is_an_error(tmp_path, run):
+def test_a_path_without_a_run_is_an_error(tmp_path, run):
     with pytest.raises(RunError, match="nothing does not exist"):
         read_run(tmp_path / "nothing")
     shutil.rmtree(run)
