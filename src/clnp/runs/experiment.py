@@ -116,7 +116,7 @@ class Experiment:
         tasks: The tasks, in order.
         config: The settings of the learner.
         head: `"multi"`, a head for each task, or `"single"`, one head for all.
-        classifier: The path of the output layer, where it cannot be told from the model.
+        classifier: The path of the output layer, if it cannot be inferred from the model.
         seed: The seed of all random numbers. The same seed gives the same result, bit for bit on a
             CPU with the same number of threads.
         baseline: The settings of another method, such as `clnp.methods.EWC()`, or of a custom one:

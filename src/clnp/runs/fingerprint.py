@@ -302,7 +302,9 @@ def _shown(key: str, now: object, before: object, names: Sequence[str]) -> str:
     """Return a difference in words."""
     first, _, rest = key.partition(".")
     if first == "model":
-        return f"model has {before or 'nothing more'}, not {now or 'nothing more'}"
+        if before is None:
+            return f"model does not have {now}"
+        return f"model has {before}, not {now}" if now else f"model also has {before}"
     if first != "tasks":
         return f"{key} is {before!r}, not {now!r}"
     number, _, rest = rest.partition(".")
