@@ -57,6 +57,7 @@ MAKERS = [
     lambda value: Shifted({"a": [Shifted(value)]}),
     lambda value: Shifted(value).__call__,
     lambda value: nn.Sequential(nn.Dropout(value), nn.ReLU()),
+    lambda value: nn.CrossEntropyLoss(torch.tensor([value, 1.0])),
     lambda value: partial(Shifted(value), 3),
     made,
     lambda value: partial(made, gain=value),
@@ -379,7 +380,7 @@ class Jitter(nn.Module):
         made(Scale(1)),
         [Scale(1)],
         nn.Sequential(Jitter()),
-        nn.Linear(2, 2),
+        nn.BatchNorm1d(2),
     ],
 )
 def test_resuming_warns_of_objects_that_cannot_be_compared(value, tmp_path):

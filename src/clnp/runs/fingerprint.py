@@ -93,10 +93,12 @@ def _settings(value: Any, part: Callable[[Any], Any]) -> Any:
     shown: Any = " ".join(repr(value).split())
     is_unknown = ADDRESS.search(shown) is not None
     if isinstance(value, nn.Module):
-        shown = describe_model(value)
+        tensors = value.state_dict()
+        shown = [describe_model(value), part(tensors)]
         own = [type(each) for each in value.modules() if not _name(each).startswith(LIBRARIES)]
         silent = any(kind.extra_repr is nn.Module.extra_repr for kind in own)
-        is_unknown = silent or bool(value.state_dict())
+        # Averages of BatchNorm change by being used.
+        is_unknown = silent or any(name.endswith("num_batches_tracked") for name in tensors)
     return _name(value) + UNKNOWN if is_unknown else shown
 
 
