@@ -55,19 +55,14 @@ from clnp.runs.experiment import RunLoop
 from clnp.training.config import TaskSettings
 from clnp.training.objective import accuracy
 from support.runs import Crash, break_off, log_of, untimed
-from support.tracked import Notebook
-
-
-def task(name="a", *, seed=0, test=True):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(200, 6, generator=generator)
-    y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
-    return Task(name, (x[:140], y[:140]), test=(x[140:], y[140:]) if test else None)
+from support.tracked import Notebook, task
 
 
 def experiment(*names, head="multi", width=30, seed=0, test=True, **options):
     torch.manual_seed(0)
-    tasks = [task(name, seed=number, test=test) for number, name in enumerate(names or "ab")]
+    tasks = [task(name, seed=number) for number, name in enumerate(names or "ab")]
+    if not test:
+        tasks = [replace(task, test=None) for task in tasks]
     training = Training(epochs=6, lr=0.02, batch_size=32, alpha=1e-3)
     config = LearnerConfig(**{"margin": 3.0, "training": training, **options})
     model = clnp.models.MLP(6, (width, width), 3)
@@ -225,10 +220,10 @@ def test_lists_of_samples_and_outputs_of_another_network_can_be_learned(tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tasks": task()}, "tasks is a Task"),
-        ({"tasks": [task(), "b"]}, "tasks .* a str"),
+        ({"tasks": task("a")}, "tasks is a Task"),
+        ({"tasks": [task("a"), "b"]}, "tasks .* a str"),
         ({"tasks": []}, "at least one task"),
-        ({"tasks": [task(), task()]}, "two tasks are called 'a'"),
+        ({"tasks": [task("a"), task("a")]}, "two tasks are called 'a'"),
         ({"config": Training()}, "config is a Training; it must be a LearnerConfig"),
         ({"model": "mlp"}, "model is a str; it must be an nn.Module"),
         ({"seed": "a"}, "seed is 'a'; it must be a whole number"),
