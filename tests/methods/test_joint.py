@@ -12,7 +12,7 @@ from clnp.records import EpochEnded
 from clnp.runs.directory import has_progress
 from clnp.training.batches import batches_of
 from support.forgetting import experiment
-from support.runs import break_off
+from support.runs import break_off, untimed
 
 CPU = torch.device("cpu")
 
@@ -92,7 +92,7 @@ def test_the_outputs_of_a_task_read_its_part_of_the_last_layer(cut):
     assert torch.equal(net(x), heads.layers[1](hidden[:, parts[1]]))
 
 
-def test_what_is_frozen_in_the_model_is_trained_as_well():
+def test_frozen_parameters_of_the_model_are_trained():
     model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 2)).requires_grad_(False)
     net = JointNet(model, "2", JointHeads(model[2], [2, 2], [1, 1], cut=False))
     assert all(parameter.requires_grad for parameter in net.parameters())
@@ -117,24 +117,19 @@ def test_all_tasks_are_learned_with_the_last_one(tmp_path, head):
     assert (stored["heads"] > 0) is (head == "multi")
 
 
-@pytest.mark.parametrize("head", ["single", "multi"])
-def test_small_tasks_are_learned_with_a_large_batch(tmp_path, head):
-    made = experiment(Joint(), head=head, epochs=80)
+def test_small_tasks_are_learned_with_a_large_batch(tmp_path):
+    made = experiment(Joint(), epochs=80)
     training = replace(made.config.training, batch_size=10_000)
     result = replace(made, config=replace(made.config, training=training)).run(tmp_path / "run")
     assert min(result.scores[-1]) > 80
 
 
 def test_joint_training_resumes(tmp_path):
-    def make():
-        return experiment(Joint(first=20, others=10), epochs=4)
-
-    whole = make().run(tmp_path / "whole")
-    for epoch in (1, 3):
-        break_off(make(), tmp_path / f"broken {epoch}", EpochEnded, epoch + 1)
-        again = make().run(tmp_path / f"broken {epoch}", checkpoint_seconds=0)
-        assert again.scores == whole.scores
-        assert [t.outputs for t in again.tasks] == [t.outputs for t in whole.tasks]
+    made = experiment(Joint(first=20, others=10), epochs=3)
+    whole = made.run(tmp_path / "whole")
+    break_off(made, tmp_path / "broken", EpochEnded, 2)
+    torch.manual_seed(99)  # Nothing may depend on the state of the generator.
+    assert untimed(made.run(tmp_path / "broken")) == untimed(whole)
 
 
 def test_tasks_with_other_numbers_of_outputs_are_refused(tmp_path):
@@ -176,22 +171,14 @@ def test_tasks_with_other_objectives_are_refused_before_anything_is_trained(tmp_
     Experiment(model, x[:2], alike, config, baseline=Joint()).run(tmp_path / "alike")
 
 
-@pytest.mark.parametrize("name", ["first", "others"])
-def test_settings_that_make_no_sense_are_refused(name):
-    message = f"joint: {name} is 0; it must be a whole number, 1 or more"
-    with pytest.raises(ArgumentError, match=message):
-        Joint(**{name: 0})
-    assert Joint(50, 10).counts(3, 256) == [50, 10, 10]
-
-
 def test_tasks_share_a_batch_unless_it_is_given():
     assert Joint().counts(3, 256) == [85, 85, 85]
     assert Joint(first=50).counts(3, 30) == [50, 10, 10]
     assert Joint().counts(3, 2) == [1, 1, 1]
+    assert Joint(50, 10).counts(3, 256) == [50, 10, 10]
 
 
-def test_joint_training_that_has_progress_nothing_may_be_begun_anew(tmp_path):
-    """Also behind tasks that it has let go by."""
+def test_joint_training_without_progress_can_start_again_with_other_settings(tmp_path):
     made = experiment(Joint(), lr=1e30, optimizer="SGD")
     with pytest.raises(DivergedError):
         made.run(tmp_path / "run")

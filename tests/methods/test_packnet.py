@@ -5,15 +5,14 @@ from torch.nn import functional as F
 
 import clnp
 from clnp import Experiment, LearnerConfig, Training
-from clnp.errors import ArgumentError, CapacityError
+from clnp.errors import CapacityError
 from clnp.methods import runner
 from clnp.methods.dense import DenseNet
 from clnp.methods.packnet import PackNet, packed, survivors
 from clnp.methods.single import Finetune
 from clnp.records import EpochEnded, RoundEnded, TaskEnded
-from clnp.storage.packing import pack, unpack
 from support.forgetting import forgotten, labelled, method_of, permuted_rule
-from support.networks import HEADS, NETWORKS, copied_state, example, same_state
+from support.networks import NETWORKS, copied_state, example, same_state
 from support.runs import break_off, untimed
 
 
@@ -131,40 +130,11 @@ def test_masks_are_counted_in_bits():
     assert sizes == [1, 1, 1, 2]
 
 
-def test_a_state_comes_back():
-    net, strategy = small(shared=True)
-    begin(net, strategy, "a")
-    end(net, strategy)
-    tensors = {}
-    packed_state = pack(strategy.state(), tensors, name="strategy")
-    _, other = small(shared=True)
-    other.restore(unpack(packed_state, tensors))
-    assert same_state(other.owners, strategy.owners)
-
-
 def test_a_byte_holds_255_tasks():
     _, strategy = small()
     strategy.begin(254, None)
     with pytest.raises(CapacityError, match="packnet: 255 tasks have ended"):
         strategy.begin(255, None)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prune": 1.0}, "packnet: prune is 1.0; it must be a number between 0 and 1"),
-        ({"prune": 0.0}, "packnet: prune is 0.0; it must be a number between 0 and 1"),
-        ({"retrain_epochs": -1}, "retrain_epochs is -1; it must be a whole number, 0 or more"),
-        (
-            {"retrain_lr_factor": 0.0},
-            "packnet: retrain_lr_factor is 0.0; it must be a finite number",
-        ),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ArgumentError, match=message) as caught:
-        PackNet(**options)
-    assert caught.value.argument == next(iter(options))
 
 
 OPTIMIZERS = {
@@ -184,8 +154,9 @@ def method(network="mlp", *, head="multi", optimizer="adam", device="cpu", graph
     return method_of(settings, network, head=head, device=device)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("network", ["mlp", "conv", "depthwise"])
+@pytest.mark.parametrize(
+    ("network", "head"), [("mlp", "multi"), ("conv", "single"), ("depthwise", "multi")]
+)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_what_is_owned_never_moves_and_outputs_stay(network, head, optimizer):
     made = method(network, head=head, optimizer=optimizer)
@@ -281,13 +252,6 @@ def test_retraining_is_shorter_and_slower_and_moves_survivors_alone(monkeypatch)
         assert (now[owners == 2] != pruned[name][owners == 2]).any()
 
 
-def test_without_retraining_there_is_none(tmp_path):
-    events = []
-    made = experiment(PackNet(retrain_epochs=0), epochs=2)
-    made.run(tmp_path / "run", on_event=events.append)
-    assert all(getattr(event, "round", None) is None for event in events)
-
-
 def test_held_weights_have_no_part_in_the_norm_of_the_gradient():
     net, strategy = small(shared=True)
     begin(net, strategy, "a")
@@ -347,11 +311,11 @@ def test_retraining_is_logged_as_fine_tuning(tmp_path):
     assert learned.score == result.tasks[1].score
 
 
-@pytest.mark.parametrize(("patience", "number"), [(None, 1), (None, 2), (1, 1)])
-def test_packnet_resumes_within_retraining(tmp_path, patience, number):
+@pytest.mark.parametrize("patience", [None, 1])
+def test_packnet_resumes_within_retraining(tmp_path, patience):
     made, events = experiment(PackNet(retrain_epochs=3), epochs=2, patience=patience), []
     whole = made.run(tmp_path / "whole")
-    broken = {"task": "t1", "round": 0, "number": number}
+    broken = {"task": "t1", "round": 0, "number": 1}
     break_off(made, tmp_path / "broken", EpochEnded, 1, **broken)
     torch.manual_seed(99)  # Nothing may depend on the state of the generator.
     result = made.run(tmp_path / "broken", on_event=events.append)
@@ -361,12 +325,13 @@ def test_packnet_resumes_within_retraining(tmp_path, patience, number):
     assert {key: getattr(first, key) for key in broken} == broken
 
 
-@pytest.mark.parametrize(("kind", "number"), [(EpochEnded, 5), (EpochEnded, 8), (TaskEnded, 2)])
-def test_packnet_resumes(tmp_path, kind, number):
-    made = experiment(PackNet(retrain_epochs=2), epochs=4)
+def test_packnet_resumes(tmp_path):
+    made = experiment(PackNet(retrain_epochs=1), epochs=2)
     whole = made.run(tmp_path / "whole")
-    break_off(made, tmp_path / "broken", kind, number)
-    assert untimed(made.run(tmp_path / "broken")) == untimed(whole)
+    for kind, number in ((EpochEnded, 5), (TaskEnded, 2)):
+        broken = tmp_path / kind.__name__
+        break_off(made, broken, kind, number)
+        assert untimed(made.run(broken)) == untimed(whole)
 
 
 @pytest.mark.parametrize(
@@ -382,3 +347,4 @@ def test_it_retrains_slower_and_as_the_training_goes_on(schedule, expected):
     found = strategy.retraining().training
     assert (found.epochs, found.schedule, found.patience) == (7, expected, 5)
     assert found.lr == pytest.approx(0.002)
+    assert PackNet(retrain_epochs=0).strategy(net).retraining() is None

@@ -30,11 +30,11 @@ def test_a_task_is_learned_as_if_there_were_no_other(tmp_path):
 
 @pytest.mark.parametrize("head", ["single", "multi"])
 def test_single_resumes(tmp_path, head):
-    check_resumes(lambda: experiment(Single(), head=head), tmp_path)
+    check_resumes(Single(), tmp_path, head=head)
 
 
 @pytest.mark.parametrize("baseline", [Single(), Joint()])
-def test_a_task_in_which_a_baseline_learned_nothing_is_told(tmp_path, baseline):
+def test_a_task_in_which_a_baseline_learned_nothing_is_reported(tmp_path, baseline):
     learned = experiment(baseline).run(tmp_path / "learned").tasks
     assert guesses(learned) == []
     last = learned[-1]

@@ -5,19 +5,17 @@ from torch.nn import functional as F
 
 from clnp import Task, Training
 from clnp.methods.dense import DenseNet
-from clnp.methods.single import Finetune
 from clnp.methods.superposition import Superposition, draw_context
-from clnp.storage.packing import pack, unpack
 from clnp.training.fit import Fit
 from clnp.training.task import load
-from support.forgetting import check_captured, check_resumes, experiment, remaining
+from support.forgetting import check_captured, check_resumes, remaining
 from support.networks import NETWORKS, ConvNet, copied_state, example, mlp, same_state
 
 CLASSIFIERS = {"mlp": "fc3", "conv": "fc2", "depthwise": "fc", "residual": "fc"}
 
 
 def opened(model, classifier, *, shared=True, num_tasks=1, seed=0):
-    """A network with some tasks begun, each but the last ended, and its strategy."""
+    """Return a network whose last task is open, and its strategy."""
     net = DenseNet(model, classifier, shared_head=shared)
     strategy = Superposition().strategy(net)
     for index in range(num_tasks):
@@ -155,39 +153,18 @@ def test_the_network_looks_as_it_did():
     assert all(weight.requires_grad for weight in net.parameters())
 
 
-def test_what_is_remembered_can_be_stored():
-    net, strategy = opened(mlp(), "fc3", num_tasks=3)
-    tensors = {}
-    state = unpack(pack(strategy.state(), tensors, name="superposition"), tensors)
-    assert tensors == {}
-    again = DenseNet(mlp(), "fc3", shared_head=True)
-    other = Superposition().strategy(again)
-    other.restore({"seeds": []})
-    assert other.current == {}
-    again.restore(net.state())
-    other.restore(state)
-    assert same_state(other.current, strategy.current)
-    assert torch.equal(again(example("mlp")), net(example("mlp")))
-    with other.running(0), strategy.running(0):
-        assert torch.equal(again(example("mlp")), net(example("mlp")))
-
-
 def test_contexts_are_counted_at_one_bit_a_sign():
     _, strategy = opened(mlp(), "fc3", num_tasks=3)
     assert strategy.stored_bytes() == {"contexts": 7}  # 3 tasks of 6 + 7 + 5 signs: 54 bits.
 
 
-def test_it_forgets_less_than_fine_tuning(tmp_path):
-    plain = remaining(Finetune(), tmp_path)
-    assert remaining(Superposition(), tmp_path) > plain + 15
+def test_it_forgets_less_than_fine_tuning(tmp_path, score_of_finetuning):
+    assert remaining(Superposition(), tmp_path) > score_of_finetuning + 15
 
 
 @pytest.mark.parametrize("head", ["single", "multi"])
 def test_superposition_resumes(tmp_path, head):
-    def make():
-        return experiment(Superposition(), head=head, epochs=4)
-
-    check_resumes(make, tmp_path)
+    check_resumes(Superposition(), tmp_path, head=head)
 
 
 @pytest.mark.gpu

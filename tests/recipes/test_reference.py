@@ -54,19 +54,19 @@ class Table:
 
 
 def test_keys_are_listed_depth_first_with_their_documentation():
-    choice = ("one of 'a', 'b'", '"a"', "One of two.")
+    choice = ("", 'one of "a", "b"', '"a"', "One of two.")
     assert keys(Table) == [
-        Key("margin", "a number", "", "A number."),
-        Key("patience", 'a whole number or "none"', '"none"', ""),
+        Key("margin", "", "a number", "", "A number."),
+        Key("patience", "", 'a whole number or "none"', '"none"', ""),
         Key("inner.choice", *choice),
-        Key("maybe", 'a table or "none"', '"none"', ""),
+        Key("maybe", "", 'a table or "none"', '"none"', ""),
         Key("maybe.choice", *choice),
-        Key("stream.kind", "'one'", "", "", kind="one"),
-        Key("stream.classes", "a list of whole numbers", "[]", "", kind="one"),
-        Key("stream.kind", "'many'", "", "", kind="many"),
+        Key("stream.kind", "one", '"one"', "", ""),
+        Key("stream.classes", "one", "a list of whole numbers", "[]", ""),
+        Key("stream.kind", "many", '"many"', "", ""),
         # Without the keys of a table inside a table of its class.
-        Key("stream.parts", "a list of tables", "", "The parts.", kind="many"),
-        Key("layers", "a table of tables", "{}", ""),
+        Key("stream.parts", "many", "a list of tables", "", "The parts."),
+        Key("layers", "", "a table of tables", "{}", ""),
         Key("layers.*.choice", *choice),
     ]
 
@@ -74,15 +74,15 @@ def test_keys_are_listed_depth_first_with_their_documentation():
 def test_a_class_without_source_has_no_documentation():
     names: dict[str, Any] = {"__name__": __name__, "dataclass": dataclass}
     exec("@dataclass\nclass Made:\n    x: int = 1\n    'lost'\n", names)
-    assert keys(names["Made"]) == [Key("x", "a whole number", "1", "")]
+    assert keys(names["Made"]) == [Key("x", "", "a whole number", "1", "")]
 
 
 def test_every_key_of_a_recipe_is_there_once_for_each_kind():
     listed = [(row["key"], row["kind"]) for row in rows()]
     # The training of a baseline has the keys of `learner.training`.
-    repeated = {key.path for key in keys(Recipe) if OWN_TRAINING.match(key.path)}
+    repeated = {key.key for key in keys(Recipe) if OWN_TRAINING.match(key.key)}
     assert "methods.ewc.training.lr" in repeated
-    own = [(key.path, key.kind) for key in keys(Recipe) if key.path not in repeated]
+    own = [(key.key, key.kind) for key in keys(Recipe) if key.key not in repeated]
     assert sorted(listed) == sorted(own)
     assert len(set(listed)) == len(listed)
     assert {("seed", ""), ("stream.classes_per_task", "split"), ("network.widths", "")} < set(own)
@@ -110,7 +110,7 @@ def test_sections_are_the_tables_in_the_order_of_a_recipe():
     own = [title for title in titles if title.startswith("[learner.")]
     assert own == ["[learner.training]", "[learner.tasks.*]", "[learner.fine_tuning]"]
     assert titles.index("[learner.fine_tuning]") < titles.index("[methods.single]")
-    assert {key.path.rpartition(".")[0] for key in sections()["[learner]"]} == {"learner"}
+    assert {key.table for key in sections()["[learner]"]} == {"learner"}
 
 
 @pytest.mark.parametrize("text", [reference(), markdown()], ids=["text", "markdown"])
@@ -118,11 +118,10 @@ def test_text_and_markdown_have_every_key_with_default_and_meaning(text):
     lines = iter(text.splitlines())
     for group in sections().values():
         for key in group:
-            name = key.path.rpartition(".")[2]
-            start = f"`{name}` |" if text.startswith("#") else f"{name}: "
+            start = f"`{key.name}` |" if text.startswith("#") else f"{key.name}: "
             line = next(line for line in lines if line.strip("| ").startswith(start))
             assert (key.default or "required") in line
-            assert key.doc in (line if "|" in line else next(lines))
+            assert key.meaning in (line if "|" in line else next(lines))
 
 
 def test_texts_have_the_quotes_of_toml():

@@ -205,10 +205,11 @@ def test_a_file_is_read_and_called_by_its_path(tmp_path):
 
 def test_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert message_of(read, "no.toml") == "no.toml: there is no such file; check the path"
-    assert message_of(read, os.curdir) == ".: the file cannot be read: Is a directory"
+    missing = "no.toml cannot be read: No such file or directory. Check the path."
+    assert message_of(read, "no.toml") == missing
+    assert message_of(read, os.curdir) == ". cannot be read: Is a directory. Check the path."
     (tmp_path / "latin.toml").write_bytes(b"a = 1\nb = '\xe4'\n")
-    latin = "latin.toml, line 2: byte 0xe4 is not UTF-8; save the file as UTF-8"
+    latin = "latin.toml, line 2: byte 0xe4 is not UTF-8. Save the file as UTF-8."
     assert message_of(read, "latin.toml") == latin
 
 
@@ -282,21 +283,21 @@ def test_everything_below_a_value_has_its_place():
 @pytest.mark.parametrize("text", ["learner.margin", "=3", " =3", "a..b=3", "#a=3", "[a]\nb=3"])
 def test_an_assignment_without_a_key_is_refused(text):
     assert message_of(parse(TEXT, name="r.toml").set, text) == (
-        f"--set {text}: this is not KEY=VALUE with a key as in TOML; write for example --set "
-        "learner.margin=1"
+        f"--set {text}: this is not KEY=VALUE with a key as in TOML. Write for example --set "
+        "learner.margin=1."
     )
 
 
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("seed.x=3", "seed is 0, not a table"),
-        ("learner.margin.x.y=3", "learner.margin is 0.5, not a table"),
-        ("empty.0=1", "empty is a list of 0, which has no '0'"),
+        ("seed.x=3", "seed is 0, not a table. Set seed itself."),
+        ("learner.margin.x.y=3", "learner.margin is 0.5, not a table. Set learner.margin itself."),
+        ("empty.0=1", "empty is a list of 0, which has no '0'. Give the whole list."),
         *(
             (
                 f"stream.parts.{index}.num_tasks=3",
-                f"stream.parts is a list of 2, which has no '{index}'; its indices are 0 to 1",
+                f"stream.parts is a list of 2, which has no '{index}'. Give an index from 0 to 1.",
             )
             for index in (2, -1, "x")
         ),
@@ -365,7 +366,8 @@ def test_a_long_value_is_shortened_in_a_message():
 
 
 def test_a_value_that_toml_does_not_have_is_refused():
-    assert message_of(value_text, [None]) == "a recipe cannot hold a NoneType: None"
+    message = "None is a NoneType, which TOML does not have."
+    assert message_of(value_text, [None]) == message
 
 
 def test_a_document_has_plain_keys_first_and_then_tables():

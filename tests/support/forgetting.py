@@ -37,7 +37,7 @@ def permuted_rule(num_tasks: int = 3) -> list[Task]:
 
 
 def forgotten(result) -> float:
-    """How much accuracy the tasks have lost on average since each was learned."""
+    """Return the mean loss of accuracy of the tasks since each was learned."""
     rows = result.scores
     lost = [rows[number][number] - rows[-1][number] for number in range(len(rows) - 1)]
     return sum(lost) / len(lost)
@@ -55,29 +55,29 @@ def experiment(
     return Experiment(model, x, tasks, config, head=head, seed=seed, baseline=baseline)
 
 
-def remaining(baseline, directory, *, num_seeds=3, noise=0.7) -> float:
-    """What is left of the tasks before the last when that one has been learned: the mean score."""
+def remaining(baseline, directory) -> float:
+    """Return the mean score of the tasks before the last once that one has been learned."""
     scores = []
-    for seed in range(num_seeds):
-        path = directory / f"{type(baseline).__name__} {seed}"
-        result = experiment(baseline, noise=noise, seed=seed).run(path)
+    for seed in range(2):
+        result = experiment(baseline, noise=1.5, seed=seed).run(directory / str(seed))
         assert all(row[-1] > 70 for row in result.scores)  # Each of them has been learned.
         scores += result.scores[-1][:-1]
     return sum(scores) / len(scores)
 
 
-def check_resumes(make, directory, *, epochs=(0, 1, 3)) -> None:
-    """A run that crashes in any of these epochs of its second task resumes to the same result."""
-    whole = make().run(directory / "whole")
-    for epoch in epochs:
+def check_resumes(baseline, directory, *, head: str = "single") -> None:
+    """A run with a checkpoint before or inside its second task resumes to the same result."""
+    whole = experiment(baseline, head=head, epochs=2).run(directory / "whole")
+    for epoch in range(2):
         broken = directory / f"broken {epoch}"
-        break_off(make(), broken, EpochEnded, task="task 1", number=epoch)
+        made = experiment(baseline, head=head, epochs=2)
+        break_off(made, broken, EpochEnded, task="task 1", number=epoch)
         torch.manual_seed(99)  # Nothing may depend on the state of the generator.
-        assert untimed(make().run(broken)) == untimed(whole)
+        assert untimed(experiment(baseline, head=head, epochs=2).run(broken)) == untimed(whole)
 
 
 def check_captured(baseline, directory) -> None:
-    """On a GPU, steps that are captured come to what they come to otherwise, up to rounding."""
+    """On a GPU, captured steps have the same losses as others, up to rounding."""
     found = []
     for cuda_graph in (False, True):
         made = experiment(baseline, device="cuda", cuda_graph=cuda_graph)
@@ -96,7 +96,7 @@ def labelled(name: str, *, network: str = "mlp", num: int = 96, seed: int = 0) -
 
 
 def method_of(baseline, network: str, *, head: str, device: str, state=None) -> DenseMethod:
-    """The method with that network, outside of any run; from a state if one is given."""
+    """Return the method with that network, outside of a run, or restored from a state."""
     torch.manual_seed(0)
     setting = Setting(
         NETWORKS[network][0]().to(device),

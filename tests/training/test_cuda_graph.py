@@ -140,14 +140,14 @@ def test_collecting_an_old_graph_does_not_break_a_capture():
 
 
 class ReadsOnHost(nn.Module):
-    """A layer that reads a value on the host in every step, which cannot be captured."""
+    """Reads an input on the host in every step, which cannot be captured."""
 
     def forward(self, x):
         return torch.tanh(x) if x.abs().max().item() > 1e9 else x
 
 
 def test_a_step_that_cannot_be_captured_runs_as_it_is():
-    layers = nn.Linear(6, 40), nn.ReLU(), ReadsOnHost(), nn.Dropout(0.1), nn.Linear(40, 3)
+    layers = ReadsOnHost(), nn.Linear(6, 40), nn.ReLU(), nn.Dropout(0.1), nn.Linear(40, 3)
     net = made_network(device="cuda", layers=layers)
     with pytest.warns(UserWarning, match="run without cuda_graph"):
         assert Learner(net, config()).learn(task()).test_score > 65

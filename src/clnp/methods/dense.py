@@ -1,7 +1,7 @@
 """A network that trains all of its weights, with a head for each task or a shared one."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class Heads(nn.Module):
         self.num_inputs = int(like.weight.shape[1])
         self.num_outputs: list[int] = []
         self.layers = nn.ModuleList()
-        # Kept out of sight: it is no part of any task.
+        # In a tuple, it is not a submodule.
         self._like = (like,)
 
     def add(self, num_outputs: int) -> None:
@@ -42,19 +42,33 @@ class Heads(nn.Module):
         """Initialise the head of the task at that index."""
         initialise(self.layers[0 if self.shared else index], self._initialise)
 
+    def own(self) -> list[nn.Parameter]:
+        """Return the weights that are not shared by the tasks."""
+        return [] if self.shared else list(self.parameters())
+
     def forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self.layers[0 if self.shared else self.current](x)
         dim = known_kind(self._like[0]).neuron_dim
         return outputs.narrow(dim, 0, self.num_outputs[self.current])
 
 
+class DenseState(TypedDict):
+    """A `DenseNet` as plain data and tensors, for a checkpoint."""
+
+    tasks: list[str]
+    open_task: str | None
+    num_outputs: list[int]
+    tensors: dict[str, Tensor]
+    extra: dict[str, Tensor]
+
+
 class DenseNet(nn.Module):
     """A copy of `model` that learns one task after the other with all of its weights.
 
-    Nothing is protected here; what a method does about forgetting, it does from outside. Without
-    an open task, `current` says which task the network runs as. `extra` is what a method lets the
-    open task train beside the weights; `graph` says which layers share neurons, if it is known.
-    `initialise` changes layers once their class has initialised them.
+    The network itself does not prevent forgetting; a `Strategy` does. `heads.current` is the index
+    of the task that it predicts for. `extra` has Parameters that the open task trains besides the
+    weights. `graph` says which layers share neurons, if it is known. `initialise` is applied to
+    layers after their class has initialised them.
     """
 
     def __init__(
@@ -101,16 +115,14 @@ class DenseNet(nn.Module):
 
     def reset(self) -> None:
         """Initialise all weights except those of heads."""
+        heads = {self.heads, *self.heads.layers}
         for module in self.model.modules():
-            if module is not self.heads and not self._is_head(module):
+            if module not in heads:
                 initialise(module, self._initialise)
-
-    def _is_head(self, module: nn.Module) -> bool:
-        return any(module is head for head in self.heads.layers)
 
     def trunk(self) -> dict[str, nn.Parameter]:
         """Return the weights that all tasks share, by name, including a shared head."""
-        own = set(map(id, self.heads.parameters())) if not self.heads.shared else set()
+        own = set(map(id, self.heads.own()))
         return {name: p for name, p in self.model.named_parameters() if id(p) not in own}
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
@@ -153,7 +165,7 @@ class DenseNet(nn.Module):
                 parameter.copy_(tensors.pop(f"extra:{name}"))
         self.model.load_state_dict(tensors)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> DenseState:
         """Return the network as plain data and tensors, for `restore`."""
         return {
             "tasks": self.tasks,
@@ -163,7 +175,7 @@ class DenseNet(nn.Module):
             "extra": {name: parameter.detach() for name, parameter in self.extra.items()},
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: DenseState) -> None:
         """Restore a state in a new network."""
         for count in state["num_outputs"]:
             self.heads.add(count)

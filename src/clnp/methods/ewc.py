@@ -27,7 +27,7 @@ from clnp.training.rng import derive, seed_all
 from clnp.training.task import Task, TaskData
 
 from .dense import DenseNet
-from .method import Strategy
+from .method import Strategy, num_bytes
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class EWC:
 class EWCStrategy(Strategy):
     """The penalty: importance summed over tasks, A, and importance times weight, B."""
 
+    saved = ("stiffness", "pull")
+
     def __init__(self, settings: EWC, net: DenseNet) -> None:
         self.settings, self.net = settings, net
         self.stiffness: dict[str, Tensor] = {}
@@ -97,7 +99,7 @@ class EWCStrategy(Strategy):
 
     def end(self, index: int, data: TaskData) -> None:
         """Add the importance of the task."""
-        # Whoever ends a task seeds for it: a repeated end draws the same.
+        # The caller has seeded the generator for this task, so a repeated `end` draws the same.
         seed = int(torch.randint(2**62, (), device="cpu"))
         fisher = fisher_diagonal(self.net, data, num_samples=self.settings.num_samples, seed=seed)
         for name, weight in self.net.trunk().items():
@@ -108,20 +110,9 @@ class EWCStrategy(Strategy):
             else:
                 self.stiffness[name], self.pull[name] = fisher[name], place
 
-    def state(self) -> dict[str, Any]:
-        """Return everything to store."""
-        return {"stiffness": self.stiffness, "pull": self.pull}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the penalty."""
-        device = self.net.device
-        for mine, name in ((self.stiffness, "stiffness"), (self.pull, "pull")):
-            mine.update({key: t.to(device, copy=True) for key, t in state[name].items()})
-
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes of A and B, two numbers for each shared weight."""
-        springs = [*self.stiffness.values(), *self.pull.values()]
-        return {"importance": sum(tensor.nbytes for tensor in springs)}
+        return {"importance": num_bytes(self.stiffness) + num_bytes(self.pull)}
 
 
 def fisher_diagonal(

@@ -37,7 +37,7 @@ from clnp.training.fit import StepRule
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
-from .method import Strategy
+from .method import Strategy, num_bytes
 
 ATTENTION = "attention"
 LARGEST_EMBEDDING = 6.0
@@ -78,6 +78,7 @@ class HAT:
 class HATStrategy(Strategy):
     """The gates of ended tasks, one row for all groups."""
 
+    saved = ("masks",)
     own_statistics = True
 
     def __init__(self, settings: HAT, net: DenseNet) -> None:
@@ -131,7 +132,7 @@ class HATStrategy(Strategy):
         embedding = self.net.extra[ATTENTION]
         factors = self._factors()
         unused = 1 - self.used()
-        # Without a neuron that is unused there is nothing to charge for.
+        # If all neurons are used, there is no penalty, and the sum is 0.
         share = self.settings.strength / max(float(unused.sum()), torch.finfo(unused.dtype).tiny)
 
         def before_step(over: float) -> None:
@@ -194,17 +195,9 @@ class HATStrategy(Strategy):
         finally:
             self._answering = None
 
-    def state(self) -> dict[str, Any]:
-        """Return everything to store."""
-        return {"masks": self.masks}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the gates."""
-        self.masks = [mask.to(self.net.device) for mask in state["masks"]]
-
     def stored_bytes(self) -> dict[str, int]:
-        """The gates."""
-        return {"masks": sum(mask.nbytes for mask in self.masks)}
+        """Return the bytes of the gates."""
+        return {"masks": num_bytes(self.masks)}
 
 
 def annealed(over: float, s_max: float) -> float:

@@ -8,7 +8,7 @@ has no samples left, and with a single head the last hidden layer is cut into eq
 the outputs of each task.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,8 +31,8 @@ from clnp.training.optimizer import check_optimizer
 from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task
 
-from .method import Setting
-from .runner import Scores, WholeNetwork, log_ended, of_this_model, record_of, scores
+from .method import Setting, State, num_bytes
+from .runner import WholeNetwork
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,9 @@ class Mixed:
         self.num_steps = min(size // count for size, count in zip(sizes, self.counts, strict=True))
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         self.starts = torch.tensor(starts, device=self.device)
-        self.inputs: Tensor | None = torch.cat([_inputs(part) for part in self.parts])
-        self.targets = torch.cat([_targets(part) for part in parts])
+        inputs, targets = zip(*(_resident(part) for part in self.parts), strict=True)
+        self.inputs: Tensor | None = torch.cat(inputs)
+        self.targets = torch.cat(targets)
 
     def __len__(self) -> int:
         """Return the number of samples of an epoch."""
@@ -121,17 +122,12 @@ def _prepared(parts: Sequence[Batches]) -> Sequence[Batches]:
     return ready if can else parts
 
 
-def _inputs(part: Batches) -> Tensor:
-    if part.inputs is None:
+def _resident(part: Batches) -> tuple[Tensor, Tensor]:
+    if part.inputs is None or part.targets is None:
         raise ArgumentError(
             "joint training needs all data on the device, but it is streamed. Set resident=True."
         )
-    return part.inputs
-
-
-def _targets(part: Batches) -> Tensor:
-    assert part.targets is not None
-    return part.targets
+    return part.inputs, part.targets
 
 
 class JointHeads(nn.Module):
@@ -209,7 +205,7 @@ class Validation:
 class JointMethod(WholeNetwork):
     """Learns nothing until the last task, then all tasks."""
 
-    def __init__(self, settings: Joint, setting: Setting, state: Mapping[str, Any] | None) -> None:
+    def __init__(self, settings: Joint, setting: Setting, state: State | None) -> None:
         super().__init__(settings, setting)
         self.counts = settings.counts(len(setting.tasks), self.training.batch_size)
         self.finished = False
@@ -232,11 +228,10 @@ class JointMethod(WholeNetwork):
         if state is not None:
             self.finished = state["finished"]
             self.resumed = state["progress"]
-            with of_this_model():
-                self.net.model.load_state_dict(state["net"])
+            self.net.model.load_state_dict(state["net"])
 
     def _num_outputs(self) -> list[int]:
-        """Return those of every task, from its data if it does not say."""
+        """Return the number of outputs of every task, from its data if it is not given."""
         setting = self.setting
         device = next(setting.model.parameters()).device
         with isolated(device):
@@ -260,15 +255,13 @@ class JointMethod(WholeNetwork):
 
     def learn(self, task: Task) -> TaskRecord:
         """Learn all tasks if this is the last one, otherwise do nothing."""
-        found = Scores()
-        best, num_epochs = None, 0
-        if task.name == self.setting.tasks[-1].name:
-            with isolated(self.device):
-                best, num_epochs = self._learn_all()
-                self.finished = True
-                found = scores(self.predict, self.setting.load(task, self.device))
-        log_ended(self.setting, task, found)
-        return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
+        if task.name != self.setting.tasks[-1].name:
+            return self.ended(task, None, best=None, num_epochs=0)
+        with isolated(self.device):
+            best, num_epochs = self._learn_all()
+            self.finished = True
+            data = self.setting.load(task, self.device)
+            return self.ended(task, data, best=best, num_epochs=num_epochs)
 
     def _learn_all(self) -> tuple[float, int]:
         """Train on all tasks; return the score over all of them and the number of epochs."""
@@ -287,17 +280,14 @@ class JointMethod(WholeNetwork):
         return self.train(together, training, seed=seed, rule=StepRule())
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """Return the outputs of a task."""
         return self.run(inputs, [each.name for each in self.setting.tasks].index(task))
 
     def figures(self) -> NetworkRecord:
-        """Return the bytes that are stored."""
-        total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
-        own = sum(parameter.nbytes for parameter in self.net.heads.parameters())
-        heads = 0 if self.net.heads.cut else own
+        total = num_bytes(self.net.model.state_dict())
+        heads = 0 if self.net.heads.cut else num_bytes(list(self.net.heads.parameters()))
         return NetworkRecord(stored_bytes={"network": total - heads, "heads": heads})
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return all state; `progress` is None unless training is interrupted."""
         return {
             "progress": self.progress(),

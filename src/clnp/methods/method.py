@@ -1,7 +1,7 @@
 """The interface of a method to a run, and the interface of a baseline to training."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
@@ -10,10 +10,16 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from clnp.records import OURS, EpochEnded, Event, NetworkRecord, RunConfig, RunResult, TaskRecord
+from clnp.core.structure.inputs import imitate, tensors_in
+from clnp.records import Event, NetworkRecord, TaskRecord
 from clnp.training.config import LearnerConfig, Training
-from clnp.training.fit import Epoch, StepRule
+from clnp.training.fit import StepRule
 from clnp.training.task import Task, TaskData, load_task
+
+from .dense import DenseNet
+
+State = Mapping[str, Any]
+"""What a run resumes from: plain data and tensors by name, in lists and dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -36,25 +42,6 @@ class Setting:
     def load(self, task: Task, device: torch.device) -> TaskData:
         """Return the data of a task, with the same samples held out for every method."""
         return load_task(task, device, self.config, seed=self.seed)
-
-    def log_epoch(
-        self, task: Task, epoch: Epoch, *, num_epochs: int, round: int | None = None
-    ) -> None:
-        """Log an epoch of a task that has one candidate, and offer to save.
-
-        `round` is the index of the round of fine-tuning, if it is part of one.
-        """
-        candidate = 0 if round is None else None
-        self.on_event(
-            EpochEnded(
-                task=task.name,
-                candidate=candidate,
-                round=round,
-                num_epochs=num_epochs,
-                **vars(epoch),
-            )
-        )
-        self.on_progress()
 
 
 class Method(Protocol):
@@ -91,16 +78,16 @@ class Method(Protocol):
     def verify(self) -> None:
         """Raise an error if a guarantee of the method does not hold."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the state to save beside the network; `progress` is None between two tasks."""
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
         """Write the network to a file, together with attached data."""
 
 
-def is_ours(record: RunConfig | RunResult) -> bool:
-    """Whether the config or the result belongs to a run of neural pruning."""
-    return record.method == OURS
+def num_bytes(value: object) -> int:
+    """Return the bytes of all tensors in nested lists and dictionaries."""
+    return sum(tensor.nbytes for tensor in tensors_in(value))
 
 
 @dataclass(frozen=True)
@@ -119,32 +106,39 @@ class Retraining:
 class Strategy:
     """The base class of baselines: plain training in a `DenseNet`, with nothing stored.
 
-    A baseline of your own is a subclass, and a frozen dataclass of settings with `training` and a
-    method `strategy(net)` that returns it. The calls are, in order:
+    A custom baseline is a subclass, and a frozen dataclass of settings with `training` and a method
+    `strategy(net)` that returns the strategy. The calls are, in order:
 
     - `check` for all tasks, before the first one;
     - for each task: `begin`, `rule`, the training, `end`, `retraining`;
     - `running` around every prediction.
 
     A run that resumes within a task calls `restore` with the last `state`, then `rule` (and not
-    `begin`). A run that resumes within the second training calls `retraining` again.
+    `begin`). A run that resumes within the second training calls `retraining` again. So everything
+    that `begin` and `end` compute must be `saved`.
 
     Example:
-        >>> class Decay(clnp.methods.Strategy):
-        ...     def __init__(self, net):
-        ...         self.net = net
+        >>> class Anchored(clnp.methods.Strategy):
+        ...     saved = ("anchor",)
+        ...     def begin(self, index, data):
+        ...         self.anchor = {n: w.detach().clone() for n, w in self.net.trunk().items()}
         ...     def rule(self):
+        ...         pairs = [(w, self.anchor[n]) for n, w in self.net.trunk().items()]
         ...         return clnp.methods.StepRule(
-        ...             penalty=lambda: 1e-4 * sum((p**2).sum() for p in self.net.parameters())
+        ...             loss=lambda x, y: 0.01 * sum((w - a).square().sum() for w, a in pairs)
         ...         )
         >>> @dataclass(frozen=True)
-        ... class WeightDecay:
+        ... class L2:
         ...     training: clnp.Training | None = None
         ...     def strategy(self, net):
-        ...         return Decay(net)
-        >>> clnp.Experiment(model, x, tasks, baseline=WeightDecay())
+        ...         return Anchored()
+        >>> clnp.Experiment(model, x, tasks, baseline=L2())
     """
 
+    net: DenseNet
+    """The network. A run sets it, unless the strategy already has."""
+    saved: Sequence[str] = ()
+    """Names of the attributes to save for resuming: plain data and tensors, in lists and dicts."""
     own_statistics = False
     """Whether each task is evaluated with the BatchNorm statistics of its own training."""
 
@@ -182,8 +176,8 @@ class Strategy:
     def retraining(self) -> Retraining | None:
         """Return a second training of the open task, or None.
 
-        It is logged as a round of fine-tuning. If the settings have `retrain_epochs`, the number of
-        epochs is known in advance.
+        It is logged as a round of fine-tuning. If the settings have a field `retrain_epochs`, the
+        time left includes it.
         """
         return None
 
@@ -195,12 +189,19 @@ class Strategy:
         """
         return contextlib.nullcontext()
 
-    def state(self) -> dict[str, Any]:
-        """Return everything to store, as plain data and tensors."""
-        return {}
+    def state(self) -> State:
+        """Return everything to save for resuming: by default, the attributes in `saved`."""
+        return {name: getattr(self, name) for name in self.saved}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
+    def restore(self, state: State) -> None:
+        """Restore the attributes in `saved`, with copies of tensors on the device of `net`.
+
+        Args:
+            state: What `state` returned, with lists in place of tuples.
+        """
+        for name in self.saved:
+            copy = imitate(state[name], lambda tensor: tensor.to(self.net.device, copy=True))
+            setattr(self, name, copy)
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes to store beside the network, by kind."""

@@ -1,6 +1,5 @@
 """Continual learning by neural pruning, as the method of a run."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -23,13 +22,13 @@ from clnp.storage import checkpoint
 from clnp.training.objective import objective_named
 from clnp.training.task import Task
 
-from .method import Setting
+from .method import Method, Setting, State
 
 
-class NeuralPruning:
+class NeuralPruning(Method):
     """A `ContinualNet` with its `Learner`, new or restored from a checkpoint."""
 
-    def __init__(self, setting: Setting, path: Path, state: Mapping[str, Any] | None) -> None:
+    def __init__(self, setting: Setting, path: Path, state: State | None) -> None:
         config = setting.config
         if state is None:
             self.net = ContinualNet(
@@ -59,27 +58,21 @@ class NeuralPruning:
 
     @property
     def device(self) -> torch.device:
-        """The device of the network."""
         return self.net.device
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
         self.learner.check(task)
 
     def answers(self, task: str) -> bool:
-        """Whether the task has ended."""
         return task in self.net.tasks
 
     def num_candidates(self, task: str) -> int:
-        """Return how many candidates of the task will be trained."""
         return len(self.learner.candidates(task))
 
     def num_epochs(self, task: str) -> int:
-        """Return the epochs of each candidate, if it does not stop early."""
         return self.learner.config.of(task).training.epochs
 
     def epochs_before(self, number: int) -> int:
-        """Return the epochs of the first `number` tasks, if none of them stops early."""
         config, total = self.learner.config, 0
         for index, name in enumerate(self._names[:number]):
             kept = index and config.search_on == "first" and not config.has_own_grid(name)
@@ -87,26 +80,22 @@ class NeuralPruning:
         return total
 
     def learn(self, task: Task) -> TaskRecord:
-        """Learn the task, or resume it, and return its record."""
         try:
             return self._record(self.learner.learn(task, self._progress), task)
         finally:
             self._progress = None
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """Return the outputs of an ended task."""
         return self.net(inputs, task=task)
 
     def figures(self) -> NetworkRecord:
-        """Return the figures of the network."""
         return figures(self.net)
 
     def verify(self) -> None:
         """Raise a `ForgettingError` if a task has changed."""
         self.net.verify()
 
-    def state(self) -> dict[str, Any]:
-        """Return the state to save beside the network; `progress` is None between two tasks."""
+    def state(self) -> State:
         kept, progress = self.learner.kept, self._progress
         return {
             "progress": None if progress is None else progress.to_state(),
@@ -114,7 +103,6 @@ class NeuralPruning:
         }
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
-        """Write the network to a file, together with attached data."""
         checkpoint.save(self.net, path, attached=attached)
 
     def _progressed(self, progress: Progress) -> None:

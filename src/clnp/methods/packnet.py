@@ -15,7 +15,6 @@ the authors' code.
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +73,8 @@ class PackNet:
 
 class PackNetStrategy(Strategy):
     """The owner of every packed weight, by name: 0 means free, k the k-th task."""
+
+    saved = ("owners",)
 
     def __init__(self, settings: PackNet, net: DenseNet) -> None:
         self.settings, self.net = settings, net
@@ -166,15 +167,6 @@ class PackNetStrategy(Strategy):
         finally:
             for name, weight in weights.items():
                 weight.data = whole[name]
-
-    def state(self) -> dict[str, Any]:
-        """Return everything to store."""
-        return {"owners": self.owners}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the owners."""
-        device = self.net.device
-        self.owners = {name: owners.to(device) for name, owners in state["owners"].items()}
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes of the owners, in as few bits as the number of tasks needs."""

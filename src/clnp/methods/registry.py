@@ -1,8 +1,7 @@
 """The baselines by name, and the method for their settings."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from clnp.checks import check_kind
 from clnp.errors import ArgumentError
@@ -12,7 +11,7 @@ from clnp.training.config import Training
 from .ewc import EWC
 from .hat import HAT
 from .joint import Joint, JointMethod
-from .method import Method, Setting
+from .method import Method, Setting, State
 from .packnet import PackNet
 from .runner import DenseMethod
 from .si import SI
@@ -25,7 +24,7 @@ class Methods:
     """The settings of every baseline, for a comparison on the same tasks and network."""
 
     single: Single = field(default_factory=Single)
-    """Each task alone, in a network of its own."""
+    """Each task alone, in a separate network."""
     finetune: Finetune = field(default_factory=Finetune)
     """All weights are trained on every task; nothing prevents forgetting."""
     joint: Joint = field(default_factory=Joint)
@@ -42,8 +41,8 @@ class Methods:
     """Superposition of many models into one."""
 
 
-BASELINES = (Single, Finetune, Joint, EWC, PackNet, HAT, SI, Superposition)
-"""The classes of their settings. A new baseline has an entry here and in `Methods`."""
+BASELINES = tuple(get_type_hints(Methods).values())
+"""The classes of their settings."""
 NAMES = (OURS, *(each.name for each in fields(Methods)))
 
 
@@ -79,7 +78,7 @@ def name_of(settings: Any) -> str:
     return OURS if settings is None else type(settings).__name__.lower()
 
 
-def method_for(baseline: Any, setting: Setting, state: Mapping[str, Any] | None) -> Method:
+def method_for(baseline: Any, setting: Setting, state: State | None) -> Method:
     """Return the method of a baseline, new or restored from a saved state."""
     if isinstance(baseline, Joint):
         return JointMethod(baseline, setting, state)

@@ -1,6 +1,6 @@
 """The training, records and scores of a baseline in a run, shared by all baselines."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -13,20 +13,27 @@ from clnp.core.layers.initialisation import initialisation
 from clnp.core.layers.ledger import Ledger
 from clnp.core.record import Description, Record
 from clnp.core.structure.discover import discover
-from clnp.core.structure.graph import Graph
+from clnp.core.structure.inputs import imitate
 from clnp.core.structure.kinds import keeps_statistics
-from clnp.errors import ArgumentError, CheckpointError
-from clnp.records import CandidateRecord, NetworkRecord, RoundEnded, TaskEnded, TaskRecord
+from clnp.errors import ArgumentError
+from clnp.records import (
+    CandidateRecord,
+    EpochEnded,
+    NetworkRecord,
+    RoundEnded,
+    TaskEnded,
+    TaskRecord,
+)
 from clnp.storage import checkpoint
 from clnp.training.config import Training
-from clnp.training.fit import Epoch, Fit, FitState, StepRule, evaluate
+from clnp.training.fit import Epoch, Fit, FitState, StepRule, evaluate, evaluating
 from clnp.training.objective import guessing, objective_named
 from clnp.training.optimizer import check_optimizer
 from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task, TaskData
 
 from .dense import DenseNet
-from .method import Retraining, Setting, Strategy
+from .method import Method, Retraining, Setting, State, Strategy, num_bytes
 
 
 class TaskStatistics:
@@ -39,7 +46,7 @@ class TaskStatistics:
     def __init__(self, model: nn.Module | None) -> None:
         modules = {} if model is None else dict(model.named_modules())
         self._norms = {path: m for path, m in modules.items() if keeps_statistics(m)}
-        self.learned: list[dict[str, Tensor]] = []
+        self.learned: list[Mapping[str, Tensor]] = []
 
     def begin(self) -> None:
         """Reset the statistics in the model."""
@@ -48,16 +55,13 @@ class TaskStatistics:
 
     def end(self) -> None:
         """Store those of the open task."""
-        self.learned.append({name: tensor.clone() for name, tensor in self._shown().items()})
+        self.learned.append(imitate(self._shown(), torch.clone))
 
     @contextmanager
     def running(self, index: int) -> Iterator[None]:
         """Run the model with those of the task at that index."""
-        if index == len(self.learned):
-            yield
-            return
         before = self._shown()
-        self._show(self.learned[index])
+        self._show(before if index == len(self.learned) else self.learned[index])
         try:
             yield
         finally:
@@ -76,84 +80,14 @@ class TaskStatistics:
             path, _, buffer = name.rpartition(".")
             setattr(self._norms[path], buffer, tensor)
 
-    def restore(self, learned: Any, *, device: Any) -> None:
-        """Restore those of ended tasks."""
-        self.learned = [{name: t.to(device) for name, t in each.items()} for each in learned]
-
     @property
     def num_bytes(self) -> int:
         """Bytes stored beside the network, which has those of one task."""
-        return sum(tensor.nbytes for each in self.learned[1:] for tensor in each.values())
+        return num_bytes(self.learned[1:])
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The scores of an ended task, and the validation score of always naming one class."""
-
-    score: float | None = None
-    test_score: float | None = None
-    guess: float | None = None
-
-
-def record_of(
-    task: Task, training: Training, scores: Scores, *, num_epochs: int, best: float | None
-) -> TaskRecord:
-    """Return the record of a task that was trained once, without pruning."""
-    return TaskRecord(
-        task=task.name,
-        objective=objective_named(task.objective).name,
-        candidates=(CandidateRecord(0.0, training.lr, num_epochs, best),),
-        best_score=best,
-        score=scores.score,
-        test_score=scores.test_score,
-        guess=scores.guess,
-    )
-
-
-def log_ended(setting: Setting, task: Task, scores: Scores) -> None:
-    """Log that a task of a baseline has ended."""
-    setting.on_event(
-        TaskEnded(
-            task=task.name,
-            score=scores.score,
-            test_score=scores.test_score,
-            guess=scores.guess,
-        )
-    )
-
-
-@contextmanager
-def of_this_model() -> Iterator[None]:
-    """Raise a `CheckpointError` if tensors cannot be loaded into the model."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise CheckpointError(f"the run was started with another model: {error}") from error
-
-
-def save_state(path: str | PathLike[str], graph: Graph, head: str, attached: Any) -> None:
-    """Write a checkpoint with attached data and nothing else."""
-    empty = Record(
-        graph=graph,
-        head=head,
-        description=Description({}, {}),
-        ledger=Ledger(graph.groups),
-        certificates=(),
-        num_outputs=(),
-        open_task=None,
-        open_free={},
-        attached=attached,
-    )
-    checkpoint.write(path, empty, {})
-
-
-def without_penalty(training: Training) -> Training:
-    """Return the same training without an L1 penalty."""
-    return replace(training, alpha=0.0)
-
-
-class WholeNetwork:
-    """A network with heads, and the progress of its training.
+class WholeNetwork(Method):
+    """A method that trains all weights of a network with heads.
 
     `net.heads.current` is the index of the task that the network predicts for. `resumed` is the
     progress of an interrupted training, until it resumes.
@@ -164,18 +98,17 @@ class WholeNetwork:
     def __init__(self, settings: Any, setting: Setting) -> None:
         self.setting = setting
         self.graph = discover(setting.model, setting.example_input, classifier=setting.classifier)
-        self.training = without_penalty(settings.training or setting.config.training)
+        # Baselines have no L1 penalty.
+        self.training = replace(settings.training or setting.config.training, alpha=0.0)
         self.resumed: FitState | None = None
         self._fit: Fit | None = None
 
     @property
     def device(self) -> torch.device:
-        """The device of the network."""
         weight: Tensor = next(self.net.model.parameters())
         return weight.device
 
     def num_epochs(self, task: str) -> int:
-        """Return the epochs of a training, if it does not stop early."""
         return self.training.epochs
 
     def train(
@@ -191,13 +124,23 @@ class WholeNetwork:
 
         `round` is the index of the round of fine-tuning, if this is one.
         """
+        setting = self.setting
         fit = self._fit = Fit(self.net, data, training, seed=seed, rule=rule)
         if self.resumed is not None:
             fit.restore(self.resumed)
             self.resumed = None
 
         def log(epoch: Epoch) -> None:
-            self.setting.log_epoch(data.task, epoch, num_epochs=training.epochs, round=round)
+            setting.on_event(
+                EpochEnded(
+                    task=data.task.name,
+                    candidate=0 if round is None else None,
+                    round=round,
+                    num_epochs=training.epochs,
+                    **vars(epoch),
+                )
+            )
+            setting.on_progress()
 
         best = fit.run(log)
         self._fit = None
@@ -205,17 +148,41 @@ class WholeNetwork:
 
     def run(self, inputs: Tensor, index: int) -> Any:
         """Return the outputs of the task at that index."""
-        net = self.net
-        current, training = net.heads.current, net.training
-        net.heads.current = index
-        net.eval()
+        heads = self.net.heads
+        current, heads.current = heads.current, index
         try:
             # An autograd graph that is still alive prevents the capture of later steps.
-            with torch.no_grad():
-                return net(inputs)
+            with torch.no_grad(), evaluating(self.net):
+                return self.net(inputs)
         finally:
-            net.heads.current = current
-            net.train(training)
+            heads.current = current
+
+    def ended(
+        self, task: Task, data: TaskData | None, *, best: float | None, num_epochs: int
+    ) -> TaskRecord:
+        """Log that a task has ended, and return its record, with scores if there is data."""
+        score = test_score = guess = None
+        if data is not None:
+
+            def outputs(inputs: Tensor) -> Any:
+                return self.predict(inputs, task.name)
+
+            if data.test is not None:
+                test_score = evaluate(outputs, data.test, data.objective)
+            score = evaluate(outputs, data.validation, data.objective)
+            guess = guessing(data.objective, data.validation.targets)
+        self.setting.on_event(
+            TaskEnded(task=task.name, score=score, test_score=test_score, guess=guess)
+        )
+        return TaskRecord(
+            task=task.name,
+            objective=objective_named(task.objective).name,
+            candidates=(CandidateRecord(0.0, self.training.lr, num_epochs, best),),
+            best_score=best,
+            score=score,
+            test_score=test_score,
+            guess=guess,
+        )
 
     def progress(self) -> FitState | None:
         """Return the progress of the training, to restore as `resumed`; None between two."""
@@ -226,24 +193,33 @@ class WholeNetwork:
 
     def save(self, path: str | PathLike[str], *, attached: Any) -> None:
         """Write the attached data, which is complete, to a file."""
-        save_state(path, self.graph, self.setting.head, attached)
+        empty = Record(
+            graph=self.graph,
+            head=self.setting.head,
+            description=Description({}, {}),
+            ledger=Ledger(self.graph.groups),
+            certificates=(),
+            num_outputs=(),
+            open_task=None,
+            open_free={},
+            attached=attached,
+        )
+        checkpoint.write(path, empty, {})
 
 
-def scores(predict: Callable[[Tensor, str], Any], data: TaskData) -> Scores:
-    """Return the scores of an ended task on its validation and test data."""
+@dataclass(frozen=True)
+class Trained:
+    """The result of training a task, and a seed for what follows."""
 
-    def outputs(inputs: Tensor) -> Any:
-        return predict(inputs, data.task.name)
-
-    test = None if data.test is None else evaluate(outputs, data.test, data.objective)
-    score = evaluate(outputs, data.validation, data.objective)
-    return Scores(score, test, guessing(data.objective, data.validation.targets))
+    best: float
+    num_epochs: int
+    seed: int
 
 
 class DenseMethod(WholeNetwork):
     """A `DenseNet` with the strategy of a baseline, new or restored from a saved state."""
 
-    def __init__(self, settings: Any, setting: Setting, state: Mapping[str, Any] | None) -> None:
+    def __init__(self, settings: Any, setting: Setting, state: State | None) -> None:
         super().__init__(settings, setting)
         self.net: DenseNet = DenseNet(
             setting.model,
@@ -256,18 +232,19 @@ class DenseMethod(WholeNetwork):
         made = replace(settings, training=self.training).strategy(self.net)
         check_returned(f"{type(settings).__name__}.strategy(net)", made, Strategy)
         self.strategy: Strategy = made
+        if not hasattr(made, "net"):
+            made.net = self.net  # `Strategy.restore` needs it.
         self.statistics = TaskStatistics(self.net.model if self.strategy.own_statistics else None)
-        self._trained: dict[str, Any] | None = None
+        self._trained: Trained | None = None
         if state is not None:
-            with of_this_model():
-                self.net.restore(state["net"])
-            self.statistics.restore(state["statistics"], device=self.device)
+            self.net.restore(state["net"])
+            self.statistics.learned = imitate(state["statistics"], lambda t: t.to(self.device))
             self.strategy.restore(state["strategy"])
             self.resumed = state["progress"]
-            self._trained = state.get("trained")
+            if state["trained"] is not None:
+                self._trained = Trained(**state["trained"])
 
     def check(self, task: Task) -> None:
-        """Raise an `ArgumentError` if it is already clear that the task does not fit."""
         check_optimizer(self.training, self.device)
         self.strategy.check(task)
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
@@ -279,19 +256,15 @@ class DenseMethod(WholeNetwork):
             )
 
     def answers(self, task: str) -> bool:
-        """Whether the task has ended."""
         return task in self.net.tasks
 
     def num_candidates(self, task: str) -> int:
-        """Return the number of candidates: one."""
         return 1
 
     def epochs_before(self, number: int) -> int:
-        """Return the epochs of the first `number` tasks, if none of them stops early."""
         return number * self.training.epochs
 
     def learn(self, task: Task) -> TaskRecord:
-        """Learn the task, or resume it, and return its record."""
         with isolated(self.device):
             data = self.setting.load(task, self.device)
             index = len(self.net.tasks)
@@ -307,17 +280,14 @@ class DenseMethod(WholeNetwork):
             if self._trained is None:
                 self._trained = self._train(index, data)
             trained = self._trained
-            self._retrain(data, seed=trained["seed"])
+            self._retrain(data, seed=trained.seed)
             self._trained = None
             self.statistics.end()
             self.net.end_task()
-            found = scores(self.predict, data)
-        log_ended(self.setting, task, found)
-        best, num_epochs = trained["best"], trained["num_epochs"]
-        return record_of(task, self.training, found, num_epochs=num_epochs, best=best)
+            return self.ended(task, data, best=trained.best, num_epochs=trained.num_epochs)
 
-    def _train(self, index: int, data: TaskData) -> dict[str, Any]:
-        """Train the open task; return its best score, its epochs and a seed for what follows."""
+    def _train(self, index: int, data: TaskData) -> Trained:
+        """Train the open task, and let the strategy end it."""
         name, rule = data.task.name, self.strategy.rule()
         check_returned(f"{type(self.strategy).__name__}.rule()", rule, StepRule)
         seed = derive(self.setting.seed, "candidate", name)
@@ -325,8 +295,7 @@ class DenseMethod(WholeNetwork):
         # If `end` is repeated, it must draw the same random numbers.
         seed_all(derive(self.setting.seed, "end", name))
         self.strategy.end(index, data)
-        after = int(torch.randint(2**62, (), device="cpu"))
-        return {"best": best, "num_epochs": num_epochs, "seed": after}
+        return Trained(best, num_epochs, seed=int(torch.randint(2**62, (), device="cpu")))
 
     def _retrain(self, data: TaskData, *, seed: int) -> None:
         """Train the open task a second time, if the strategy has a second training."""
@@ -338,26 +307,22 @@ class DenseMethod(WholeNetwork):
         self.setting.on_event(RoundEnded(task=data.task.name, round=0, score=score))
 
     def predict(self, inputs: Tensor, task: str) -> Any:
-        """Return the outputs of an ended task."""
         index = self.net.tasks.index(task)
         with self.strategy.running(index), self.statistics.running(index):
             return self.run(inputs, index)
 
     def figures(self) -> NetworkRecord:
-        """Return the bytes that are stored."""
-        heads = self.net.heads
-        own = 0 if heads.shared else sum(p.nbytes for p in heads.parameters())
-        total = sum(tensor.nbytes for tensor in self.net.model.state_dict().values())
-        stored = {"network": total - own, "heads": own, **self.strategy.stored_bytes()}
+        heads, total = num_bytes(self.net.heads.own()), num_bytes(self.net.model.state_dict())
+        stored = {"network": total - heads, "heads": heads, **self.strategy.stored_bytes()}
         if self.statistics.num_bytes:
             stored["statistics"] = self.statistics.num_bytes
         return NetworkRecord(stored_bytes=stored)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return all state; `progress` is None between two tasks, `trained` before retraining."""
         return {
             "progress": self.progress(),
-            "trained": self._trained,
+            "trained": None if self._trained is None else vars(self._trained),
             "net": self.net.state(),
             "statistics": self.statistics.learned,
             "strategy": self.strategy.state(),

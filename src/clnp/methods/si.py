@@ -32,7 +32,7 @@ from clnp.training.fit import StepRule
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
-from .method import Strategy
+from .method import State, Strategy, num_bytes
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,10 @@ class SI:
 class SIStrategy(Strategy):
     """Omega, theta~ and omega of each shared weight, in tensors that stay in place.
 
-    And what the optimizer knew of it at the end of the last task, if that is kept.
+    And the state of the optimizer for it at the end of the last task, if that is kept.
     """
+
+    saved = ("importance", "anchor", "path", "averages")
 
     def __init__(self, settings: SI, net: DenseNet) -> None:
         self.settings, self.net = settings, net
@@ -156,29 +158,15 @@ class SIStrategy(Strategy):
             self.averages = {name: dict(known[weight]) for name, weight in trunk if known[weight]}
             self._optimizer = None
 
-    def state(self) -> dict[str, Any]:
-        """Return Omega, theta~, omega and the state of the optimizer, by weight."""
-        return {
-            "importance": self.importance,
-            "anchor": self.anchor,
-            "path": self.path,
-            "averages": self.averages,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Restore a state within a task or after one."""
-
-        def taken(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {name: t.to(self.net.device, copy=True) for name, t in tensors.items()}
-
-        self.importance, self.anchor = taken(state["importance"]), taken(state["anchor"])
-        self.path = taken(state["path"])
+        super().restore(state)
+        # The optimizer itself knows which of these tensors belong on the device.
         self.averages = state["averages"]
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes of Omega; theta~ and omega start again with each task."""
-        stored = {"importance": sum(tensor.nbytes for tensor in self.importance.values())}
+        stored = {"importance": num_bytes(self.importance)}
         if self.averages:
-            known = [value for each in self.averages.values() for value in each.values()]
-            stored["optimizer"] = sum(each.nbytes for each in known if isinstance(each, Tensor))
+            stored["optimizer"] = num_bytes(self.averages)
         return stored

@@ -10,7 +10,6 @@ keeps fine-tuning from forgetting.
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from clnp.training.config import Training
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
-from .method import Strategy
+from .method import Strategy, num_bytes
 
 
 @dataclass(frozen=True)
@@ -44,29 +43,27 @@ class Single:
 class SingleStrategy(Strategy):
     """The networks of the tasks that have been learned; one of them at a time is in the net.
 
-    The heads that tasks have to themselves stay where they are, and are no part of them.
+    Heads that are not shared stay where they are, and are not part of them.
     """
+
+    saved = ("networks",)
 
     def __init__(self, net: DenseNet) -> None:
         self.net = net
         self.networks: list[dict[str, Tensor]] = []
-        self._shown: int | None = None
 
     def begin(self, index: int, data: TaskData) -> None:
         """Initialise the network."""
-        self._shown = None
         self.net.reset()
         self.net.heads.reset(index)
 
     def end(self, index: int, data: TaskData) -> None:
         """Store the network."""
         self.networks.append({name: t.detach().clone() for name, t in self._tensors().items()})
-        self._shown = index
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return all tensors but the heads of tasks, by name."""
-        heads = self.net.heads
-        own = set() if heads.shared else set(map(id, heads.parameters()))
+        own = set(map(id, self.net.heads.own()))
         # The parameters themselves, to know those of heads.
         tensors = self.net.model.state_dict(keep_vars=True)
         return {name: tensor for name, tensor in tensors.items() if id(tensor) not in own}
@@ -74,29 +71,14 @@ class SingleStrategy(Strategy):
     @contextlib.contextmanager
     def running(self, index: int) -> Iterator[None]:
         """Run the network of the task."""
-        if self._shown != index:
-            with torch.no_grad():
-                for name, tensor in self._tensors().items():
-                    tensor.copy_(self.networks[index][name])
-            self._shown = index
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(self.networks[index][name])
         yield
-
-    def state(self) -> dict[str, Any]:
-        """Return everything to store."""
-        return {"networks": self.networks}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the networks."""
-        device = self.net.device
-        self.networks = [
-            {name: tensor.to(device) for name, tensor in network.items()}
-            for network in state["networks"]
-        ]
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes of all networks but one, which counts as the network."""
-        sizes = [sum(t.nbytes for t in network.values()) for network in self.networks]
-        return {"further networks": sum(sizes[1:])}
+        return {"further networks": num_bytes(self.networks[1:])}
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from clnp.training.rng import derive
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
-from .method import Strategy
+from .method import State, Strategy
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ class Superposition:
 class SuperpositionStrategy(Strategy):
     """A seed for the contexts of each task, and the present context of each layer.
 
-    That one is a tensor which stays where it is: another task's is copied into it.
+    A context is always the same tensor, into which that of another task is copied.
     """
 
+    saved = ("seeds",)
     own_statistics = True
 
     def __init__(self, net: DenseNet) -> None:
@@ -100,15 +101,10 @@ class SuperpositionStrategy(Strategy):
             if is_mixing(layer) and id(layer) not in own:
                 self.current[name] = multiplied(layer)
 
-    def state(self) -> dict[str, Any]:
-        """Return the seeds of the contexts."""
-        return {"seeds": self.seeds}
-
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Restore the seeds, and set the contexts of the last task."""
-        self.seeds = list(state["seeds"])
-        if self.seeds:
-            self._show(len(self.seeds) - 1)
+        super().restore(state)
+        self._show(len(self.seeds) - 1)
 
     def stored_bytes(self) -> dict[str, int]:
         """Return the bytes of the contexts at one bit a sign, although seeds suffice."""
@@ -127,10 +123,8 @@ def multiplied(layer: nn.Module) -> Tensor:
     weight: Tensor = layer.weight  # type: ignore[assignment]
     context = torch.ones_like(weight[0], requires_grad=False)
     made: Any = layer
-    if (
-        known_kind(layer).neuron_dim < 0
-    ):  # Signs on the inputs of a matrix are signs on its columns.
-
+    if known_kind(layer).neuron_dim < 0:
+        # Signs on the inputs of a matrix are signs on its columns.
         def times_context(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (inputs[0] * context.to(inputs[0].dtype), *inputs[1:])
 

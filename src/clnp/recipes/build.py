@@ -54,7 +54,10 @@ def experiment_of(
     if others:
         listed = ", ".join(f"{name} {each}" for name, each in shapes.items())
         with _at(loaded, "stream"):
-            raise ArgumentError(f"samples of different shapes do not fit one network: {listed}")
+            raise ArgumentError(
+                f"samples of different shapes do not fit one network: {listed}. Use data sets "
+                "whose samples have the same shape."
+            )
     with _at(loaded, "network"):
         try:
             with on_the_host():
@@ -80,7 +83,7 @@ def experiment_of(
 
 @contextmanager
 def _at(loaded: LoadedRecipe, *path: str) -> Iterator[None]:
-    """Give an error the place of the key that it is about."""
+    """Raise an error with the place of the key that it is about."""
     try:
         yield
     except ArgumentError as error:
@@ -88,7 +91,7 @@ def _at(loaded: LoadedRecipe, *path: str) -> Iterator[None]:
 
 
 def _check_alphas(loaded: LoadedRecipe, model: torch.nn.Module, example: torch.Tensor) -> None:
-    """Refuse strengths of the penalty for layers that the network does not have."""
+    """Raise a `RecipeError` for an alpha of a layer that the network does not have."""
     graph = discover(model, example)
     learner = loaded.recipe.learner
     alphas: dict[tuple[str, ...], tuple[Alpha, ...]] = {

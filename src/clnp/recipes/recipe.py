@@ -12,7 +12,6 @@ from torch import nn
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
-from clnp.methods.method import is_ours
 from clnp.methods.registry import NAMES, Methods
 from clnp.records import OURS
 from clnp.runs.directory import CHECKPOINT, CONFIG, RECIPE, command, expanded, read_config
@@ -20,7 +19,7 @@ from clnp.training.config import LearnerConfig
 
 from . import bundled
 from .schema import build, to_data
-from .toml import Document, dotted, parse, read, shown
+from .toml import Document, Table, dotted, parse, read, shown
 
 Model = Literal["mlp", "narrow-cnn", "wide-cnn"]
 WIDTHS: Mapping[Model, tuple[int, ...]] = {
@@ -47,11 +46,15 @@ class Network:
     def __post_init__(self) -> None:
         num_layers = None if self.model == "mlp" else 5
         if self.widths and num_layers not in (None, len(self.widths)):
-            message = f"widths has {len(self.widths)} entries; a {self.model} has {num_layers}"
-            raise ArgumentError(f"{message} hidden layers", argument="widths")
+            raise ArgumentError(
+                f"widths has {len(self.widths)} entries. A {self.model} has {num_layers} hidden "
+                "layers; give a number for each.",
+                argument="widths",
+            )
         if any(width < 1 for width in self.widths):
-            message = f"widths is {list(self.widths)}; each must be 1 or more"
-            raise ArgumentError(message, argument="widths")
+            raise ArgumentError(
+                f"widths is {list(self.widths)}; each must be 1 or more", argument="widths"
+            )
 
     def build(self, shape: tuple[int, ...], num_outputs: int) -> nn.Module:
         """Return the model for samples of this shape."""
@@ -71,8 +74,11 @@ class Network:
         return NarrowCNN(num_outputs, widths=widths, in_channels=shape[0], image_size=shape[1])
 
     def _refuses(self, needed: str, shape: tuple[int, ...]) -> ArgumentError:
-        message = f"a {self.model} takes {needed}; the samples have shape {shape}"
-        return ArgumentError(message, argument="model")
+        return ArgumentError(
+            f"a {self.model} takes {needed}, but the samples have shape {shape}. "
+            "Use another model.",
+            argument="model",
+        )
 
 
 @dataclass(frozen=True)
@@ -139,11 +145,13 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):
         place = document.places.get(("learner", "training", one), "")
         if place.startswith("--set") and getattr(recipe.learner, many):
-            raise RecipeError(f"{place} would change nothing: learner.{many} comes first; set that")
+            raise RecipeError(
+                f"{place} has no effect, because learner.{many} is given. Set learner.{many}."
+            )
     return LoadedRecipe(short, recipe, document)
 
 
-def _inherited(data: dict[str, Any]) -> dict[str, Any]:
+def _inherited(data: Table) -> Table:
     """Give the training of each method the settings of `learner.training` that it does not have."""
     shared = data.get("learner", {}).get("training", {})
     methods = data.get("methods", {})
@@ -157,9 +165,9 @@ def recipe_of(place: Path) -> LoadedRecipe:
     """Return the recipe that a run was made from."""
     if not (place / RECIPE).is_file():
         remedy = "Use the Python program that started it"
-        if is_ours(read_config(place)):
+        if read_config(place).method == OURS:
             remedy += f', or clnp.load("{place / CHECKPOINT}", model)'
-        raise RunError(f"{place} was not made from a recipe. {remedy}")
+        raise RunError(f"{place} was not made from a recipe. {remedy}.")
     return load(str(place / RECIPE))
 
 
@@ -183,9 +191,9 @@ def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     return _flat(data, ())
 
 
-def _flat(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _flat(table: Table, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             yield from _flat(value, (*above, key))
         else:
             yield dotted((*above, key)), value

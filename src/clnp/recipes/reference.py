@@ -66,18 +66,28 @@ layer that `alpha` does not name has no penalty. The last layer computes the out
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a recipe: its place, type, default and meaning.
+    """A key of a recipe.
 
-    In `path`, `*` stands for any index of a list or any key of a table. `type` is in words, and
-    `default` is TOML, empty if the key is required. `kind` is the kind of the table that has the
-    key, where there are tables of several kinds.
+    In `key`, the whole path, `*` stands for any index of a list or any key of a table. `kind` is
+    the kind of the table that has the key, where there are tables of several kinds. `type` is in
+    words, and `default` is TOML, empty if the key is required.
     """
 
-    path: str
+    key: str
+    kind: str
     type: str
     default: str
-    doc: str
-    kind: str = ""
+    meaning: str
+
+    @property
+    def table(self) -> str:
+        """The table that has the key; empty at the top."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The key within its table."""
+        return self.key.rpartition(".")[2]
 
 
 def keys(cls: Any) -> list[Key]:
@@ -93,7 +103,8 @@ def _keys(cls: Any, prefix: str, kind: str, *, above: frozenset[Any]) -> Iterato
     for name, field in recipe_fields(cls).items():
         hint, path = field.hint, f"{prefix}{name}"
         if hint.optional or len(hint.tables) < len(hint.forms) or above & set(hint.tables):
-            yield Key(path, hint.words, field.default_text, _docs(cls).get(name, ""), kind)
+            words = hint.words.replace("'", '"')  # The quotes of TOML.
+            yield Key(path, kind, words, field.default_text, _docs(cls).get(name, ""))
         yield from _keys_below(hint, f"{path}.", kind, above=above)
         for inner in (form.inner for form in hint.forms if form.inner):
             yield from _keys_below(inner, f"{path}.*.", kind, above=above)
@@ -125,11 +136,10 @@ def _docs(cls: Any) -> Mapping[str, str]:
 def sections() -> dict[str, list[Key]]:
     """Return the keys of a recipe by their table, and by its kind."""
     found: dict[str, list[Key]] = {}
-    for key in sorted(keys(Recipe), key=lambda key: "." in key.path):
-        if OWN_TRAINING.match(key.path):
+    for key in sorted(keys(Recipe), key=lambda key: "." in key.key):
+        if OWN_TRAINING.match(key.key):
             continue
-        table = key.path.rpartition(".")[0]
-        title = f"[{table}]" if table else "At the top"
+        title = f"[{key.table}]" if key.table else "At the top"
         if key.kind:
             title += f' with kind = "{key.kind}"'
         found.setdefault(title, []).append(key)
@@ -149,11 +159,7 @@ def layers() -> dict[str, list[str]]:
 
 def rows() -> list[dict[str, str]]:
     """Return every key with its type, default and meaning, as plain data."""
-    return [
-        {"key": k.path, "kind": k.kind, "type": k.type, "default": k.default, "meaning": k.doc}
-        for group in sections().values()
-        for k in group
-    ]
+    return [vars(key) for group in sections().values() for key in group]
 
 
 def reference() -> str:
@@ -163,8 +169,7 @@ def reference() -> str:
         lines = [title]
         for key in group:
             default = f"default {key.default}" if key.default else "required"
-            lines.append(f"  {_name(key)}: {_type(key)}; {default}")
-            lines.append(f"      {key.doc}")
+            lines += [f"  {key.name}: {key.type}; {default}", f"      {key.meaning}"]
         blocks.append("\n".join(lines))
     lines = ["Layers, for alpha, with their neurons unless [network] has widths"]
     lines += [f"  {model}: {', '.join(each)}" for model, each in layers().items()]
@@ -179,7 +184,7 @@ def markdown() -> str:
         blocks.append("| key | takes | default | meaning |\n|---|---|---|---|")
         for key in group:
             default = f"`{key.default}`" if key.default else "required"
-            blocks.append(f"| `{_name(key)}` | {_code(_type(key))} | {default} | {key.doc} |")
+            blocks.append(f"| `{key.name}` | {_code(key.type)} | {default} | {key.meaning} |")
         blocks.append("")
         if any(key.kind == "chain" for key in group):
             blocks.append(CHAIN)
@@ -188,15 +193,6 @@ def markdown() -> str:
     blocks.append("| model | layers |\n|---|---|")
     blocks += [f"| `{model}` | {', '.join(each)} |" for model, each in layers().items()]
     return "\n".join([*blocks, ""])
-
-
-def _name(key: Key) -> str:
-    return key.path.rpartition(".")[2]
-
-
-def _type(key: Key) -> str:
-    """Return the type of the key, with texts in the quotes of TOML."""
-    return key.type.replace("'", '"')
 
 
 def _code(text: str) -> str:

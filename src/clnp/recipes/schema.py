@@ -1,19 +1,19 @@
 """Dataclasses from a TOML document, with all errors and their places at once, and back to TOML."""
 
 import dataclasses
-import datetime
 import difflib
 import functools
 import math
-import types
+import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, Literal, TypeVar
 
 from clnp.errors import ArgumentError, RecipeError, unknown_name
+from clnp.plain import alternatives, is_required
 
-from .toml import Document, Inline, KeyPath, document_text, dotted, shown, value_text
+from .toml import Document, Inline, KeyPath, Table, document_text, dotted, shown, value_text
 
 T = TypeVar("T")
 
@@ -22,16 +22,25 @@ T = TypeVar("T")
 class Form:
     """One form of a value: a scalar, one of several texts, a list, a mapping or a dataclass.
 
-    `words` and `plural` are alternatives that describe it, `fits` looks at a value, but not into
-    it. `inner` is the hint of the items of a list or mapping.
+    `words` and `plural` are alternatives that describe it. `kind` is the type that `tomllib` gives
+    it, or `object` for any. `inner` is the hint of the items of a list or mapping.
     """
 
     words: tuple[str, ...]
     plural: tuple[str, ...]
-    fits: Callable[[Any], bool]
+    kind: type
     texts: tuple[str, ...] = ()
     inner: "Hint | None" = None
     table: Any = None
+
+    def fits(self, value: Any) -> bool:
+        """Whether the value has the form; the items of a list or table may not."""
+        if self.kind is float and type(value) in (int, float):
+            # Not nan, and no integer beyond the largest float.
+            return bool(abs(value) <= sys.float_info.max or abs(value) == math.inf)
+        if self.texts and value not in self.texts:
+            return False
+        return self.kind is object or type(value) is self.kind
 
 
 @dataclass(frozen=True)
@@ -66,36 +75,21 @@ class Hint:
         tables = self.tables if len(self.tables) > 1 else []
         return {recipe_fields(t)["kind"].hint.forms[0].texts[0]: t for t in tables}
 
-    def of_items(self, value: list[Any] | dict[str, Any]) -> "Hint":
-        """Return the hint of what is in the list or mapping."""
-        return next((f.inner for f in self.forms if f.inner and f.fits(value)), ANYTHING)
 
-
-def _is_number(value: Any) -> bool:
-    try:
-        return type(value) in (int, float) and not math.isnan(value)
-    except OverflowError:  # An integer beyond the largest float.
-        return False
-
-
-ANY = Form(("any value",), (), lambda value: True)
-ANYTHING = Hint((ANY,))
-NUMBER = Form(("a number",), ("numbers",), _is_number)
 FORMS = {
-    Any: ANY,
-    int: Form(("a whole number",), ("whole numbers",), lambda value: type(value) is int),
-    float: NUMBER,
-    bool: Form(("true", "false"), ("true", "false"), lambda value: type(value) is bool),
-    str: Form(("text",), ("texts",), lambda value: type(value) is str),
+    Any: Form(("any value",), (), object),
+    int: Form(("a whole number",), ("whole numbers",), int),
+    float: Form(("a number",), ("numbers",), float),
+    bool: Form(("true", "false"), ("true", "false"), bool),
+    str: Form(("text",), ("texts",), str),
 }
 
 
 def hint_of(annotation: Any) -> Hint:
     """Return the hint of a type; without forms if TOML cannot hold it, such as a function."""
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    parts = typing.get_args(annotation) if is_union else (annotation,)
+    parts, optional = alternatives(annotation)
     forms = [form for part in parts if (form := _form(part)) is not None]
-    return Hint(tuple(forms), types.NoneType in parts)
+    return Hint(tuple(forms), optional)
 
 
 def _form(part: Any) -> Form | None:
@@ -103,30 +97,27 @@ def _form(part: Any) -> Form | None:
     if part in FORMS:
         return FORMS[part]
     if dataclasses.is_dataclass(part):
-        return Form(("a table",), ("tables",), _is(dict), table=part)
+        return Form(("a table",), ("tables",), dict, table=part)
     if origin is Literal:
         return _choice(args)
+    kind: type
     if origin is tuple and args[1:] == (...,):
-        name, fits, item = "list", _is(list), args[0]
+        name, kind, item = "list", list, args[0]
     elif isinstance(origin, type) and issubclass(origin, Mapping) and args[:1] == (str,):
-        name, fits, item = "table", _is(dict), args[1]
+        name, kind, item = "table", dict, args[1]
     else:
         return None
     inner = hint_of(item)
     if not inner.forms:
         return None
-    of = "" if inner == ANYTHING else f" of {inner.plural}"
-    return Form((f"a {name}{of}",), (f"{name}s{of}",), fits, inner=inner)
+    of = "" if inner.forms == (FORMS[Any],) else f" of {inner.plural}"
+    return Form((f"a {name}{of}",), (f"{name}s{of}",), kind, inner=inner)
 
 
 def _choice(texts: tuple[str, ...]) -> Form:
     listed = ", ".join(map(repr, texts))
     words = (listed if len(texts) == 1 else f"one of {listed}",)
-    return Form(words, words, lambda v: isinstance(v, str) and v in texts, texts=texts)
-
-
-def _is(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kind)
+    return Form(words, words, str, texts=texts)
 
 
 @dataclass(frozen=True)
@@ -137,18 +128,13 @@ class RecipeField:
     field: "dataclasses.Field[Any]"
 
     @property
-    def required(self) -> bool:
-        """Whether the field has no default."""
-        return self.field.default is MISSING and self.field.default_factory is MISSING
-
-    @property
     def default_text(self) -> str:
         """The default as TOML; empty if the field is required."""
-        if self.required:
+        if is_required(self.field):
             return ""
         factory = self.field.default_factory
         default = self.field.default if factory is MISSING else factory()
-        return value_text(_plain(self.hint, default, (self.field.name,)))
+        return value_text(_plain(default))
 
 
 @functools.cache
@@ -185,7 +171,7 @@ class _Reader:
     def wrong(self, path: KeyPath, message: str) -> None:
         self.problems.append(f"{self.document.place(path)}: {message}")
 
-    def table(self, cls: Any, data: Mapping[str, Any], path: KeyPath) -> Any:
+    def table(self, cls: Any, data: Table, path: KeyPath) -> Any:
         known, num_before, values = recipe_fields(cls), len(self.problems), {}
         for key, value in data.items():
             here = (*path, key)
@@ -196,7 +182,7 @@ class _Reader:
                 sentence = unknown_name("key", key, known).removeprefix(f"unknown key {key!r}")
                 self.wrong(here, f"unknown key {dotted(here)!r}{sentence}")
         for name, field in known.items():
-            if field.required and name not in data:
+            if is_required(field.field) and name not in data:
                 missing = dotted((*path, name))
                 self.wrong(path, f"{missing} is missing; it must be {field.hint.words}")
         if len(self.problems) > num_before:
@@ -224,9 +210,9 @@ class _Reader:
             return tuple(self.value(form.inner, v, (*path, i)) for i, v in enumerate(value))
         if form.inner is not None:
             return {key: self.value(form.inner, v, (*path, key)) for key, v in value.items()}
-        return float(value) if form is NUMBER else value
+        return float(value) if form.kind is float else value
 
-    def table_of_kind(self, kinds: dict[str, Any], data: Mapping[str, Any], path: KeyPath) -> Any:
+    def table_of_kind(self, kinds: dict[str, Any], data: Table, path: KeyPath) -> Any:
         kind, here, choice = data.get("kind"), (*path, "kind"), _choice(tuple(kinds))
         if "kind" not in data:
             self.wrong(path, f"{dotted(here)} is missing; it must be {choice.words[0]}")
@@ -240,49 +226,29 @@ def to_toml(value: Any, *, header: str = "") -> str:
     return document_text(to_data(value), header=header)
 
 
-def to_data(value: Any) -> dict[str, Any]:
+def to_data(value: Any) -> Table:
     """Return the dataclass as plain data with every field, also those that have their default.
 
-    None is the text "none". A table that is None by default is left out.
+    None is the text "none". A table that is None by default is left out, so that it can get keys.
     """
-    return _table_data(value, ())
+    cls: Any = type(value)
+    found = {}
+    for name, each in recipe_fields(cls).items():
+        item = getattr(value, name)
+        if item is not None or each.field.default is not None or not each.hint.tables:
+            found[name] = _plain(item)
+    return found
 
 
-def _table_data(table: Any, path: KeyPath) -> dict[str, Any]:
-    cls: Any = type(table)
-    known, data = recipe_fields(cls), {}
-    for field in dataclasses.fields(table):
-        value, here = getattr(table, field.name), (*path, field.name)
-        if field.name not in known:
-            if field.init and value is not field.default:
-                raise _cannot_be_written(value, here)
-        elif value is not None or field.default is not None or not known[field.name].hint.tables:
-            data[field.name] = _plain(known[field.name].hint, value, here)
-    return data
-
-
-def _plain(hint: Hint, value: Any, path: KeyPath) -> Any:
-    if value is None and hint.optional:
+def _plain(value: Any) -> Any:
+    if value is None:
         return "none"
-    if value == "none" and hint.optional:
-        raise RecipeError(f'{dotted(path)} is the text "none", which a recipe reads as no value')
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _table_data(value, path)
+    if dataclasses.is_dataclass(value):
+        return to_data(value)
     if isinstance(value, list | tuple):
-        inner = hint.of_items(list(value))
-        return [_plain(inner, item, (*path, i)) for i, item in enumerate(value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        inner = hint.of_items(dict(value))
-        data = {key: _plain(inner, item, (*path, key)) for key, item in value.items()}
-        tables = [v for v in data.values() if isinstance(v, dict) and not isinstance(v, Inline)]
-        return data if data and len(tables) == len(data) else Inline(data)
-    if NUMBER in hint.forms and type(value) is int:
-        return float(value)
-    if isinstance(value, str | int | float | datetime.date | datetime.time):
-        return value
-    raise _cannot_be_written(value, path)
-
-
-def _cannot_be_written(value: Any, path: KeyPath) -> RecipeError:
-    found = "a function" if callable(value) else repr(value)
-    return RecipeError(f"{dotted(path)} is {found}, which cannot be written into a recipe")
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        data = {key: _plain(item) for key, item in value.items()}
+        tables = data and all(map(dataclasses.is_dataclass, value.values()))
+        return data if tables else Inline(data)
+    return value

@@ -7,10 +7,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clnp.errors import RecipeError
 
+Table = dict[str, Any]
+"""A table of TOML, as `tomllib` reads it."""
 KeyPath = tuple[str | int, ...]
 """The keys from the top of a document to a value. An integer is an index into an array."""
 
@@ -23,7 +26,7 @@ class Document:
     the name of the file.
     """
 
-    data: dict[str, Any]
+    data: Table
     places: Mapping[KeyPath, str]
 
     def place(self, path: KeyPath) -> str:
@@ -51,18 +54,15 @@ def read(path: str | os.PathLike[str]) -> Document:
     """Return the document in the file. Messages use the path as it was given."""
     name = os.fspath(path)
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
-    except FileNotFoundError as error:
-        raise RecipeError(f"{name}: there is no such file; check the path") from error
+        raw = Path(path).read_bytes()
     except OSError as error:
-        raise RecipeError(f"{name}: the file cannot be read: {error.strerror}") from error
+        raise RecipeError(f"{name} cannot be read: {error.strerror}. Check the path.") from error
     try:
         text = raw.decode("utf-8-sig")  # Some editors put a mark before the first character.
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise RecipeError(f"{name}, line {line}: {found}; save the file as UTF-8") from error
+        raise RecipeError(f"{name}, line {line}: {found}. Save the file as UTF-8.") from error
     return parse(text, name=name)
 
 
@@ -121,7 +121,7 @@ def _places(lines: list[str], name: str) -> dict[KeyPath, str]:
     return places
 
 
-def _statements(lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _statements(lines: list[str]) -> Iterator[tuple[int, Table]]:
     """Yield the first line and the data of each statement; no data for one without an end.
 
     A statement is the shortest run of lines that is valid TOML. So tomllib decides what is a key,
@@ -163,7 +163,7 @@ def _chain(statement: Any) -> list[str]:
     return keys
 
 
-def _leaves(statement: dict[str, Any]) -> Iterator[KeyPath]:
+def _leaves(statement: Table) -> Iterator[KeyPath]:
     for key, value in statement.items():
         if isinstance(value, dict) and value:
             yield from ((key, *path) for path in _leaves(value))
@@ -187,8 +187,8 @@ def _parsed(assignment: str) -> tuple[list[str], Any]:
         keys = []
     if match is None or not keys:
         raise RecipeError(
-            f"--set {assignment}: this is not KEY=VALUE with a key as in TOML; write for example "
-            "--set learner.margin=1"
+            f"--set {assignment}: this is not KEY=VALUE with a key as in TOML. Write for example "
+            "--set learner.margin=1."
         )
     try:
         statements = tomllib.loads(f"value = {match[2]}")
@@ -210,11 +210,15 @@ def _put(
         put, path = _put(inner, rest, value, above=(*above, key), place=place)
         return {**node, key: put}, path
     if not isinstance(node, list):
-        raise RecipeError(f"{place}: {dotted(above)} is {shown(node)}, not a table")
+        raise RecipeError(
+            f"{place}: {dotted(above)} is {shown(node)}, not a table. Set {dotted(above)} itself."
+        )
     if not (key.isascii() and key.isdigit() and int(key) < len(node)):
-        found = f"{dotted(above)} is a list of {len(node)}, which has no {key!r}"
-        ask = f"; its indices are 0 to {len(node) - 1}" if node else ""
-        raise RecipeError(f"{place}: {found}{ask}")
+        expected = f"an index from 0 to {len(node) - 1}" if node else "the whole list"
+        raise RecipeError(
+            f"{place}: {dotted(above)} is a list of {len(node)}, which has no {key!r}. "
+            f"Give {expected}."
+        )
     index = int(key)
     put, path = _put(node[index], rest, value, above=(*above, index), place=place)
     return [*node[:index], put, *node[index + 1 :]], path
@@ -223,7 +227,7 @@ def _put(
 LONGEST_SHOWN = 60
 
 
-class Inline(dict[str, Any]):
+class Inline(Table):
     """A table that is written in braces, on the line of its key."""
 
 
@@ -243,19 +247,17 @@ def value_text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         # JSON escapes the same characters as TOML, except for "delete".
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, float):
-        return float.__repr__(value)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, int | float):
+        return repr(value)
     if isinstance(value, datetime.date | datetime.time):  # A datetime is a date.
         return value.isoformat()
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return f"[{', '.join(value_text(item) for item in value)}]"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         items = ", ".join(f"{key_text(key)} = {value_text(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"
-    raise RecipeError(f"a recipe cannot hold a {type(value).__name__}: {value!r}")
+    raise RecipeError(f"{value!r} is a {type(value).__name__}, which TOML does not have.")
 
 
 def shown(value: Any) -> str:
@@ -264,14 +266,14 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
-def document_text(data: Mapping[str, Any], *, header: str = "") -> str:
+def document_text(data: Table, *, header: str = "") -> str:
     """Return the data as a document: a comment, plain keys, tables, arrays of tables."""
     comment = [f"# {line}".rstrip() for line in header.splitlines()]
     parts = ["\n".join(comment)] if comment else []
     return "\n\n".join([*parts, *_sections(data, (), "")]) + "\n"
 
 
-def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Iterator[str]:
+def _sections(data: Table, path: tuple[str, ...], title: str) -> Iterator[str]:
     """Yield the lines of the table, and then those of the tables in it."""
     own = [f"{key_text(k)} = {value_text(v)}" for k, v in data.items() if not _has_section(v)]
     # A table that only contains other tables needs no title.
@@ -281,7 +283,7 @@ def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Ite
         yield "\n".join(own)
     for key, value in data.items():
         inner = (*path, key)
-        if _has_section(value) and isinstance(value, Mapping):
+        if _has_section(value) and isinstance(value, dict):
             yield from _sections(value, inner, f"[{dotted(inner)}]")
         elif _has_section(value):
             for table in value:
@@ -289,6 +291,6 @@ def _sections(data: Mapping[str, Any], path: tuple[str, ...], title: str) -> Ite
 
 
 def _has_section(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(v, Mapping) and _has_section(v) for v in value)
-    return isinstance(value, Mapping) and not isinstance(value, Inline)
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(v, dict) and _has_section(v) for v in value)
+    return isinstance(value, dict) and not isinstance(value, Inline)
