@@ -21,9 +21,9 @@ from clnp.studies.series import SERIES
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"
 SHOWN = {
-    "permuted-mnist": ("reuse",),
-    "split-cifar-narrow-best": ("reuse",),
-    "split-cifar-wide": ("accuracy", "capacity", "reuse"),
+    "permuted-mnist": ("capacity",),
+    "split-cifar-narrow-best": ("capacity",),
+    "split-cifar-wide": ("accuracy", "capacity"),
 }
 """The figures of each recipe that README and docs show."""
 

@@ -1,119 +1,73 @@
 import pytest
 
-from clnp.report.capacity import draw_capacity, draw_reuse
+from clnp.report.capacity import draw_capacity
 from clnp.report.collection import read_collection
+from clnp.report.draw import MOST_PANELS
 from support.written_runs import as_text, change_tasks, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")
 
 
-@pytest.fixture
-def run(tmp_path):
-    return read_collection([write_run(tmp_path / "run")])
+def bars(axes, *, column):
+    """Return the heights of the reused, unused and new neurons of a task."""
+    return [bar.get_height() for bar in axes.patches[3 * column : 3 * column + 3]]
 
 
-@pytest.fixture
-def eight(tmp_path):
-    return read_collection([write_run(tmp_path / f"m{n}", margin=float(n)) for n in range(8)])
-
-
-def test_a_bar_has_a_segment_for_each_task_and_the_free_rest(run):
-    picture = draw_capacity(run)
-    filled = [patch for patch in picture.figure.axes[0].patches if patch.get_facecolor()[3]]
-    widths = [round(patch.get_width(), 6) for patch in filled]
-    assert widths == [2, 4, 6, 88, 4, 8, 12, 76]
-    assert picture.table.header == ("layer", "neurons", "low", "high", "wide", "free", "free, %")
-    assert as_text(picture.table.rows)[1] == ("fc2", 50, "2", "4", "6", "38", "76.0")
-    assert picture.description == "after 3 tasks, fc1 88 % free, fc2 76 % free."
-
-
-def test_segments_are_numbered_if_they_are_wide_enough(run, tmp_path):
-    texts = [text.get_text() for text in draw_capacity(run).figure.axes[0].texts]
-    assert texts == ["1", "2", "3", "88 % free", "1", "2", "3", "76 % free"]
-    narrow = draw_capacity(read_collection([write_run(tmp_path / "narrow", sizes={"fc": 1000})]))
-    assert [text.get_text() for text in narrow.figure.axes[0].texts] == ["99 % free"]
-
-
-def test_capacity_is_averaged_over_seeds(tmp_path):
-    picture = draw_capacity(read_collection([write_series(tmp_path / "series")]))
-    assert "Means over 2 seeds." in picture.caption
-    cells = ("2.0 ± 0.0", "4.0 ± 0.0", "6.0 ± 0.0", "88.0 ± 0.0", "88.0 ± 0.0")
-    assert as_text(picture.table.rows)[0] == ("fc1", 100, *cells)
-
-
-def test_several_runs_are_below_one_another(eight):
-    picture = draw_capacity(eight)
-    titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
-    assert titles == [f"m{n}" for n in range(6)]
-    assert "2 more are in the table." in picture.caption
-    assert len(picture.table.rows) == 16
-
-
-def test_many_tasks_have_a_scale_instead_of_a_legend(tmp_path):
-    tasks = tuple(f"t{number}" for number in range(30))
-    large = write_run(tmp_path / "run", tasks=tasks, sizes={"fc": 5000})
-    picture = draw_capacity(read_collection([large]))
-    assert picture.figure.legends == []
-    assert picture.figure.axes[1].get_xlabel() == "claimed by task"
-
-
-def test_baselines_have_no_neurons(tmp_path):
-    baseline = read_collection([write_run(tmp_path / "run", method="ewc")])
-    assert draw_capacity(baseline) is None
-    assert draw_reuse(baseline) is None
-
-
-def test_new_neurons_are_above_those_of_earlier_tasks(run):
-    picture = draw_reuse(run)
-    reused, unused, new = (picture.figure.axes[0].patches[i : i + 3] for i in (0, 3, 6))
-    assert [bar.get_height() for bar in reused] == [0, 1, 3]
-    assert [bar.get_height() for bar in unused] == pytest.approx([0, 1, 3])
-    assert [bar.get_height() for bar in new] == pytest.approx([2, 4, 6])
-    assert [bar.get_y() for bar in new] == [0, 2, 6]
+def test_new_neurons_are_above_those_of_earlier_tasks(tmp_path):
+    picture = draw_capacity(read_collection([write_run(tmp_path / "run")]))
+    axes = picture.figure.axes[0]
+    assert axes.get_title(loc="left") == "fc1: 88 % free"
+    assert axes.get_ylim() == (0, 100)
+    assert [bars(axes, column=column) for column in range(3)] == [[0, 0, 2], [1, 1, 4], [3, 3, 6]]
+    assert [bar.get_y() for bar in axes.patches[-3:]] == [0, 3, 6]
+    assert picture.table.header[:3] == ("task", "layer", "new")
     # Task 2 reuses 1 of 5 active neurons, task 3 reuses 3 of 9.
     assert as_text(picture.table.rows)[2] == ("high", "fc1", "4", "1", "20.0", "6.0")
-    words = "after the first task, reused among active neurons: fc1 27 %, fc2 27 %."
+    words = "after 3 tasks, fc1 88 % free (27 % reused), fc2 76 % free (27 % reused)."
     assert picture.description == words
 
 
-def test_reuse_of_seeds_is_averaged(tmp_path):
+def test_seeds_are_averaged(tmp_path):
     series = write_series(tmp_path / "series")
     write_run(series / "seed1", seed=1, num_learned=1)
-    picture = draw_reuse(read_collection([series]))
-    claimed = [bar.get_y() + bar.get_height() for bar in picture.figure.axes[0].patches[6:9]]
-    assert claimed == pytest.approx([2, 4, 7])  # One run has claimed nothing for tasks 2 and 3.
+    picture = draw_capacity(read_collection([series]))
+    axes = picture.figure.axes[0]
+    # One run has claimed nothing for tasks 2 and 3.
+    assert [bars(axes, column=column)[2] for column in range(3)] == pytest.approx([2, 2, 3])
     assert "Means over 2 seeds." in picture.caption
+    assert as_text(picture.table.rows)[0][2] == "2.0 ± 0.0"
 
 
-def test_lines_compare_runs_layer_by_layer(tmp_path):
-    one = write_series(tmp_path / "one")
-    write_run(one / "seed1", seed=1, sizes={"fc1": 50, "fc2": 50})
-    other = write_run(tmp_path / "other", sizes={"fc1": 50}, margin=2.0)
-    picture = draw_reuse(read_collection([one, other]))
-    assert [axes.get_title(loc="left") for axes in picture.figure.axes] == ["fc1", "fc2"]
-    claimed, reused, *others = picture.figure.axes[0].lines
-    assert list(claimed.get_ydata()) == [3, 9, 18]
-    assert list(reused.get_ydata()) == [0, 1.5, 4.5]
-    assert [list(line.get_ydata()) for line in others] == [[4, 12, 24], [0, 2, 6]]
-    assert len(picture.figure.axes[0].collections) == 2  # Bands.
-    assert len(picture.figure.axes[1].lines) == 2  # The other network has no such layer.
-    labels = [text.get_text() for text in picture.figure.legends[0].get_texts()]
-    assert labels == ["claimed", "reused", "one", "other"]
+def test_every_layer_of_every_run_has_a_panel(tmp_path):
+    runs = [write_run(tmp_path / name, margin=margin) for name, margin in (("a", 1.0), ("b", 2.0))]
+    picture = draw_capacity(read_collection(runs))
+    titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
+    assert titles == [
+        "a\nfc1: 88 % free",
+        "a\nfc2: 76 % free",
+        "b\nfc1: 88 % free",
+        "b\nfc2: 76 % free",
+    ]
     assert picture.table.header[0] == "run"
 
 
-def test_of_many_layers_the_first_and_the_last_have_panels(tmp_path):
-    sizes = {f"layer{number}": 100 for number in range(50)}
-    picture = draw_reuse(read_collection([write_run(tmp_path / "run", sizes=sizes)]))
-    assert len(picture.figure.axes) == 40
-    assert "Only the first 20 and the last 20 layers are shown." in picture.caption
-    assert len(picture.table.rows) == 150
+def test_a_very_deep_network_has_panels_for_its_first_layers(tmp_path):
+    sizes = {f"layer{number}": 100 for number in range(MOST_PANELS + 10)}
+    run = write_run(tmp_path / "run", tasks=("only",), sizes=sizes)
+    picture = draw_capacity(read_collection([run]))
+    assert len(picture.figure.axes) == MOST_PANELS
+    assert "Only the first 40 of 50 layers are shown." in picture.caption
+    assert len(picture.table.rows) == 50
 
 
-def test_one_task_has_nothing_to_reuse(tmp_path):
+def test_baselines_have_no_neurons(tmp_path):
+    run = write_run(tmp_path / "run", method="ewc")
+    assert draw_capacity(read_collection([run])) is None
+
+
+def test_a_task_that_claims_nothing(tmp_path):
     run = write_run(tmp_path / "run", tasks=("only",), sizes={"fc1": 100})
     change_tasks(run, new={"fc1": 0}, reused={"fc1": None})
-    picture = draw_reuse(read_collection([run]))
-    assert picture.description == "the first task has nothing to reuse."
+    picture = draw_capacity(read_collection([run]))
+    assert picture.description == "after 1 task, fc1 100 % free."
     assert as_text(picture.table.rows)[0] == ("only", "fc1", "0", None, None, "0.0")
-    assert picture.figure.axes[0].get_ylim() == (0, 100)

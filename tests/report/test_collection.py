@@ -161,6 +161,17 @@ def test_notes_on_an_unfinished_run_and_its_log(tmp_path):
     )
 
 
+def test_a_note_on_several_runs_is_one(tmp_path):
+    series = write_series(tmp_path / "series", seeds=tuple(range(6)), tasks=("only",))
+    for seed in range(6):
+        (series / f"seed{seed}/events.jsonl").unlink()
+    (note,) = read_collection([series]).notes
+    assert note == (
+        "seed 0; seed 1; seed 2; seed 3 and 2 more: the log events.jsonl is missing, and with it "
+        "training and pruning curves."
+    )
+
+
 def test_a_full_network_is_noted(tmp_path):
     (note,) = read_collection([write_run(tmp_path / "run", full="fc1 is full. Widen it")]).notes
     assert note == "The network was full after 3 of 3 tasks: fc1 is full."
@@ -208,19 +219,12 @@ def test_a_run_whose_result_is_damaged_is_told_by_its_events(tmp_path):
     assert "result.json is damaged: " in found.notes[1]
 
 
-def test_a_damaged_run_beside_others_is_left_out(tmp_path):
-    good, bad = write_run(tmp_path / "good"), write_run(tmp_path / "bad")
-    write(bad, "result.json", "{")
-    found = read_collection([good, bad])
-    assert len(found.runs) == 1
-    assert found.notes[0].startswith(f"{bad} is left out. ")
+def test_a_path_without_a_run_is_an_error(tmp_path):
     with pytest.raises(RunError, match="nothing"):
-        read_collection([good, tmp_path / "nothing"])
+        read_collection([write_run(tmp_path / "good"), tmp_path / "nothing"])
 
 
 def test_nothing_to_report_on_is_an_error(tmp_path):
-    with pytest.raises(RunError, match="There is no run to report on"):
-        read_collection([])
     write(tmp_path, "series.json", {"recipe": "x", "seeds": [0]})
     with pytest.raises(RunError, match=r"nothing to report on in .* Resume it with `clnp resume "):
         read_collection([tmp_path])

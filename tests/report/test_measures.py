@@ -10,7 +10,7 @@ from clnp.report.measures import (
     claimed_shares,
     columns,
     free_share,
-    fullest_layer,
+    free_shares,
     over_runs,
     reused_share,
     spread_of,
@@ -59,7 +59,7 @@ def test_members_are_averaged_over_their_seeds(tmp_path):
     (member,) = read_collection([write_series(tmp_path / "series")]).members
     assert by_task(member, lambda task: task.now)[0].mean == 91.5
     assert claimed_shares(member, "fc1") == [2, 4, 6]
-    assert fullest_layer(member) == ("fc2", 76)
+    assert free_shares(member) == {"fc1": 88, "fc2": 76}
 
 
 def test_a_run_that_learned_fewer_tasks_has_claimed_nothing_for_the_others(tmp_path):
@@ -141,6 +141,10 @@ def test_the_number_of_tasks_is_a_column_if_runs_differ(tmp_path):
     ours, other, _ = collection.members
     assert str(found["tasks learned"].of(ours)) == "2.5 ± 0.7"
     assert str(found["tasks learned"].of(other)) == "3.0 ± 0.0"
+    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", num_learned=1, margin=2.0)]
+    collection = read_collection(runs)
+    learned, *_ = columns(collection)
+    assert str(learned.of(collection.members[1])) == "1"
 
 
 def test_a_run_without_a_learned_task_does_not_count(tmp_path):

@@ -11,95 +11,63 @@ import pytest
 import clnp
 from clnp.errors import ArgumentError, RunError
 from clnp.report.draw import Table
-from clnp.report.write import EARLIER, NAMES, to_csv, write_report
-from support.written_runs import write_run, write_series
+from clnp.report.measures import Spread
+from clnp.report.write import NAMES, to_csv, write_report
+from support.written_runs import write_run
 
 KINDS = {"svg", "pdf", "png", "csv"}
 
 
-@pytest.fixture
-def run(tmp_path):
-    """A run with few figures."""
-    return write_run(tmp_path / "run", tasks=("low",), method="ewc", num_candidates=1)
-
-
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """A run with all figures, and the files of its report."""
-    run = write_run(tmp_path_factory.mktemp("runs") / "run")
-    return run, write_report(run)
+def run(tmp_path_factory):
+    """A run with few figures."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    return write_run(path, tasks=("low",), method="ewc", num_candidates=1)
 
 
-def test_the_report_of_a_run_is_in_its_directory(report):
-    run, files = report
+def test_the_report_of_a_run_is_in_its_directory(tmp_path):
+    run = write_run(tmp_path / "run", tasks=("low",))
+    files = write_report(run)
     assert files[0] == run / "report/report.html"
     assert {file.name for file in files[1:]} == {f"{n}.{kind}" for n in NAMES for kind in KINDS}
     assert all(file.parent == run / "report/figures" for file in files[1:])
     assert all(file.stat().st_size for file in files)
+    with (run / "report/figures/training.csv").open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header[4:] == ["epoch", "loss", "validation score"]
+    assert len(rows) == 2 * 3 + 1
 
 
-def test_the_same_run_gives_the_same_bytes(run, tmp_path):
+def test_the_same_run_gives_the_same_bytes_without_a_window(run, tmp_path, monkeypatch):
     first = write_report(run, out=tmp_path / "a")
-    second = write_report([run], out=tmp_path / "b")
+    monkeypatch.setenv("MPLBACKEND", "nonsense")
+    imported = builtins.__import__
+
+    def watch(name, *args, **kwargs):
+        assert name != "matplotlib.pyplot"
+        return imported(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", watch)
+    second = clnp.write_report([run], out=tmp_path / "b")
     assert [f.read_bytes() for f in first] == [f.read_bytes() for f in second]
 
 
-def test_numbers_are_in_files(report):
-    run, _ = report
-    with (run / "report/figures/accuracy.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    assert rows[:2] == [
-        ["task", "when learned", "now", "average so far"],
-        ["low", "91.0", "91.0", "91.0"],
+def test_means_and_deviations_have_columns_of_their_own():
+    table = Table(
+        ("task", "clnp", "ewc", "new"),
+        (("a", Spread(93.0, 1.0, 3), Spread(90.25), Spread(4.0, digits=0)), ("b", None, None, 1)),
+    )
+    assert to_csv(table).splitlines() == [
+        'task,"clnp, mean","clnp, std",ewc,new',
+        "a,93.0,1.0,90.25,4",
+        "b,,,,1",
     ]
-    with (run / "report/figures/training.csv").open(encoding="utf-8", newline="") as file:
-        assert len(list(csv.reader(file))) == 1 + 3 * (2 * 3 + 1)
-
-
-def table(file):
-    with file.open(encoding="utf-8", newline="") as lines:
-        header, *rows = csv.reader(lines)
-    return header, [dict(zip(header, row, strict=True)) for row in rows]
-
-
-def test_means_and_deviations_have_columns_of_their_own(tmp_path):
-    series = write_series(tmp_path / "series", seeds=(0, 1, 2))
-    write_report([series, write_run(tmp_path / "ewc", method="ewc")], out=tmp_path / "both")
-    header, rows = table(tmp_path / "both/figures/accuracy.csv")
-    assert header[:3] == ["task", "clnp: when learned, mean", "clnp: when learned, std"]
-    assert header[7:] == ["ewc: when learned", "ewc: now", "ewc: average so far"]
-    assert rows[1]["clnp: now, mean"] == "93.0"
-    assert rows[1]["clnp: now, std"] == "1.0"
-    assert rows[1]["clnp: average so far, mean"] == "92.5"
-    _, rows = table(tmp_path / "both/figures/capacity.csv")
-    assert (rows[1]["wide, mean"], rows[1]["wide, std"]) == ("6.0", "0.0")
-    assert (rows[1]["free, mean"], rows[1]["free, %, mean"]) == ("38.0", "76.0")
-    text = "".join(file.read_text() for file in (tmp_path / "both/figures").glob("*.csv"))
-    assert "±" not in text
-
-
-def test_a_table_without_rows_has_a_header():
     assert to_csv(Table(("a", "b"), ())) == "a,b\n"
 
 
-def test_figures_of_an_earlier_report_are_removed(run, tmp_path):
-    out = tmp_path / "report"
-    own = out / "figures/notes.txt"
-    old = [out / f"figures/{name}.png" for name in ("capacity", *EARLIER)]
-    own.parent.mkdir(parents=True)
-    for file in (own, *old):
-        file.write_text("of an earlier report")
-    write_report(run, out=out)
-    assert not any(file.exists() for file in old)
-    assert (out / "figures/accuracy.png").exists()
-    assert own.exists()
-
-
-def test_several_runs_need_a_directory(run, tmp_path):
-    other = write_run(tmp_path / "other", tasks=("low",), method="single", num_candidates=1)
+def test_several_runs_need_a_directory(run):
     with pytest.raises(RunError, match=r"A report about 2 runs needs a directory\. .*--out DIR"):
-        write_report([run, other])
-    assert (tmp_path / "both/report.html") in write_report([run, other], out=tmp_path / "both")
+        write_report([run, run / "other"])
     with pytest.raises(RunError, match="There is no run to report on"):
         write_report([])
 
@@ -147,33 +115,28 @@ def test_matplotlib_is_loaded_only_by_a_report(run):
     assert "matplotlib" not in done.stdout.split()
 
 
-def test_no_window_is_needed(run, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "nonsense")
-    imported = builtins.__import__
-
-    def watch(name, *args, **kwargs):
-        assert name != "matplotlib.pyplot"
-        return imported(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", watch)
-    assert clnp.write_report(run)
-
-
 def command(*words):
     from clnp.cli import app
 
     return app.main(["report", *map(str, words)])
 
 
-def test_the_command(run, capsys):
+def test_the_command_replaces_an_earlier_report(run, capsys):
+    own, old = run / "report/figures/notes.txt", run / "report/figures/capacity.png"
+    own.parent.mkdir(parents=True)
+    for file in (own, old):
+        file.write_text("of an earlier report")
     assert command(run) == 0
     out = capsys.readouterr().out
     assert str(run / "report/report.html") in out
     assert f"{run / 'report/figures'}: csv, pdf, png, svg" in out
+    assert own.exists()
+    assert not old.exists()
 
 
 def test_the_command_answers_in_json(run, tmp_path, capsys):
-    assert command(run, "--out", tmp_path / "out", "--json") == 0
+    other = write_run(tmp_path / "other", tasks=("low",), method="single", num_candidates=1)
+    assert command(run, other, "--out", tmp_path / "out", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["page"] == str(tmp_path / "out/report.html")
     assert f"{tmp_path / 'out/figures/training.svg'}" in answer["files"]

@@ -3,18 +3,28 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clnp.errors import RunError
 from clnp.plain import flat, to_plain
 from clnp.records import OURS, RunConfig
-from clnp.runs.directory import CONFIG, EVENTS, command, expanded, name_of, resume_command
+from clnp.runs.directory import (
+    CONFIG,
+    EVENTS,
+    command,
+    expanded,
+    name_of,
+    resume_command,
+)
 from clnp.runs.history import RunHistory, TaskHistory, read_run
 from clnp.studies.comparison import read_comparison
 from clnp.studies.series import SERIES, read_series, run_of
 from clnp.text import clean
+
+MOST_NAMED = 4
+"""Runs that a note names if several have the same note."""
 
 
 @dataclass(frozen=True)
@@ -108,33 +118,25 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     Raises:
         RunError: If a path is not a run, a series or a comparison, or there is nothing to show.
     """
-    unique: dict[str, Path] = {}
-    for path in map(expanded, paths):
-        unique.setdefault(os.path.realpath(path), path)
-    places = list(unique.values())
-    if not places:
-        raise RunError(
-            "There is no run to report on. Give the directory of a run, a series or a comparison."
-        )
+    unique = {os.path.realpath(path): path for path in map(expanded, paths)}
     notes: list[str] = []
-    found = [m for path in places for m in _read_members(path, notes, alone=len(places) == 1)]
+    found = [member for path in unique.values() for member in _read_members(path, notes)]
     if not found:
+        first = expanded(paths[0])
         raise RunError(
-            f"There is nothing to report on in {places[0]}: no run has started, or none can be "
-            f"read. Resume it with {resume_command(places[0])}."
+            f"There is nothing to report on in {first}: no run has started, or none can be read. "
+            f"Resume it with {resume_command(first)}."
         )
     found = _merge_seeds(found)
     title = _title(found)
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
-    for member in members:
-        for run in member.runs:
-            notes += _notes(run, _name_in_notes(run, member, members))
+    notes += _all_notes(members)
     return Collection(title, members, tuple(dict.fromkeys(notes)))
 
 
-def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Member]:
+def _read_members(path: Path, notes: list[str]) -> Iterator[Member]:
     name = name_of(path)
     if comparison := read_comparison(path):
         for method in comparison.methods or ():
@@ -143,14 +145,8 @@ def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Memb
     elif os.path.isfile(path / SERIES):
         if runs := _read_series_runs(path, notes, name):
             yield Member(name, runs)
-    elif os.path.isfile(path / CONFIG) or not path.is_dir():
-        try:
-            yield Member(name, (read_run(path) if alone else _read_undamaged(path),))
-        except RunError as error:
-            # A path that is not a run is a typing error, which a note would hide.
-            if alone or not os.path.isfile(path / CONFIG):
-                raise
-            notes.append(f"{path} is left out. {error}")
+    elif os.path.isfile(path / CONFIG):
+        yield Member(name, (read_run(path),))
     elif seeds := _find_seeds(path):
         for run in _read_seeds(path, seeds, notes, name):
             yield Member(name_of(run.path), (run,))
@@ -160,7 +156,7 @@ def _read_members(path: Path, notes: list[str], *, alone: bool) -> Iterator[Memb
             f"{inside[0]} for example."
         )
     else:
-        yield Member(name, (read_run(path),))
+        read_run(path)  # Raises an error that says what is missing.
 
 
 def _read_series_runs(path: Path, notes: list[str], name: str) -> tuple[RunHistory, ...]:
@@ -180,23 +176,18 @@ def _read_seeds(
 ) -> tuple[RunHistory, ...]:
     runs = []
     for seed in seeds:
-        place = run_of(path, seed)
-        if not os.path.isfile(place / CONFIG):
+        directory = run_of(path, seed)
+        if not os.path.isfile(directory / CONFIG):
             notes.append(f"{name}: the run with seed {seed} has not started.")
             continue
         try:
-            runs.append(_read_undamaged(place))
+            run = read_run(directory)
+            if run.damaged is not None:  # It has nothing for a mean.
+                raise RunError(run.damaged)
+            runs.append(run)
         except RunError as error:
             notes.append(f"{name}: the run with seed {seed} is left out. {error}")
     return tuple(runs)
-
-
-def _read_undamaged(path: Path) -> RunHistory:
-    """Return the run; a `RunError` also for a damaged result, which has nothing for a mean."""
-    run = read_run(path)
-    if run.damaged is not None:
-        raise RunError(run.damaged)
-    return run
 
 
 def _find_seeds(path: Path) -> list[int]:
@@ -246,7 +237,7 @@ def _merge_seeds(members: Sequence[Member]) -> list[Member]:
 
 
 def _common_name(runs: Sequence[RunHistory]) -> str:
-    """Return the names of the directories without the seed: own-0 and own-1 become own."""
+    """Return the name that the directories have without the seed: own-0 and own-1 become own."""
     names = [name_of(run.path) for run in runs]
     starts = {re.sub(r"((^|[\W_]+)seed)?[\W_]*\d+$", "", name) for name in names}
     parents = {name_of(run.path.parent) for run in runs}
@@ -296,37 +287,44 @@ def _title(members: Sequence[Member]) -> str:
     return f"{recipes[0]}{method}, seed {'?' if runs[0].seed is None else runs[0].seed}"
 
 
-def _name_in_notes(run: RunHistory, member: Member, members: Sequence[Member]) -> str:
-    """Return the name of a run in a note; empty if there is no other run."""
-    if len(member.runs) == 1:
-        return member.label if len(members) > 1 else ""
-    return f"{member.label}, seed {run.seed}" if len(members) > 1 else f"seed {run.seed}"
+def _all_notes(members: Sequence[Member]) -> Iterator[str]:
+    """Return the notes on all runs; those that several runs have in common are one."""
+    found: dict[str, list[str]] = {}
+    for member in members:
+        for run in member.runs:
+            names = [member.label] if len(members) > 1 else []
+            names += [f"seed {run.seed}"] if len(member.runs) > 1 else []
+            for note in _notes(run):
+                found.setdefault(note, []).append(clean(", ".join(names)) if names else "")
+    for note, names in found.items():
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        where = "; ".join(names[:MOST_NAMED]) + more
+        yield f"{where}: {note}" if where else note[:1].upper() + note[1:]
 
 
-def _notes(run: RunHistory, name: str) -> Iterable[str]:
+def _notes(run: RunHistory) -> Iterator[str]:
     """Return what a reader has to know about a run before its numbers."""
-    where = f"{clean(name)}: the" if name else "The"
     num = f"{len(run.learned)} of {run.num_tasks} tasks"
     if run.failed is not None:
-        yield f"{where} run failed after {num}: {run.failed.rstrip('.')}."
+        yield f"the run failed after {num}: {run.failed.rstrip('.')}."
     elif not run.finished:
         open_task = next((task.name for task in run.tasks if not task.learned), None)
         current = f"; {clean(open_task)} is in training" if open_task else ""
         yield (
-            f"{where} run is not finished: {num} are learned{current}. Resume it with "
+            f"the run is not finished: {num} are learned{current}. Resume it with "
             f"{resume_command(run.path)}."
         )
     if run.full is not None:
-        yield f"{where} network was full after {num}: {run.full.partition('. ')[0].rstrip('.')}."
+        yield f"the network was full after {num}: {run.full.partition('. ')[0].rstrip('.')}."
     if run.damaged is not None:
-        yield f"{where} result is left out. {run.damaged}"
+        yield f"the result is left out. {run.damaged}"
     if run.num_damaged:
         lines = "1 damaged line" if run.num_damaged == 1 else f"{run.num_damaged} damaged lines"
-        yield f"{where} log {EVENTS} has {lines}, which are left out; curves may have gaps."
+        yield f"the log {EVENTS} has {lines}, which are left out; curves may have gaps."
     if not run.num_events:
-        yield f"{where} log {EVENTS} is missing, and with it training and pruning curves."
+        yield f"the log {EVENTS} is missing, and with it training and pruning curves."
     if any(task.unchanged is False for task in run.learned) and run.method == OURS:
         yield (
-            f"{where} OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
+            "the OUTPUTS OF AN ENDED TASK HAVE CHANGED, which must not happen. Check it with "
             f"`{command('verify', run.path)}`."
         )

@@ -1,7 +1,7 @@
 """Figures in one style: colours, labels that fit, legends, and a panel for each task or layer.
 
-Figures for a paper have the inks below. On the page, variables of the style sheet replace them, so
-that one drawing serves light and dark mode.
+Figures for a paper have the colours below. On the page, variables of the style sheet replace them,
+so the same drawing serves light and dark mode.
 """
 
 import contextlib
@@ -10,18 +10,14 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import matplotlib
-import numpy as np
-from matplotlib import font_manager
+from matplotlib import font_manager, style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colorbar import Colorbar
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure, FigureBase
+from matplotlib.ticker import MaxNLocator
 
 from clnp.text import all_shortened, clean, shortened, without_common_start
 
@@ -32,8 +28,7 @@ INK, MUTED, LINE, SOFT, PAPER = "#1f2328", "#59636d", "#d0d7dd", "#eef1f3", "#fe
 CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f8f8f")
 """The colours of Okabe and Ito, without the yellow that is invisible on white paper."""
 MORE = ("#5a00ff", "#784b1e", "#d2b469", "#b44bff", "#4b5a5a")
-"""As different from one another and from those above, with any kind of colour vision."""
-MARKERS = "osD^vPX"
+"""Further colours that can be distinguished with any kind of colour vision."""
 THEMED = {
     INK: "--ink",
     MUTED: "--muted",
@@ -45,23 +40,21 @@ THEMED = {
     MORE[1]: "--brown",
     MORE[4]: "--slate",
 }
-"""Variables of the style sheet: these colours are too dark for a dark page."""
-ORDERED = "viridis"
-
+"""Variables of the style sheet for the colours that are too dark for a dark page."""
 WIDTH = 6.8
 """Inches: the text width of most papers."""
 CHARACTER = 4.4
 """Average width of a character in a small label, in points."""
 MOST_NAMES = 20
 """Tasks that are named along an axis. If there are more, they are numbered."""
-MOST_PANELS = 60
+MOST_PANELS = 40
 
 WIDER_FONTS = ("Noto Sans CJK", "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Micro Hei")
-"""For names in scripts that the first font lacks, if one is installed."""
+"""For names in scripts that DejaVu Sans lacks, if one is installed."""
 
 _LOCK = threading.RLock()
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: dict[str, object] = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
     "axes.facecolor": "none",
@@ -97,7 +90,6 @@ _SETTINGS: dict[str, Any] = {
     "xtick.labelsize": 7,
     "xtick.major.size": 2.5,
     "xtick.major.width": 0.6,
-    "xtick.minor.visible": False,
     "ytick.color": MUTED,
     "ytick.labelcolor": INK,
     "ytick.labelsize": 7,
@@ -136,41 +128,28 @@ class Picture:
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Draw in the style of a report, whatever the user's own settings; one thread at a time."""
-    defaults: dict[str, Any] = {
-        name: value
-        for name, value in matplotlib.rcParamsDefault.items()
-        if not name.startswith(("backend", "webagg", "date.", "toolbar", "interactive"))
-    }
     installed = {font.name for font in font_manager.fontManager.ttflist}
     fonts = ["DejaVu Sans", *(name for name in WIDER_FONTS if name in installed)]
-    settings: Any = {**defaults, **_SETTINGS, "font.sans-serif": fonts}
-    with _LOCK, matplotlib.rc_context(settings), warnings.catch_warnings():
+    settings = {**_SETTINGS, "font.sans-serif": fonts}
+    with _LOCK, style.context(settings, after_reset=True), warnings.catch_warnings():
         # The page shows every letter; a figure for a paper shows a box for one that no font has.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
 
 
-def new_figure(height: float, *, width: float = WIDTH) -> Figure:
+def new_figure(height: float) -> Figure:
     """Return an empty figure whose parts make room for one another."""
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def categories(num: int) -> list[str]:
     """Return colours for things without an order; beyond twelve they are shades of one scale."""
     known = [*CATEGORIES, *MORE]
-    return known[:num] if num <= len(known) else ordered(num)
-
-
-def ordered(num: int) -> list[str]:
-    """Return colours for things in an order, from dark to light, also when printed in grey."""
-    scale = matplotlib.colormaps[ORDERED]
+    if num <= len(known):
+        return known[:num]
+    scale = matplotlib.colormaps["viridis"]
     # The lightest yellow is left out: it is invisible on white paper.
-    return [to_hex(scale(0.93 * index / max(num - 1, 1))) for index in range(num)]
-
-
-def in_order(num: int) -> list[str]:
-    """Return colours for layers or tasks: categories for a few, otherwise a scale."""
-    return categories(num) if num < len(CATEGORIES) else ordered(num)
+    return [to_hex(scale(0.93 * index / (num - 1))) for index in range(num)]
 
 
 def member_colours(collection: Collection) -> dict[str, str]:
@@ -179,73 +158,24 @@ def member_colours(collection: Collection) -> dict[str, str]:
     return dict(zip(labels, categories(len(labels)), strict=True))
 
 
-def on(colour: Any) -> str:
-    """Return black or white, whichever is legible on the colour."""
-    red, green, blue = (
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)
-    )
-    return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
-
-
-def colour_of(mesh: QuadMesh, value: float) -> Any:
-    """Return the colour of a value in a map."""
-    return mesh.to_rgba(np.array([value]))[0]
-
-
-def add_colour_bar(figure: FigureBase, mesh: Any, axes: Any, label: str, **options: Any) -> None:
-    """Add the scale of a map, without a frame."""
-    bar: Colorbar = figure.colorbar(mesh, ax=axes, **options)
-    bar.set_label(label)
-    bar.outline.set_linewidth(0)
-    bar.minorticks_off()
-    bar.ax.tick_params(length=0)
-
-
-def without_frame(axes: Axes) -> None:
-    """Remove spines, ticks and grid: the axes of a map need none."""
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-
-
-def add_legend(
-    figure: Figure, handles: Sequence[Artist], *, solid: bool = False, dashed: bool = False
-) -> None:
+def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
     """Add a legend above the figure, in as many columns as fit."""
-    # Points of the sample: small for a patch, longer for a line, and longer for its dashes.
-    sample, length = (20, 1.0) if solid else (45, 3.4) if dashed else (30, 1.6)
-    widths = [len(str(handle.get_label())) * CHARACTER + sample for handle in handles]
-    room = 72 * figure.get_figwidth() - 10
-    columns = next(
-        n for n in range(len(widths), 0, -1) if n == 1 or _legend_width(widths, n) <= room
-    )
-    figure.legend(
-        handles=list(handles),
-        loc="outside upper left",
-        ncols=columns,
-        handlelength=length,
-        columnspacing=1.2,
-    )
+    widest = max(len(str(handle.get_label())) for handle in handles) * CHARACTER + 40
+    columns = max(int(72 * figure.get_figwidth() / widest), 1)
+    figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
 
 
-def _legend_width(widths: Sequence[float], columns: int) -> float:
-    """Return the width of a legend whose first columns are an entry longer than the rest."""
-    rows, longer = divmod(len(widths), columns)
-    starts = [index * rows + min(index, longer) for index in range(columns + 1)]
-    return sum(max(widths[start:end]) for start, end in pairwise(starts))
-
-
-def name_tasks(axes: Axes, names: Sequence[str], *, width: float = WIDTH) -> None:
+def name_tasks(axes: Axes, names: Sequence[str]) -> None:
     """Label an axis with the names of tasks 1, 2, ..., or with numbers if there are many."""
     start, rest = without_common_start(names)
+    axes.set_xlim(0.4, len(names) + 0.6)
     if len(names) > MOST_NAMES:
-        number_tasks(axes, len(names))
+        number_tasks(axes)
         return
-    room = 72 * (width - 0.9) / max(len(names), 1) - 4
-    labels = all_shortened(rest, 24)
-    upright = max(map(len, labels)) * CHARACTER <= room
-    axes.set_xticks(range(1, len(names) + 1), labels if upright else all_shortened(rest, 18))
-    if not upright:
+    labels = all_shortened(rest, 18)
+    fits = max(map(len, labels)) * CHARACTER < 72 * (WIDTH - 0.9) / len(names) - 4
+    axes.set_xticks(range(1, len(names) + 1), labels)
+    if not fits:
         axes.tick_params(axis="x", labelrotation=35, pad=1)
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
@@ -253,105 +183,68 @@ def name_tasks(axes: Axes, names: Sequence[str], *, width: float = WIDTH) -> Non
     axes.set_xlabel(f"task, in the order learned{common}")
 
 
-def number_tasks(axes: Axes, num: int, *, most: int = 14) -> None:
-    """Label an axis with the numbers of tasks, as many as fit."""
-    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 500, 10**9) if num / s <= most)
-    start = 1 if step <= 2 else step
-    axes.set_xticks(sorted({1, *range(start, num + 1, step)}))
+def number_tasks(axes: Axes, *, most: int = 14) -> None:
+    """Label an axis with the numbers of tasks, at `most` places."""
+    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
     axes.set_xlabel("task, in the order learned")
 
 
-def fit_scores(
-    axes: Axes, means: Sequence[float], bounds: Sequence[float] = (), *, percent: bool
-) -> None:
-    """Show all means and bounds with some room around them, and nothing beyond 100 percent.
-
-    A bound, which is a mean plus its deviation, may be larger.
-    """
-    known = [value for value in means if math.isfinite(value)]
-    ends = [*known, *(value for value in bounds if math.isfinite(value))]
-    if not known:
-        return
-    low, high = min(ends), max(ends)
-    whole = percent and max(known) <= 100
-    if whole:
-        high = min(high, 100.0)
-    room = max(0.08 * (high - low), 0.5 if percent else 0.02 * max(abs(low), abs(high), 0.1))
-    axes.set_ylim(low - room, min(high + room, 100 + 0.3 * room) if whole else high + room)
+def fit_scores(axes: Axes, *, percent: bool) -> None:
+    """Show half a point around accuracies, and none above 100 percent, where a deviation may be."""
+    if percent:
+        low, high = axes.get_ylim()
+        low -= 0.5
+        axes.set_ylim(low, min(high + 0.5, 100 + 0.03 * (100 - low)))
 
 
-@dataclass(frozen=True)
-class Panels:
-    """Small axes for tasks or layers, which share their scales; `shown` has their indices."""
-
-    axes: list[Axes]
-    shown: list[int]
-    thing: str
-
-    @property
-    def note(self) -> str:
-        """A sentence, after a space, that says which tasks or layers are missing, if any are."""
-        num = len(self.shown)
-        if self.shown == list(range(num)):
-            return ""
-        return f" Only the first {num - num // 2} and the last {num // 2} {self.thing} are shown."
+def panels_height(num: int) -> float:
+    """Return the height of `num` panels in inches."""
+    rows, columns = _panel_grid(num)
+    return rows * (2.0 if columns <= 2 or rows == 1 else 1.5 if columns <= 5 else 0.9)
 
 
-def shown_panels(indices: Sequence[int], *, most: int = MOST_PANELS) -> list[int]:
-    """Return the indices, without those in the middle if there are too many panels."""
-    half = most // 2
-    return list(indices) if len(indices) <= most else [*indices[:half], *indices[-half:]]
-
-
-def panel_rows(num: int) -> tuple[int, float]:
-    """Return the number of rows of panels, and the height of each in inches."""
-    columns = num_columns(num)
-    rows = math.ceil(num / columns)
-    height = {1: 2.2, 2: 1.9, 3: 1.6}.get(columns, 1.2 if columns <= 5 else 0.78)
-    return rows, max(height, 1.5) if rows == 1 else height  # The label of the axis has to fit.
-
-
-def add_panels(
-    figure: FigureBase, names: Sequence[str], shown: list[int], *, thing: str = "tasks"
-) -> Panels:
-    """Add a panel for each index that is shown."""
-    columns, (rows, _) = num_columns(len(shown)), panel_rows(len(shown))
+def add_panels(figure: FigureBase, titles: Sequence[str]) -> list[Axes]:
+    """Add a small panel for each title of one or two lines; all panels have the same scales."""
+    rows, columns = _panel_grid(len(titles))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    cells: list[Axes] = list(grid.flat)
-    for axes in cells[len(shown) :]:
-        axes.remove()
+    panels: list[Axes] = list(grid.flat)
+    for empty in panels[len(titles) :]:
+        empty.remove()
     # The panel above an empty cell is the last of its column.
-    for axes in cells[len(shown) - columns : len(shown)] if rows > 1 else []:
-        axes.tick_params(labelbottom=True)
-    _, rest = without_common_start(names)
-    room = int(72 * (WIDTH - 0.7) / columns / CHARACTER) - 3
-    crowded = columns > 5
-    for axes, index in zip(cells, shown, strict=False):
-        number = str(index + 1)
-        title = clean(names[index])
-        if thing == "tasks":
-            title = number if crowded else f"task {number}"
-            if rest[index] != number and not crowded:
-                title = f"{number}: {clean(rest[index])}"
-        axes.set_title(shortened(title, max(room, 4)), pad=2, size=7)
+    for last in panels[max(len(titles) - columns, 0) : len(titles)]:
+        last.tick_params(labelbottom=True)
+    longest = int(72 * (WIDTH - 0.7) / columns / CHARACTER) - 3
+    for axes, title in zip(panels, titles, strict=False):
+        lines = [shortened(line, longest) for line in title.split("\n")]
+        axes.set_title("\n".join(lines), pad=2, size=7)
         axes.tick_params(labelsize=6)
-        axes.locator_params(nbins=2 if crowded else 3 if columns > 3 else 5)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    return Panels(cells[: len(shown)], shown, thing)
+        axes.locator_params(nbins=2 if columns > 5 else 4)
+    return panels[: len(titles)]
 
 
-def num_columns(num: int) -> int:
-    """Return the number of panels in a row: few empty cells, and no panel too small."""
-    if num <= 5:
-        return max(num, 1)
-    choices = (3, 4, 5) if num <= 9 else (4, 5) if num <= 20 else (8, 9, 10)
-    return min(choices, key=lambda columns: (-num % columns, -columns))
+def _panel_grid(num: int) -> tuple[int, int]:
+    """Return the rows and columns for `num` panels, with few empty cells."""
+    rows = math.ceil(num / (5 if num <= 20 else 10))
+    return rows, math.ceil(num / rows)
+
+
+def task_titles(names: Sequence[str]) -> list[str]:
+    """Return a title for the panel of each task: its number, and its name if it has one."""
+    _, rest = without_common_start(names)
+    return [
+        f"task {number}" if name == str(number) else f"{number}: {name}"
+        for number, name in enumerate(rest, 1)
+    ]
+
+
+def left_out(num: int, shown: int, things: str) -> str:
+    """Return a sentence, after a space, if some things have no panel; otherwise nothing."""
+    return f" Only the first {shown} of {num} {things} are shown." if shown < num else ""
 
 
 def finite(values: Sequence[float | None]) -> list[float]:
     """Return the values, with `nan`, which is not drawn, instead of None and infinity."""
-    numbers = [math.nan if value is None else float(value) for value in values]
-    return [math.nan if math.isinf(number) else number for number in numbers]
+    return [value if value is not None and math.isfinite(value) else math.nan for value in values]
 
 
 def means_of(spreads: Sequence[Spread | None]) -> list[float]:
@@ -359,24 +252,9 @@ def means_of(spreads: Sequence[Spread | None]) -> list[float]:
     return finite([None if spread is None else spread.mean for spread in spreads])
 
 
-def draw_line(
-    axes: Axes, x: Sequence[float], spreads: Sequence[Spread | None], colour: str, **options: Any
-) -> list[float]:
-    """Draw means as a line with a band of standard deviations; return the bounds of the band."""
-    y = means_of(spreads)
-    errors = [0.0 if spread is None else spread.deviation for spread in spreads]
-    low, high = ([m + sign * e for m, e in zip(y, errors, strict=True)] for sign in (-1, 1))
-    if any(errors):
-        draw_band(axes, x, low, high, colour)
-    axes.plot(x, y, color=colour, **options)
-    return [*low, *high]
-
-
-def draw_band(
-    axes: Axes, x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str
-) -> None:
-    """Fill the area between two lines: standard deviations around a mean."""
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+def deviations_of(spreads: Sequence[Spread | None]) -> list[float]:
+    """Return the standard deviations, with 0 for None."""
+    return [0.0 if spread is None else spread.deviation for spread in spreads]
 
 
 def count(num: int, thing: str) -> str:

@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, stdev
 
 from clnp.core.layers.ledger import free_fraction
 from clnp.runs.history import RunHistory, TaskHistory
-from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
+from clnp.runs.metrics import Scores, average, backward_transfer, forgetting, forward_transfer
 from clnp.studies.comparison import ALONE
 
 from .collection import Collection, Member
@@ -91,10 +90,9 @@ def free_share(run: RunHistory) -> float | None:
     return 100 * free_fraction(free, run.sizes) if free else None
 
 
-def fullest_layer(member: Member) -> tuple[str, float] | None:
-    """Return the layer with the smallest percentage of free neurons, and that percentage."""
-    shares = {group: 100 - sum(claimed_shares(member, group)) for group in member.sizes}
-    return min(shares.items(), key=lambda item: item[1]) if shares else None
+def free_shares(member: Member) -> dict[str, float]:
+    """Return the percentage of free neurons in each layer, over the runs."""
+    return {group: 100 - sum(claimed_shares(member, group)) for group in member.sizes}
 
 
 def reused_share(task: TaskHistory, group: str) -> float | None:
@@ -128,62 +126,56 @@ def columns(collection: Collection) -> list[Column]:
     needs runs that learned each task alone, with the same seed.
     """
     runs = collection.runs
-    alone = _scores_alone(collection)
+    alone = {run.path: _alone(collection, m, run) for m in collection.members for run in m.runs}
+
+    def metric(function: Callable[[Scores], float | None]) -> Callable[[RunHistory], float | None]:
+        return lambda run: function(run.scores) if run.scores else None
 
     def forward(run: RunHistory) -> float | None:
-        scores = alone.get(run.path, [])
-        enough = run.scores and len(scores) >= len(run.scores)
-        return forward_transfer(run.scores, scores) if enough else None
+        single = alone[run.path]
+        if single is None or not run.scores:
+            return None
+        return forward_transfer(run.scores, [row[-1] for row in single.scores])
 
     found = [
-        Column("average", 2, lambda run: average(run.scores) if run.scores else None),
-        Column("forgetting", 2, lambda run: forgetting(run.scores) if run.scores else None),
-        Column(
-            "backward transfer",
-            2,
-            lambda run: backward_transfer(run.scores) if run.scores else None,
-        ),
+        Column("average", 2, metric(average)),
+        Column("forgetting", 2, metric(forgetting)),
+        Column("backward transfer", 2, metric(backward_transfer)),
         Column("forward transfer", 2, forward),
         Column("free neurons, %", 1, free_share),
-        Column("stored, MB", 2, lambda run: _millions(run.stored_bytes)),
+        Column("stored, MB", 2, lambda run: megabytes(run.stored_bytes)),
         Column("seconds", 0, lambda run: run.seconds),
-        Column("peak memory, MB", 0, lambda run: _millions(run.peak_bytes)),
+        Column("peak memory, MB", 0, lambda run: megabytes(run.peak_bytes)),
     ]
     if len({len(run.learned) for run in runs}) > 1:
-        alike = all(len({len(r.learned) for r in m.runs}) == 1 for m in collection.members)
-        found.insert(0, Column("tasks learned", 0 if alike else 1, lambda run: len(run.learned)))
+        digits = 0 if len(runs) == len(collection.members) else 1
+        found.insert(0, Column("tasks learned", digits, lambda run: len(run.learned)))
     return [column for column in found if any(column.value(run) is not None for run in runs)]
 
 
-def _millions(num_bytes: float | None) -> float | None:
+def megabytes(num_bytes: float | None) -> float | None:
+    """Return a number of bytes in megabytes."""
     return None if num_bytes is None else num_bytes / 1e6
 
 
-def _scores_alone(collection: Collection) -> dict[Path, list[float | None]]:
-    """Return the scores of each run's tasks when learned alone, by the path of the run.
+def _alone(collection: Collection, member: Member, run: RunHistory) -> RunHistory | None:
+    """Return the run that learned the same tasks alone, with the same seed.
 
-    They are those of the same comparison; otherwise those of the only run of the same tasks.
+    It is that of the same comparison; otherwise the only one of the report.
     """
-    found = {}
-    everywhere = _runs_alone(collection.members)
-    for member in collection.members:
-        near = [m for m in collection.members if m.comparison == member.comparison]
-        beside = _runs_alone(near if member.comparison is not None else [member])
-        for run in member.runs:
-            own = [each for each in beside if each.seed == run.seed]
-            known = own or [each for each in everywhere if _has_same_tasks(run, each)]
-            if len(known) == 1:
-                found[run.path] = [row[-1] for row in known[0].scores]
-    return found
-
-
-def _runs_alone(members: Sequence[Member]) -> list[RunHistory]:
-    runs = [run for member in members for run in member.runs if run.method == ALONE]
-    return list({run.path: run for run in runs}.values())
+    found = {
+        (other.comparison, each.path): each
+        for other in collection.members
+        for each in other.runs
+        if each.method == ALONE and _has_same_tasks(run, each)
+    }
+    near = [each for (comparison, _), each in found.items() if comparison == member.comparison]
+    known = {each.path: each for each in near or found.values()}
+    return next(iter(known.values())) if len(known) == 1 else None
 
 
 def _has_same_tasks(run: RunHistory, other: RunHistory) -> bool:
     """Whether the other run has at least the tasks of this one, the same head and seed."""
-    tasks, others, num = run.config.tasks, other.config.tasks, len(run.scores)
-    same = len(others) >= num and tasks[:num] == others[:num]
+    num = len(run.scores)
+    same = len(other.scores) >= num and run.config.tasks[:num] == other.config.tasks[:num]
     return same and (run.head, run.seed) == (other.head, other.seed)

@@ -1,12 +1,12 @@
 """The page of a report: everything that `report.html.j2` shows."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from statistics import fmean
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
@@ -14,27 +14,24 @@ from markupsafe import Markup
 from clnp.core.forecast import RECENT
 from clnp.plain import to_plain
 from clnp.records import OURS
-from clnp.runs.history import RunHistory
 from clnp.runs.metrics import forgetting
 from clnp.text import clean, duration, shortened
 from clnp.version import __version__
 
-from .capacity import draw_capacity, draw_reuse
+from .capacity import draw_capacity
 from .collection import Collection, Member, config_of, settings_of
-from .draw import Cell, Picture, Table, count, in_words, named
-from .measures import Column, columns, free_share, fullest_layer, spread_of
+from .draw import Cell, Picture, Table, averaged, count, in_words, named
+from .measures import Column, columns, free_share, free_shares, megabytes, spread_of
 from .pruning import draw_pruning
 from .render import inline, settle
-from .scores import draw_accuracy, draw_matrix
-from .training import draw_grid, draw_training
+from .scores import draw_accuracy
+from .training import draw_training
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""The page itself forbids to load anything."""
+"""Forbids the page to load anything."""
 MOST_ROWS = 1000
 """Rows of a table in the page."""
 MOST_GUESSES = 5
-MOST_CONFIGS = 12
-MOST_ENVIRONMENTS = 8
 
 NO_SCORES = "No task has a test score yet."
 NO_NEURONS = "No task has claimed neurons yet; tasks of baselines claim none."
@@ -49,23 +46,20 @@ DEFINITIONS = {
     "forward transfer": "Forward transfer: mean gain compared with learning each task alone.",
 }
 
-Draw = Callable[[Collection], Picture | None]
-
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with figures, and the sentences before and after them."""
+    """A part of the page: a figure with a sentence before it, or why there is none."""
 
     name: str
     title: str
-    pictures: tuple[Picture, ...]
-    before: str = ""
-    after: str = ""
+    picture: Picture | None
+    sentence: str
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number in large type; `kind` is a class of the style sheet."""
+    """A number in large type; `kind` is its class in the style sheet."""
 
     name: str
     value: str
@@ -85,7 +79,7 @@ class Settings:
 def make_page(collection: Collection) -> tuple[str, list[Picture]]:
     """Return the page, and its figures with their layout."""
     sections = _sections(collection)
-    pictures = [picture for section in sections for picture in section.pictures]
+    pictures = [section.picture for section in sections if section.picture is not None]
     for picture in pictures:
         settle(picture.figure)
     found = columns(collection)
@@ -101,13 +95,11 @@ def make_page(collection: Collection) -> tuple[str, list[Picture]]:
         lead=lead(collection),
         guesses=guesses(collection),
         members=members_table(collection, found) if several else None,
-        definitions=_definitions(collection, found),
+        definitions=[DEFINITIONS[c.title] for c in found if c.title in DEFINITIONS],
         facts=[] if several else facts(collection),
         runs=None if collection.single else runs_table(collection),
         differences=differences(collection),
-        settings=[
-            _settings(member, collection.members) for member in collection.members[:MOST_CONFIGS]
-        ],
+        settings=[_settings(member, collection.members) for member in collection.members],
         environments=environments(collection),
         certificates=certificates(collection),
     )
@@ -121,7 +113,7 @@ def _template() -> Template:
     return environment.from_string(text)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """Return a value as text on one line, without control characters; None is a dash."""
     if value is None:
         return "\u2013"  # An en dash.
@@ -129,37 +121,24 @@ def _shown(value: Any) -> Any:
 
 
 def _sections(collection: Collection) -> list[Section]:
-    """Return the sections with their figures, or a sentence why there are none."""
+    """Return the sections with their figures, or a sentence why there is none."""
     owners = [member.label for member in collection.with_neurons]
     some = 0 < len(owners) < len(collection.members)
     only = f"Only these claim and prune neurons: {in_words(owners, 12)}." if some else ""
-    no_grid = ""
-    if len(collection.members) > 1:
-        no_grid = "Each run's own report has its candidates of the grid."
-    elif draw_grid(collection) is None:
-        no_grid = "There was no grid: each task was trained with one alpha and learning rate."
-
-    def section(
-        name: str,
-        title: str,
-        draws: Sequence[Draw],
-        nothing: str,
-        before: str = "",
-        after: str = "",
-    ) -> Section:
-        pictures = tuple(p for p in (draw(collection) for draw in draws) if p is not None)
-        return Section(name, title, pictures, before, after if pictures else nothing)
-
+    found = (
+        ("scores", "Scores", draw_accuracy(collection), "", NO_SCORES),
+        ("capacity", "Capacity", draw_capacity(collection), only, NO_NEURONS),
+        ("pruning", "Pruning", draw_pruning(collection), only, NO_PRUNING),
+        ("training", "Training", draw_training(collection), "", NO_EPOCHS),
+    )
     return [
-        section("scores", "Scores", (draw_accuracy, draw_matrix), NO_SCORES),
-        section("capacity", "Capacity", (draw_capacity, draw_reuse), NO_NEURONS, only),
-        section("pruning", "Pruning", (draw_pruning,), NO_PRUNING, only),
-        section("training", "Training", (draw_training, draw_grid), NO_EPOCHS, after=no_grid),
+        Section(name, title, picture, nothing if picture is None else before)
+        for name, title, picture, before, nothing in found
     ]
 
 
 def lead(collection: Collection) -> str:
-    """Return the tasks, the methods, the network and the hardware in two sentences."""
+    """Return the tasks, the methods, the network, the hardware and the seeds in a few sentences."""
     names, num = collection.names, collection.num_tasks
     methods = list(dict.fromkeys(run.method for run in collection.runs))
     how = "neural pruning" if methods == [OURS] else in_words(methods, 12)
@@ -173,7 +152,7 @@ def lead(collection: Collection) -> str:
     took = f"Took {duration(seconds)}" if collection.single is not None and seconds else "Run"
     if devices - {"None"}:
         words += f" {took} on {in_words(sorted(devices - {'None'}))}."
-    return words
+    return words + averaged(collection.members, "Values are means ± standard deviations over {}.")
 
 
 def guesses(collection: Collection) -> list[str]:
@@ -188,9 +167,7 @@ def guesses(collection: Collection) -> list[str]:
                 seeds = f" ({num} of {len(tasks)} seeds)" if num < len(tasks) else ""
                 names.append(f"{shortened(clean(tasks[0].name), 60)}{seeds}")
         if names:
-            more = f" and {len(names) - MOST_GUESSES} more" if len(names) > MOST_GUESSES else ""
-            shown = ", ".join(names[:MOST_GUESSES])
-            found.append(f"{named(member, collection.members)}{shown}{more}.")
+            found.append(f"{named(member, collection.members)}{in_words(names, MOST_GUESSES)}.")
     return found
 
 
@@ -203,32 +180,18 @@ def members_table(collection: Collection, found: Sequence[Column]) -> Table:
     return Table(("", *(column.title for column in found), "seeds"), tuple(rows))
 
 
-def _definitions(collection: Collection, found: Sequence[Column]) -> str:
-    words = [DEFINITIONS[column.title] for column in found if column.title in DEFINITIONS]
-    if len(collection.runs) > len(collection.members):
-        words.append("Values are means ± standard deviations over seeds.")
-    return " ".join(words)
-
-
 def facts(collection: Collection) -> list[Fact]:
     """Return the most important numbers of a run or series."""
     member = collection.members[0]
     if not collection.num_tasks:
         return []
-    found: list[Fact | None] = [_average(collection, member), _forgetting(member)]
+    found = [_average(collection, member), _forgetting(member)]
     if member.has_neurons:
-        found += [_capacity_left(member), _room(member)]
-    else:
-        found.append(_stored(member))
-    return [fact for fact in found if fact is not None]
-
-
-def _mean_over(runs: Sequence[RunHistory]) -> str:
-    return f"mean over {len(runs)} seeds, " if len(runs) > 1 else ""
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+        return [*found, _capacity_left(member), *_room(member)]
+    stored = spread_of(megabytes(run.stored_bytes) for run in member.runs)
+    if stored is not None:
+        found.append(Fact("Stored", f"{stored} MB", "Needed for inference on all tasks."))
+    return found
 
 
 def _average(collection: Collection, member: Member) -> Fact:
@@ -237,11 +200,10 @@ def _average(collection: Collection, member: Member) -> Fact:
     found = spread_of(fmean(row) if row else None for row in known)
     name = "Average test accuracy" if collection.is_accuracy else "Average test score"
     if found is None:
-        return Fact(name, "unknown", "There is no test data.", "words")
+        return Fact(name, "unknown", "There is no test data.")
     some = "" if known == list(map(list, rows)) else f"{max(map(len, known))} of "
-    more = f"{_mean_over(member.runs)}of {some}{count(member.num_tasks, 'task')}, after the last"
     value = f"{found} %" if collection.is_accuracy else str(found)
-    return Fact(name, value, f"{_capital(more)}.", "" if found.num == 1 else "words")
+    return Fact(name, value, f"Of {some}{count(member.num_tasks, 'task')}, after the last.")
 
 
 def _forgetting(member: Member) -> Fact:
@@ -252,66 +214,53 @@ def _forgetting(member: Member) -> Fact:
     known = [task for task in tasks if task.unchanged is not None]
     if not known:
         more = f"There is no test data; {certified}." if num_certified else ""
-        return Fact("Forgetting", "not measured", more, "words")
+        return Fact("Forgetting", "not measured", more)
     if all(task.test_score is None for task in known):
-        more = "All tasks were learned at the same time."
-        return Fact("Forgetting", "nothing to forget", more, "words")
-    if all(task.unchanged for task in known):
-        which = "all tasks" if len(known) == len(tasks) else f"{len(known)} of {len(tasks)} tasks"
-        more = f"The test outputs of {which} are bit for bit what they were when learned"
-        if num_certified:
-            verified = all(run.verified for run in member.runs)
-            more += f"; {certified}{', verified at the end' if verified else ''}"
-        num_guessed = sum(task.is_a_guess for task in tasks)
-        if num_guessed:
-            more += f". In {num_guessed} of {len(tasks)}, nothing was learned"
-        return Fact("Forgetting", "0, exactly", f"{more}.", "" if num_guessed else "good")
-    amount = spread_of(forgetting(run.scores) if run.scores else None for run in member.runs)
-    num_changed = sum(1 for task in known if not task.unchanged)
-    more = f"The test outputs of {num_changed} of {len(known)} tasks have changed."
-    if amount is None:
-        return Fact("Forgetting", "outputs differ", more, "bad words")
-    return Fact("Forgetting", str(amount), more, "bad" if amount.num == 1 else "bad words")
+        return Fact("Forgetting", "nothing to forget", "All tasks were learned at the same time.")
+    num_changed = sum(not task.unchanged for task in known)
+    if num_changed:
+        amount = spread_of(forgetting(run.scores) if run.scores else None for run in member.runs)
+        more = f"The test outputs of {num_changed} of {len(known)} tasks have changed."
+        return Fact("Forgetting", str(amount or "outputs differ"), more, "bad")
+    which = "all tasks" if len(known) == len(tasks) else f"{len(known)} of {len(tasks)} tasks"
+    more = f"The test outputs of {which} are bit for bit what they were when learned"
+    if num_certified:
+        verified = all(run.verified for run in member.runs)
+        more += f"; {certified}{', verified at the end' if verified else ''}"
+    num_guessed = sum(task.is_a_guess for task in tasks)
+    if num_guessed:
+        more += f". In {num_guessed} of {len(tasks)}, nothing was learned"
+    return Fact("Forgetting", "0, exactly", f"{more}.", "" if num_guessed else "good")
 
 
 def _capacity_left(member: Member) -> Fact:
     found = spread_of((free_share(run) for run in member.runs), 0)
-    fullest = fullest_layer(member)
-    more = f"{_mean_over(member.runs)}free neurons, averaged over the layers"
-    if fullest is not None and len(member.sizes) > 1:
-        more += f"; least in {shortened(clean(fullest[0]), 40)}, {fullest[1]:.0f} %"
-    value = "unknown" if found is None else f"{found} %"
-    kind = "words" if found is None or found.num > 1 else ""
-    return Fact("Capacity left", value, f"{_capital(more)}.", kind)
+    shares = free_shares(member)
+    more = "Free neurons, averaged over the layers"
+    if len(shares) > 1:
+        fullest = min(shares, key=lambda group: shares[group])
+        more += f"; least in {shortened(clean(fullest), 40)}, {shares[fullest]:.0f} %"
+    return Fact("Capacity left", f"{found} %", f"{more}.")
 
 
-def _room(member: Member) -> Fact | None:
-    """Return the forecast of how many more tasks fit."""
+def _room(member: Member) -> list[Fact]:
+    """Return the forecast of how many more tasks fit, if there is one."""
     sentences = list(dict.fromkeys(run.outlook for run in member.runs if run.outlook))
     if not sentences:
-        return None
+        return []
     if any(task.is_a_guess for run in member.runs for task in run.learned[-RECENT:]):
         more = "The forecast depends on the last tasks, in which nothing was learned."
-        return Fact("Room", "unknown", more, "words")
-    numbers = [run.num_more for run in member.runs]
-    known = sorted({number for number in numbers if number is not None})
-    if len(sentences) > 1 and len(known) > 1 and None not in numbers:
+        return [Fact("Room", "unknown", more)]
+    numbers = {run.num_more for run in member.runs}
+    known = sorted(number for number in numbers if number is not None)
+    if len(known) == len(numbers) > 1:
         value = f"About {known[0]} to {known[-1]} more tasks"
-        return Fact("Room", value, f"If they are like the last; {len(numbers)} seeds.", "words")
-    first, _, rest = sentences[0].partition("; ")
-    more = f"{rest}." if rest else ""  # It may begin with the name of a layer.
+        return [Fact("Room", value, f"If they are like the last; {len(member.runs)} seeds.")]
+    first, _, more = sentences[0].partition("; ")
+    more = f"{more}." if more else ""
     if len(sentences) > 1:
         more += f" This is seed {member.runs[0].seed}; other seeds differ."
-    return Fact("Room", _capital(first), more.strip(), "words")
-
-
-def _stored(member: Member) -> Fact | None:
-    stored = (run.stored_bytes for run in member.runs)
-    found = spread_of(None if each is None else each / 1e6 for each in stored)
-    if found is None:
-        return None
-    more = f"{_capital(_mean_over(member.runs) + 'needed for inference on all tasks')}."
-    return Fact("Stored", f"{found} MB", more, "" if found.num == 1 else "words")
+    return [Fact("Room", first[:1].upper() + first[1:], more.strip())]
 
 
 def runs_table(collection: Collection) -> Table:
@@ -359,29 +308,18 @@ def _settings(member: Member, members: Sequence[Member]) -> Settings:
 
 def environments(collection: Collection) -> Table:
     """Return each environment in a column, and how often a run was started in it."""
-    starts: dict[str, int] = {}
-    for run in collection.runs:
-        for session in run.sessions:
-            plain = {
-                key: _plain(value)
-                for key, value in to_plain(session).items()
-                if key not in ("began", "command") and value not in (None, "")
-            }
-            key = json.dumps(plain)
-            starts[key] = starts.get(key, 0) + 1
-    shown = [(json.loads(key), num) for key, num in list(starts.items())[:MOST_ENVIRONMENTS]]
-    if not shown:
-        return Table(("",), ())
+    sessions = [session for run in collection.runs for session in run.sessions]
+    starts = Counter(replace(session, began=None, command=()) for session in sessions)
+    shown: list[dict[str, object]] = [to_plain(environment) for environment in starts]
     rows: list[tuple[Cell, ...]] = [
-        (key, *(plain.get(key) for plain, _ in shown))
-        for key in dict.fromkeys(key for plain, _ in shown for key in plain)
+        (key, *(None if plain[key] is None else _plain(plain[key]) for plain in shown))
+        for key in (shown[0] if shown else ())
+        if any(plain[key] for plain in shown)
     ]
-    began = [session.began for run in collection.runs for session in run.sessions if session.began]
-    if began:
-        rows.insert(0, ("began", min(began), *[None] * (len(shown) - 1)))
-    rows.append(("starts", *(num for _, num in shown)))
+    first = min((session.began for session in sessions if session.began), default=None)
+    rows = [("began", first, *[None] * (len(shown) - 1)), *rows, ("starts", *starts.values())]
     numbers = [f"environment {number}" for number in range(1, len(shown) + 1)]
-    return Table(("", *(numbers if len(shown) > 1 else ["value"])), tuple(rows))
+    return Table(("", *(numbers if len(shown) > 1 else ["value"])), tuple(rows if shown else ()))
 
 
 def certificates(collection: Collection) -> list[tuple[str, Table]]:

@@ -1,15 +1,14 @@
-"""The figure of pruning: the score at each threshold, task by task."""
+"""The figure of pruning: the score against the neurons kept, task by task."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import SymmetricalLogLocator
 
-from clnp.core.pruning.plan import CurvePoint, PruningPlan
+from clnp.core.pruning.plan import PruningPlan
+from clnp.runs.history import CandidateHistory
 from clnp.text import clean, shortened
 
 from . import draw
@@ -20,22 +19,20 @@ from .measures import Spread
 MARGIN = draw.CATEGORIES[2]
 BELOW = 6
 """Margins below the best score that are shown. Curves continue further down."""
+BEYOND = 3
+"""How many times the neurons kept are shown. Curves continue further to the right."""
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A pruning: how far each threshold is from the best score, and which was chosen."""
+class Pruning:
+    """A candidate that was pruned: the plan, and whether the task ended with it."""
 
-    colour: str
+    member: Member
+    seed: int | None
+    index: int
+    candidate: CandidateHistory
     plan: PruningPlan
-    by_threshold: bool
-
-    def x(self, point: CurvePoint | PruningPlan) -> float:
-        """Return the threshold, or the neurons kept if layers have their own thresholds."""
-        if not self.by_threshold:
-            return float(point.num_kept)
-        # A threshold below zero keeps every neuron, also those that never fire.
-        return math.nan if point.theta is None else max(point.theta, 0.0)
+    chosen: bool
 
     @property
     def best(self) -> float:
@@ -44,56 +41,36 @@ class Curve:
         return max(point.score for point in self.plan.curve) if known is None else known
 
     @property
-    def points(self) -> list[tuple[float, float]]:
-        """Where the score was evaluated, and how far it was from the best."""
-        return sorted((self.x(p), p.score - self.best) for p in self.plan.curve)
+    def points(self) -> list[tuple[int, float]]:
+        """The numbers of neurons that were tried, and how far the score was from the best."""
+        return sorted((p.num_kept, p.score - self.best) for p in self.plan.curve)
 
     @property
     def lowest(self) -> float:
-        """The lowest score that is shown."""
+        """The lowest difference that is shown."""
         floor = -BELOW * max(self.plan.margin or 0.0, 0.25)
         return max(min(y for _, y in self.points), floor)
 
 
 def draw_pruning(collection: Collection) -> Picture | None:
-    """Draw score against threshold for each task; None if nothing was pruned.
-
-    If layers have different thresholds, the score is drawn against the neurons kept.
-    """
-    names, colours = collection.names, draw.member_colours(collection)
-    found = [
-        (index, member, pruning)
-        for index in range(len(names))
-        for member in collection.members
-        for pruning in _prunings(member, index)
-    ]
+    """Draw score against neurons kept for each task; None if nothing was pruned."""
+    found = _prunings(collection)
     if not found:
         return None
-    thresholds = [t for _, _, p in found for t in (p.theta, *(point.theta for point in p.curve))]
-    by_threshold = None not in thresholds
-    members = [m for m in collection.members if any(member is m for _, member, _ in found)]
-    shown = draw.shown_panels(list(dict.fromkeys(index for index, _, _ in found)))
-    curves = {
-        index: [
-            Curve(colours[member.label], pruning, by_threshold)
-            for place, member, pruning in found
-            if place == index
-        ]
-        for index in shown
-    }
-    rows, height = draw.panel_rows(len(shown))
-    figure = draw.new_figure(rows * height + 0.75)
-    panels = draw.add_panels(figure, names, shown)
-    small = len(shown) > 20
-    thin = sum(map(len, curves.values())) > len(shown)
-    for axes, own in zip(panels.axes, curves.values(), strict=True):
-        margins = [c.plan.margin for c in own if c.plan.margin is not None]
-        if margins:
-            axes.axhspan(-max(margins), 0, color=MARGIN, alpha=0.22, lw=0)
-        for curve in own:
-            _draw_curve(axes, curve, thin=thin, small=small)
-    _fit(panels.axes[0], [c for own in curves.values() for c in own], small=small)
-    figure.supxlabel("threshold of mean activity" if by_threshold else "neurons kept in all layers")
+    names, colours = collection.names, draw.member_colours(collection)
+    members = [m for m in collection.members if any(pruning.member is m for pruning in found)]
+    pruned = sorted({pruning.index for pruning in found})
+    shown = pruned[: draw.MOST_PANELS]
+    figure = draw.new_figure(draw.panels_height(len(shown)) + 0.75)
+    titles = draw.task_titles(names)
+    panels = draw.add_panels(figure, [titles[index] for index in shown])
+    for axes, index in zip(panels, shown, strict=True):
+        own = [pruning for pruning in found if pruning.index == index]
+        axes.axhspan(-max(p.plan.margin or 0.0 for p in own), 0, color=MARGIN, alpha=0.22, lw=0)
+        for pruning in own:
+            _draw_curve(axes, pruning, colours[pruning.member.label])
+    _fit(panels[0], found)
+    figure.supxlabel("neurons kept in all layers")
     figure.supylabel(
         "difference from best, points" if collection.is_accuracy else "difference from best score"
     )
@@ -108,94 +85,80 @@ def draw_pruning(collection: Collection) -> Picture | None:
             for m in members
         ]
     draw.add_legend(figure, handles)
-    against = "threshold" if by_threshold else "number of neurons that each set of thresholds keeps"
+    others = " Other candidates that were pruned are pale."
     return Picture(
         "pruning",
-        "Score against threshold" if by_threshold else "Score against neurons kept",
-        "Validation score of the chosen candidate of each task, compared with the best candidate "
-        f"before pruning, against the {against}. The sparsest network within the margin is chosen. "
-        "Curves continue below the frame; scores far outside the margin may be from a part of the "
-        f"validation data.{draw.averaged(members, 'There is a curve and a star for each of {}.')}"
-        f"{panels.note}",
-        "; ".join(_describe(member, members) for member in members) + ".",
+        "Score against neurons kept",
+        "Validation score of each task for every set of neurons that was evaluated, compared with "
+        "the best candidate before pruning. The sparsest network within the margin is chosen."
+        f"{'' if all(pruning.chosen for pruning in found) else others} Curves continue outside the "
+        "frame; scores far outside the margin may be from a part of the validation data."
+        f"{draw.averaged(members, 'There is a curve and a star for each of {}.')}"
+        f"{draw.left_out(len(pruned), len(shown), 'tasks')}",
+        "; ".join(_describe(member, members, found) for member in members) + ".",
         figure,
-        _table(collection, members),
+        _table(collection, found),
     )
 
 
-def _prunings(member: Member, index: int) -> list[PruningPlan]:
-    """Return the plans of the task, in the runs that pruned it."""
-    found = [task.chosen.plan for task in member.task(index) if task.chosen is not None]
-    return [pruning for pruning in found if pruning is not None and pruning.curve]
+def _prunings(collection: Collection) -> list[Pruning]:
+    """Return what was chosen for each task, and for a single run also the other candidates."""
+    return [
+        Pruning(member, run.seed, index, candidate, candidate.plan, candidate is task.chosen)
+        for member in collection.members
+        for run in member.runs
+        for index, task in enumerate(run.tasks)
+        for candidate in task.candidates
+        if candidate.plan is not None and candidate.plan.curve
+        if candidate is task.chosen or collection.single is not None
+    ]
 
 
-def _draw_curve(axes: Axes, curve: Curve, *, thin: bool, small: bool) -> None:
-    xs, ys = [x for x, _ in curve.points], [y for _, y in curve.points]
-    axes.plot(xs, ys, color=curve.colour, marker="o", ms=1.8, lw=0.6 if thin else 0.9)
-    if curve.plan.score is not None:
-        axes.plot(
-            curve.x(curve.plan),
-            curve.plan.score - curve.best,
-            "*",
-            ms=5 if small else 7,
-            color=curve.colour if thin else draw.INK,
-            mew=0,
-            zorder=4,
-            clip_on=False,
-        )
+def _draw_curve(axes: Axes, pruning: Pruning, colour: str) -> None:
+    x, y = zip(*pruning.points, strict=True)
+    alpha = 1.0 if pruning.chosen else 0.4
+    axes.plot(x, y, color=colour, marker="o", ms=1.8, lw=0.8, alpha=alpha)
+    if pruning.chosen and pruning.plan.score is not None:
+        end = (pruning.plan.num_kept, pruning.plan.score - pruning.best)
+        axes.plot(*end, "*", ms=6, color=draw.INK, mew=0, zorder=4, clip_on=False)
 
 
-def _fit(axes: Axes, curves: Sequence[Curve], *, small: bool) -> None:
-    """Fit both axes to the curves, with a logarithmic scale if a few tasks are far larger."""
-    low = min(-0.5, *(curve.lowest for curve in curves))
-    high = max(y for curve in curves for _, y in curve.points)
+def _fit(axes: Axes, found: Sequence[Pruning]) -> None:
+    """Show the curves as far as they tell something about the choice."""
+    low = min(-0.5, *(pruning.lowest for pruning in found))
+    high = max(y for pruning in found for _, y in pruning.points)
     axes.set_ylim(1.05 * low, max(-0.18 * low, 1.1 * high))
-    ends = [x for c in curves for x, y in c.points if y >= c.lowest]
-    ends += [curve.x(curve.plan) for curve in curves]
-    positive = sorted(x for x in ends if x > 0)
-    if not positive or positive[-1] <= 12 * positive[len(positive) // 4]:
-        axes.set_xlim(0, 1.05 * max(ends, default=0) or 1.0)
-        return
-    # Zero has no logarithm: up to the magnitude of the smallest number, the scale is linear.
-    first = 10.0 ** math.floor(math.log10(positive[0]))
-    axes.set_xscale("symlog", linthresh=first, linscale=0.5)
-    axes.set_xlim(0, positive[-1] * 1.3)
-    ticks = SymmetricalLogLocator(base=10, linthresh=first)
-    ticks.set_params(numticks=3 if small else 6)
-    axes.xaxis.set_major_locator(ticks)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.minorticks_off()
+    last = max(x for pruning in found for x, _ in pruning.points)
+    kept = max(pruning.plan.num_kept for pruning in found)
+    axes.set_xlim(0, 1.05 * min(last, BEYOND * kept) or 1.0)
 
 
-def _describe(member: Member, members: Sequence[Member]) -> str:
-    num = max(len(run.tasks) for run in member.runs)
-    kept = [p.num_kept for index in range(num) for p in _prunings(member, index)]
-    curves = draw.count(len(kept), "curve")
+def _describe(member: Member, members: Sequence[Member], found: Sequence[Pruning]) -> str:
+    own = [pruning for pruning in found if pruning.member is member]
+    kept = [pruning.plan.num_kept for pruning in own]
+    curves = draw.count(len(own), "curve")
     return f"{draw.named(member, members)}{curves}; {min(kept)} to {max(kept)} neurons are kept"
 
 
-def _table(collection: Collection, members: Sequence[Member]) -> Table:
+def _table(collection: Collection, found: Sequence[Pruning]) -> Table:
     """Return all thresholds that were evaluated, from the lowest, and which was chosen."""
     several = collection.single is None
     rows: list[tuple[Cell, ...]] = []
-    for member in members:
-        for run in member.runs:
-            for index, task in enumerate(run.tasks):
-                pruning = task.chosen.plan if task.chosen is not None else None
-                if pruning is None:
-                    continue
-                for point in sorted(pruning.curve, key=lambda p: -p.num_kept):
-                    chosen = (point.num_kept, point.score) == (pruning.num_kept, pruning.score)
-                    theta = "one for each layer" if point.theta is None else f"{point.theta:.4g}"
-                    rows.append(
-                        (
-                            *([f"{member.label}, seed {run.seed}"] if several else []),
-                            clean(collection.names[index]),
-                            "keep all" if point.theta == -1 else theta,
-                            point.num_kept,
-                            Spread(point.score),
-                            "chosen" if chosen else "",
-                        )
-                    )
-    first = ("run", "task") if several else ("task",)
+    for pruning in sorted(found, key=lambda pruning: pruning.index):
+        plan = pruning.plan
+        for point in sorted(plan.curve, key=lambda point: -point.num_kept):
+            same = (point.num_kept, point.score) == (plan.num_kept, plan.score)
+            theta = "one for each layer" if point.theta is None else f"{point.theta:.4g}"
+            rows.append(
+                (
+                    *([f"{pruning.member.label}, seed {pruning.seed}"] if several else []),
+                    clean(collection.names[pruning.index]),
+                    clean(pruning.candidate.name),
+                    "keep all" if point.theta == -1 else theta,
+                    point.num_kept,
+                    Spread(point.score),
+                    "chosen" if same and pruning.chosen else "",
+                )
+            )
+    first = ("run", "task", "candidate") if several else ("task", "candidate")
     return Table((*first, "threshold", "neurons kept", "validation score", ""), tuple(rows))

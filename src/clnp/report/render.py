@@ -3,20 +3,17 @@
 import html
 import io
 import re
-from typing import Any
 
 import matplotlib
 from markupsafe import Markup
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.figure import Figure
 
-from .draw import THEMED, WIDTH, Picture
+from .draw import THEMED, Picture
 
 DOTS_PER_INCH = 300
 FORMATS = ("svg", "pdf", "png")
-_NO_DATE: dict[str, dict[str, Any]] = {
+_NO_DATE: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     "png": {"Software": None},
@@ -24,8 +21,10 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 
 
 def settle(figure: Figure) -> None:
-    """Lay out all parts of the figure, once for all its files."""
-    figure.draw_without_rendering()
+    """Compute the layout of the figure, once for all its files."""
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
     figure.set_layout_engine("none")
 
 
@@ -39,12 +38,8 @@ def _save(figure: Figure, kind: str) -> bytes:
     # `savefig` would draw everything a second time to lay it out.
     file = io.BytesIO()
     figure.set_dpi(DOTS_PER_INCH)
-    canvases: dict[str, Any] = {
-        "svg": FigureCanvasSVG,
-        "pdf": FigureCanvasPdf,
-        "png": FigureCanvasAgg,
-    }
-    getattr(canvases[kind](figure), f"print_{kind}")(file, metadata=_NO_DATE[kind])
+    canvas = get_registered_canvas_class(kind)(figure)
+    getattr(canvas, f"print_{kind}")(file, metadata=_NO_DATE[kind])
     return file.getvalue()
 
 
@@ -53,7 +48,6 @@ def inline(picture: Picture) -> Markup:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": picture.name}):
         text = _save(picture.figure, "svg").decode()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # Its rules would apply to the whole page; those that matter are in report.css.
     text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -71,16 +65,13 @@ def inline(picture: Picture) -> Markup:
 
 def _with_description(text: str, picture: Picture) -> str:
     """Return the element with a role, a title and a description for screen readers."""
-    box = re.search(r'viewBox="([^"]+)"', text)
-    end = text.index(">") + 1
+    _, _, content = text.partition(">")
+    width, height = 72 * picture.figure.get_size_inches()
     title, description = f"{picture.name}-title", f"{picture.name}-description"
-    view = box[1] if box is not None else "0 0 100 100"
-    share = picture.figure.get_figwidth() / WIDTH
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="{view}" role="img" aria-labelledby="{title} {description}" '
-        f'style="--share: {share:.3f}">'
+        f'viewBox="0 0 {width:g} {height:g}" role="img" aria-labelledby="{title} {description}">'
         f'<title id="{title}">{html.escape(picture.title)}</title>'
         f'<desc id="{description}">{html.escape(picture.description)}</desc>'
-        f"{text[end:]}"
+        f"{content}"
     )

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clnp.errors import ArgumentError, RunError
 from clnp.runs.directory import expanded
@@ -19,10 +19,8 @@ PAGE = "report.html"
 FIGURES = "figures"
 DEFAULT = "report"
 """The directory of a report within the directory of its run."""
-NAMES = ("accuracy", "capacity", "grid", "matrix", "pruning", "reuse", "training")
+NAMES = ("accuracy", "capacity", "pruning", "training")
 """The figures of a report."""
-EARLIER = ("average", "growth", "loss", "threshold", "validation")
-"""Figures of reports by earlier versions."""
 
 
 def write_report(
@@ -64,16 +62,22 @@ def write_report(
         return list(_write(directory, *make_page(collection)))
 
 
-def _as_list(paths: Any) -> list[str | os.PathLike[str]]:
+def _as_list(paths: object) -> list[str | os.PathLike[str]]:
     """Return the paths in a list, also a single one."""
-    several = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    several = paths if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+    found: list[str | os.PathLike[str]] = []
     for path in several:
         if not isinstance(path, str | os.PathLike):
             raise ArgumentError(
                 f"{path!r} is not a path. Give the directory of a run, or a list of them.",
                 argument="paths",
             )
-    return several
+        found.append(path)
+    if not found:
+        raise RunError(
+            "There is no run to report on. Give the directory of a run, a series or a comparison."
+        )
+    return found
 
 
 def _directory(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str] | None) -> Path:
@@ -84,10 +88,6 @@ def _directory(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[s
             f"A report about {len(paths)} runs needs a directory. Choose one with --out DIR, or "
             "out= in Python."
         )
-    if not paths:
-        raise RunError(
-            "There is no run to report on. Give the directory of a run, a series or a comparison."
-        )
     return expanded(paths[0]) / DEFAULT
 
 
@@ -97,21 +97,19 @@ def _write(directory: Path, page: str, pictures: Sequence["Picture"]) -> Iterato
     try:
         figures = directory / FIGURES
         figures.mkdir(parents=True, exist_ok=True)
-        names = {picture.name for picture in pictures}
         # An earlier report may have had figures that this one does not have.
-        for name in (*NAMES, *EARLIER):
-            for kind in (*FORMATS, "csv") if name not in names else ():
+        for name in set(NAMES) - {picture.name for picture in pictures}:
+            for kind in (*FORMATS, "csv"):
                 (figures / f"{name}.{kind}").unlink(missing_ok=True)
         replace_file(directory / PAGE, page.encode())
         yield directory / PAGE
         for picture in pictures:
-            for kind in FORMATS:
+            contents = {kind: render(picture.figure, kind) for kind in FORMATS}
+            contents["csv"] = to_csv(picture.data or picture.table).encode()
+            for kind, content in contents.items():
                 file = figures / f"{picture.name}.{kind}"
-                replace_file(file, render(picture.figure, kind))
+                replace_file(file, content)
                 yield file
-            file = figures / f"{picture.name}.csv"
-            replace_file(file, to_csv(picture.data or picture.table).encode())
-            yield file
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(
