@@ -6,7 +6,6 @@ bytes: bytes instead of seconds, so that a busy machine does not change the test
 resumes the run, until one of them finishes it.
 """
 
-import json
 import os
 import random
 import signal
@@ -80,7 +79,7 @@ def main(folder: str, seed: str, num_kills: str) -> None:
         pass
     num_bytes, seconds = size_of(whole / "events.jsonl"), time.monotonic() - start
 
-    kills = {"at random": 0, "while writing": 0, "before the first checkpoint": 0}
+    num_killed = 0
     while True:
         has_config = (broken / "config.json").exists()
         if not has_config and broken.exists():
@@ -90,7 +89,7 @@ def main(folder: str, seed: str, num_kills: str) -> None:
         if not has_config:
             command = ("run", str(recipe), "--out", str(broken))
         process = fork(*command)
-        if sum(kills.values()) >= int(num_kills):
+        if num_killed >= int(num_kills):
             while is_alive(process):
                 pass
             break
@@ -108,14 +107,9 @@ def main(folder: str, seed: str, num_kills: str) -> None:
             break
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-        if not (broken / "checkpoint.safetensors").exists():
-            kills["before the first checkpoint"] += 1
-        elif list(broken.glob(".clnp-*")):
-            kills["while writing"] += 1
-        else:
-            kills["at random"] += 1
+        num_killed += 1
     os.dup2(stdout, 1)
-    print(json.dumps(kills))
+    print(num_killed)
 
 
 if __name__ == "__main__":
