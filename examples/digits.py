@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import clnp
 
+EPOCHS = 100
 TASKS = {"0 to 3": (0, 1, 2, 3), "4 to 6": (4, 5, 6), "7 to 9": (7, 8, 9)}
 
 
@@ -35,7 +36,7 @@ def learn(net: clnp.ContinualNet, name: str, classes: tuple[int, ...]) -> None:
     net.begin_task(name, num_outputs=len(classes))
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
     net.train()
-    for _ in range(100):
+    for _ in range(EPOCHS):
         for batch in torch.randperm(len(x)).split(64):
             loss = F.cross_entropy(net(x[batch]), y[batch]) + net.l1_penalty(1e-3)
             optimizer.zero_grad()

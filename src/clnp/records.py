@@ -23,6 +23,13 @@ FORMAT = 1
 Alpha = float | Mapping[str, float]
 
 
+def alpha_text(alpha: Alpha) -> str:
+    """Return the strength of the penalty, or that of each layer."""
+    if isinstance(alpha, Mapping):
+        return ", ".join(f"{layer} {value:g}" for layer, value in alpha.items())
+    return f"{alpha:g}"
+
+
 @dataclass(frozen=True)
 class TaskDescription:
     """A task, in enough detail to recognise it: names of functions, checksums of data."""

@@ -89,15 +89,13 @@ def digits(*classes):
     return x[chosen], y[chosen]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_the_file_takes_stored_samples_and_scores_as_the_run_did(number):
-    answer = answer_for("permuted", f"digits permuted {number}")
-    assert answer.file == f"permuted/digits-permuted-{number}.pt2"
+def test_the_file_takes_stored_samples_and_scores_as_the_run_did():
+    answer = answer_for("permuted", "digits permuted 2")
+    assert answer.file == "permuted/digits-permuted-2.pt2"
     x, y = datasets.digits().test
     outputs = torch.export.load(answer.file).module()(x)
     right = int((outputs.argmax(1) == y).sum())
-    scores = read_result(Path("permuted")).scores[-1]
-    assert 100 * right / len(y) == pytest.approx(scores[number - 1])
+    assert 100 * right / len(y) == pytest.approx(read_result(Path("permuted")).scores[-1][1])
     check = answer.check
     assert (check.samples, check.num_samples, check.num_right) == ("test", len(x), right)
     assert check.identical
@@ -270,7 +268,7 @@ def test_a_run_must_be_whole():
     checkpoint.unlink()
     refused(RunError, f"split has lost its {CHECKPOINT}", "split", "digits 0-1")
     Path("split", RESULT).unlink()
-    with pytest.raises(RunError, match="split has no ended task yet"):
+    with pytest.raises(RunError, match="split has nothing to export: no task has ended"):
         export("split", tasks=None)
 
 

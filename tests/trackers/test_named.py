@@ -11,11 +11,12 @@ from clnp.cli import app
 from clnp.cli.app import TRACKERS
 from clnp.errors import RunError
 from clnp.records import EpochEnded
-from clnp.runs.directory import read_events
+from clnp.runs.experiment import RunLoop
+from clnp.studies.launch import RunOptions
 from clnp.trackers import MLflow, TensorBoard, WeightsAndBiases
-from clnp.trackers.named import NAMES, check_installed, trackers_named
+from clnp.trackers.named import trackers_named
 from support.paths import ROOT
-from support.terminal import recipe, start, wait_for
+from support.terminal import recipe
 
 pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
 
@@ -40,14 +41,14 @@ def steps(path, tag):
 
 def test_every_name_is_an_option_and_an_extra():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(NAMES) == set(TRACKERS)
-    assert set(NAMES) <= set(extras["optional-dependencies"])
+    assert set(TRACKERS) <= set(extras["optional-dependencies"])
 
 
 def test_trackers_by_name():
     (made,) = trackers_named(("tensorboard",))
     assert isinstance(made, TensorBoard)
     assert trackers_named(()) == []
+    assert "--tensorboard" in RunOptions(trackers=("tensorboard",)).arguments()  # Of a series.
 
 
 def test_a_run_does_not_wait_for_a_server_that_is_gone(monkeypatch):
@@ -61,12 +62,12 @@ def test_a_run_does_not_wait_for_a_server_that_is_gone(monkeypatch):
     assert os.environ[name] == "9"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_package_is_reported_before_anything_starts(capsys, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     message = f"{name} is not installed. Install it with pip install 'clnp[{name}]'."
     made = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}[name]
-    for missing in (made, lambda: check_installed((name,))):
+    for missing in (made, lambda: RunOptions(trackers=(name,))):
         with pytest.raises(RunError) as caught:
             missing()
         assert str(caught.value) == message
@@ -96,23 +97,26 @@ def test_a_finished_run_is_sent_again(capsys):
     assert json.loads(capsys.readouterr().out)["finished"]
 
 
-def test_a_run_that_is_stopped_resumes_in_the_same_curves(folder):
-    (folder / "small.toml").write_text(recipe(epochs=2000))
+def test_a_run_that_is_stopped_resumes_in_the_same_curves(folder, monkeypatch, capsys):
+    (folder / "small.toml").write_text(recipe(epochs=9))
+    log, stops = RunLoop._log, [3, 6]
+
+    def stop(loop, event):
+        log(loop, event)
+        if isinstance(event, EpochEnded) and stops and event.number + 1 == stops[0]:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunLoop, "_log", stop)
     for command in (["run", "small.toml", "--out", "run"], ["resume", "run"]):
-        enough = len(read_events("run")) + 10
-        process = start(*command, "--tensorboard", "--quiet")
-        wait_for(lambda enough=enough: len(read_events("run")) >= enough)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
-        assert (process.returncode, "Stopped" in error) == (130, True)
-        logged = [e.number + 1 for e in read_events("run") if isinstance(e, EpochEnded)]
-        assert steps("run", "task 01 digits 0-1/loss") == logged
-        assert logged == list(range(1, len(logged) + 1))
+        assert app.main([*command, "--tensorboard", "--quiet"]) == 130
+        assert "Stopped" in capsys.readouterr().err
+        assert steps("run", "task 01 digits 0-1/loss") == list(range(1, stops.pop(0) + 1))
+    assert app.main(["resume", "run", "--tensorboard", "--quiet"]) == 0
+    assert steps("run", "task 01 digits 0-1/loss") == list(range(1, 10))
 
 
 def test_the_runs_of_a_series_are_tracked():
-    command = ["run", "small.toml", "--seeds", "2", "--jobs", "2", "--out", "two", "--quiet"]
-    assert app.main([*command, "--tensorboard"]) == 0
+    assert app.main(["run", "small.toml", "--seeds", "2", "--out", "two", "--tensorboard"]) == 0
     for seed in (0, 1):
         assert steps(Path("two", f"seed{seed}"), "task 02 digits 2-3/loss") == [1, 2, 3]
     assert app.main(["resume", "two", "--tensorboard", "--quiet"]) == 0

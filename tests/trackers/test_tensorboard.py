@@ -96,7 +96,7 @@ def test_the_scores_of_all_tasks_are_in_one_chart(tracked):
     assert b"test score/.*" in loaded.Tensors(tag)[0].tensor_proto.string_val[0]
 
 
-@pytest.mark.parametrize("count", [1, 9, 21, 41])
+@pytest.mark.parametrize("count", [1, 21, 41])
 def test_a_resumed_run_has_no_point_twice(tmp_path, count, tracked):
     path = tmp_path / "run"
     break_off_tracked(path, count, TensorBoard())
@@ -105,12 +105,14 @@ def test_a_resumed_run_has_no_point_twice(tmp_path, count, tracked):
     assert scalars(path) == expected(path)
 
 
-def test_a_run_that_crashes_leaves_whole_files_and_is_followed_when_it_resumes(tmp_path):
-    path = tmp_path / "run"
-    break_off_tracked(path, 8, TensorBoard(), checkpoint_seconds=1e9)
+def test_a_crashed_run_leaves_whole_files_and_is_followed_when_it_resumes(tmp_path, monkeypatch):
+    path, now = tmp_path / "run", time.time()
+    with monkeypatch.context() as patch:
+        # The names of files have the second, by which TensorBoard sorts them.
+        patch.setattr(time, "time", lambda: now - 60)
+        break_off_tracked(path, 8, TensorBoard(), checkpoint_seconds=1e9)
     watched = load(path / "tensorboard")
     assert len(watched["candidate 1"].Scalars("task 01 a/loss")) == 4
-    time.sleep(1.1)  # The names of files have the second, by which TensorBoard sorts them.
     experiment().run(path, trackers=[TensorBoard()])
     for loaded in watched.values():
         loaded.Reload()
@@ -123,7 +125,7 @@ def test_a_finished_run_can_be_shown_later_and_again(tmp_path):
     path = tmp_path / "run"
     result = experiment().run(path)
     assert not (path / "tensorboard").exists()
-    for _ in range(4):
+    for _ in range(3):
         track_finished_run(path, [TensorBoard()])
         assert scalars(path) == expected(path)
     files = list((path / "tensorboard").rglob("events*"))

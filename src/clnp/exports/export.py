@@ -26,6 +26,7 @@ from .formats import (
     check_installed,
     encode,
     open_program,
+    read_note,
 )
 
 BATCH = 256
@@ -253,13 +254,12 @@ def _outputs(module: nn.Module, samples: Tensor) -> Tensor:
 
 def _check_file(file: Path, kind: str, note: Note) -> None:
     """Raise an `ArgumentError` unless the file is new, or an earlier export of the same task."""
-    if os.path.isdir(file):
-        raise ArgumentError(f"{file} is a directory. Choose the name of a file.")
     if not os.path.isdir(file.parent):
         raise ArgumentError(
             f"the directory {file.parent} does not exist. Create it, or choose another one."
         )
-    if os.path.lexists(file) and not note.is_in(file, kind):
+    known = read_note(file, kind) if os.path.lexists(file) else note
+    if known is None or known.identity != note.identity:
         raise ArgumentError(
             f"{file} exists, and is not an earlier export of task {note.task!r} of this network. "
             "Remove it, or choose another name."
@@ -277,6 +277,7 @@ def check_outputs(
     """Compare outputs for one sample alone and for all in batches.
 
     Raises:
+        ArgumentError: If no output of the network is finite.
         ExportError: If they differ by more than rounding explains.
     """
     found, expected = [], []
@@ -293,7 +294,9 @@ def check_outputs(
         raise ExportError(f"its outputs are {Shape.of(got)}, not {Shape.of(own)}")
     finite = own[own.isfinite()]
     if not len(finite):
-        raise ExportError("no output of the network for these samples is finite; give other ones")
+        raise ArgumentError(
+            "all outputs of the network for these samples are NaN or infinite. Give other samples."
+        )
     same = (got == own) | (got.isnan() & own.isnan())
     difference = torch.where(same, 0.0, (got - own).abs()).max().item()
     # Outputs of one dimension have no classes. The first sample was run twice.

@@ -89,11 +89,10 @@ class Note:
     classes: tuple[int | str, ...] | None = omitted()
     preparation: Preparation | None = omitted()  # noqa: RUF009
 
-    def is_in(self, file: Path, kind: str) -> bool:
-        """Whether a file is a program of the same task of the same network."""
-        known = read_note(file, kind)
-        own = (self.task, self.certificate, self.takes)
-        return known is not None and (known.task, known.certificate, known.takes) == own
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """The same for all programs of one task of one network that take the same inputs."""
+        return self.task, self.certificate, self.takes
 
 
 def check_installed(kind: str) -> None:
@@ -159,8 +158,14 @@ def _export(module: nn.Module, example: Tensor) -> ExportedProgram:
 
 
 def _onnx(exported: ExportedProgram, example: Tensor, note: Note) -> bytes:
-    names: dict[str, Any] = {"input_names": [note.takes], "output_names": [OUTPUTS]}
-    made = torch.onnx.export(exported, (example,), dynamo=True, verbose=False, **names)
+    made = torch.onnx.export(
+        exported,
+        (example,),
+        input_names=[note.takes],
+        output_names=[OUTPUTS],
+        dynamo=True,
+        verbose=False,
+    )
     assert made is not None
     model: Any = made.model_proto
     for value in (*model.graph.input, *model.graph.output):

@@ -19,7 +19,7 @@ from clnp.studies.verify import Rebuilt, rebuild
 from clnp.training.task import Task
 
 from .export import Export, kind_of, write
-from .formats import Preparation, check_installed
+from .formats import Preparation
 
 Answer = tuple[Export | list[Export], str]
 MOST_SAMPLES = 1024
@@ -63,27 +63,22 @@ def export(
     """
     directory = _one_run(expanded(path))
     names = _checked_tasks(directory, tasks)
-    kind = _kind(out, kind, several=len(names) > 1)
-    files = {name: _file(directory, name, out, kind, bare=bare) for name in names}
-    if len(set(files.values())) < len(files):
-        raise ArgumentError("two of the tasks have the same file name. Export them one by one.")
-    check_installed(kind)
+    files = _files(directory, names, out, kind, bare=bare)
     rebuilt = rebuild(directory, device=device or "cpu", data=data, verb="export", stand_in=True)
-    missing = [name for name in names if name not in rebuilt.net.tasks]
-    if missing:
-        raise RunError(
-            f"task {missing[0]!r} of {directory} has not ended yet. {_ended(rebuilt.net.tasks)}"
-        )
     own = {task.name: task for task in rebuilt.experiment.tasks}
-    made = [_export(directory, own[name], file, rebuilt, bare) for name, file in files.items()]
+    made = [
+        _export(directory, own[name], file, rebuilt, bare)
+        for name, file in zip(names, files, strict=True)
+    ]
     return made[0] if len(made) == 1 else made, "\n\n".join(map(str, made))
 
 
 def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: bool) -> Export:
-    net, name = rebuilt.net, task.name
-    prepare: Any = task.prepare  # The tasks of recipes have tensors, and a `Prepare`.
-    test: Any = task.test
-    samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in test)
+    net, name, prepare = rebuilt.net, task.name, task.prepare
+    # As the tasks of all recipes have them.
+    assert isinstance(prepare, Prepare)
+    assert isinstance(task.test, tuple)
+    samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in task.test)
     module = net.subnetwork(name)
     if bare:
         samples = prepare(samples)
@@ -151,40 +146,33 @@ def _checked_tasks(directory: Path, tasks: Sequence[str] | None) -> list[str]:
             f'clnp.export(clnp.load("{directory / CHECKPOINT}", model), task, file, samples).'
         )
     if tasks is None:
-        if not ended:
-            raise RunError(f"{directory} has no ended task yet. Export one when it has ended.")
         return ended
+    known = f"Ended: {', '.join(map(repr, ended)) or 'none yet'}."
     if not tasks:
-        raise ArgumentError(f"no task is given. Choose --task NAME or --all. {_ended(ended)}")
+        raise ArgumentError(f"no task is given. Choose --task NAME or --all. {known}")
     for task in tasks:
         if task not in names:
             raise ArgumentError(unknown_name("task", task, names))
+        if task not in ended:
+            raise RunError(f"task {task!r} of {directory} has not ended yet. {known}")
     return list(dict.fromkeys(tasks))
 
 
-def _ended(tasks: Sequence[str]) -> str:
-    return f"Ended: {', '.join(map(repr, tasks)) or 'none yet'}."
-
-
-def _kind(out: str | None, kind: str | None, *, several: bool) -> str:
-    """Return the format, by its name or by the ending of the file."""
+def _files(
+    directory: Path, names: Sequence[str], out: str | None, kind: str | None, *, bare: bool
+) -> list[Path]:
+    """Return the file of each task: the one that is given, or files named after the tasks."""
     if out == "":
         raise ArgumentError("--out is empty. Choose a file or a directory.")
-    if out is None or os.path.isdir(expanded(out)):
-        return kind or "pt2"
-    if several:
+    there = directory if out is None else expanded(out)
+    if os.path.isdir(there):
+        # Other characters may have a meaning in file names.
+        stems = [re.sub(r"[^\w.-]+", "-", name).strip("-.")[:100] or "task" for name in names]
+        if len(set(stems)) < len(stems):
+            raise ArgumentError("two of the tasks have the same file name. Export them one by one.")
+        return [there / f"{stem}{'-bare' if bare else ''}.{kind or 'pt2'}" for stem in stems]
+    if len(names) > 1:
         raise ArgumentError(f"--out {out} is not a directory. Create it to export several tasks.")
-    ending = kind_of(expanded(out))
-    if kind not in (None, ending):
+    if kind not in (None, kind_of(there)):
         raise ArgumentError(f"--format {kind} contradicts --out {out}. Leave one of them out.")
-    return ending
-
-
-def _file(directory: Path, task: str, out: str | None, kind: str, *, bare: bool) -> Path:
-    """Return the file of a task: the one that is given, or one named after it."""
-    folder = directory if out is None else expanded(out)
-    if out is not None and not os.path.isdir(folder):
-        return folder
-    # Other characters may have a meaning in file names.
-    safe = re.sub(r"[^\w.-]+", "-", task).strip("-.")[:100] or "task"
-    return folder / f"{safe}{'-bare' if bare else ''}.{kind}"
+    return [there]

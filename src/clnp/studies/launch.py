@@ -29,8 +29,8 @@ from clnp.runs.directory import (
     resume_command,
 )
 from clnp.runs.experiment import Experiment, RunLoop
-from clnp.runs.trackers import Trackers, track_finished_run
-from clnp.trackers.named import check_installed, trackers_named
+from clnp.runs.trackers import Trackers, require, track_finished_run
+from clnp.trackers.named import trackers_named
 
 from .jobs import interrupt_at_once, on_stop
 
@@ -85,7 +85,8 @@ class RunOptions:
     num_jobs: int = 1
 
     def __post_init__(self) -> None:
-        check_installed(self.trackers)
+        for name in self.trackers:
+            require(name, name)
 
     def arguments(self) -> list[str]:
         """Return the options of the command line for one run."""

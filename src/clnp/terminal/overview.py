@@ -18,6 +18,7 @@ from clnp.records import (
     RunResult,
     SeriesConfig,
     TaskRecord,
+    alpha_text,
 )
 from clnp.runs.directory import (
     CHECKPOINT,
@@ -38,7 +39,6 @@ from clnp.runs.metrics import backward_transfer, forgetting
 from clnp.runs.status import FAILED, FINISHED, STOPPED, read_status
 from clnp.text import duration
 
-from .progress import alpha_text
 from .summary import everything, guesses, part_of, sentence, verdict
 from .tables import Screen, layers, measure, printable, screen_of, tasks
 from .watch import Watcher, news, state_of, unfinished

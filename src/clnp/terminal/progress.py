@@ -3,11 +3,9 @@
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from clnp.records import (
-    Alpha,
     CandidateChosen,
     CandidatePruned,
     CandidateTrained,
@@ -19,6 +17,7 @@ from clnp.records import (
     TaskEnded,
     TaskResumed,
     TaskStarted,
+    alpha_text,
     guess_note,
 )
 
@@ -262,13 +261,6 @@ def described(event: Event, task: TaskStarted | None) -> str | None:
         case RunFailed():
             return f"failed: {event.reason}"
     return None
-
-
-def alpha_text(alpha: Alpha) -> str:
-    """Return the strength of the penalty, or that of each layer."""
-    if isinstance(alpha, Mapping):
-        return ", ".join(f"{layer} {value:g}" for layer, value in alpha.items())
-    return f"{alpha:g}"
 
 
 def _candidate(index: int | None, task: TaskStarted | None) -> str:

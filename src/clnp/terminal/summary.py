@@ -10,11 +10,11 @@ from clnp.records import (
     LearnerSettings,
     RunResult,
     TaskRecord,
+    alpha_text,
 )
 from clnp.runs.metrics import forgetting
 from clnp.text import clean
 
-from .progress import alpha_text
 from .tables import full_text, measure, number, table
 
 MOST_TASKS = 5

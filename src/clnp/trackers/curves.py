@@ -5,10 +5,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clnp.core.pruning.plan import PruningPlan
-from clnp.plain import to_plain
+from clnp.plain import flat, to_plain
 from clnp.records import (
-    Alpha,
     CandidateChosen,
     CandidatePruned,
     CandidateTrained,
@@ -19,20 +17,13 @@ from clnp.records import (
     RunResult,
     TaskEnded,
     TaskStarted,
+    alpha_text,
     task_of,
 )
 from clnp.runs.metrics import average, backward_transfer, forgetting
 
 NAME_LENGTH = 40
 """Length to which names of tasks are cut; their numbers tell them apart."""
-
-EPOCH = {
-    "loss": "loss",
-    "penalised_loss": "penalised loss",
-    "score": "validation",
-    "seconds": "seconds",
-}
-"""The values of an epoch, and the names of their curves."""
 
 ALL = "all tasks"
 """The section of the curves over tasks."""
@@ -80,25 +71,19 @@ class Table:
 
 
 @dataclass
-class _Candidate:
-    """The events of a candidate so far."""
-
-    trained: CandidateTrained | None = None
-    plan: PruningPlan | None = None
-
-
-@dataclass
 class _OpenTask:
-    """The open task: its candidates, and the epochs of its candidates and rounds."""
+    """The open task: the cells of each candidate by column, and how many epochs there were."""
 
     name: str
-    candidates: dict[int, _Candidate] = field(default_factory=dict)
-    chosen: int | None = None
+    began: float | None = None
+    chosen: int = 0
+    cells: dict[int, dict[str, str]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
-    rounds: dict[int, int] = field(default_factory=dict)
+    epochs_of_rounds: dict[int, int] = field(default_factory=dict)
 
-    def candidate(self, number: int) -> _Candidate:
-        return self.candidates.setdefault(number, _Candidate())
+    def fill(self, candidate: int, cells: Mapping[str, str]) -> None:
+        """Fill cells in the row of a candidate."""
+        self.cells.setdefault(candidate, {"candidate": str(candidate + 1)}).update(cells)
 
 
 class Curves:
@@ -106,7 +91,6 @@ class Curves:
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
-        self._began: dict[str, float] = {}
         self._open = _OpenTask("")
         self._scores: list[tuple[float | None, ...]] = []
 
@@ -120,11 +104,17 @@ class Curves:
             case EpochEnded():
                 return self._epoch(event), []
             case CandidateTrained():
-                self._open.candidate(event.candidate).trained = event
-            case CandidatePruned():
-                self._open.candidate(event.candidate).plan = event.plan
+                score = "diverged" if event.diverged else _text(event.score)
+                cells = {"alpha": alpha_text(event.alpha), "lr": f"{event.lr:g}"}
+                cells |= {"epochs": str(event.num_epochs), "validation": score}
+                self._open.fill(event.candidate, cells)
+            case CandidatePruned(plan=plan):
+                kept = ", ".join(f"{group} {count}" for group, count in plan.kept.items())
+                cells = {"validation pruned": _text(plan.score), "neurons kept": kept}
+                self._open.fill(event.candidate, cells)
             case CandidateChosen():
                 self._open.chosen = event.candidate
+                self._open.fill(event.candidate, {"chosen": "yes"})
             case TaskEnded():
                 return self._ended(event), self._tables()
             case Evaluated():
@@ -147,25 +137,28 @@ class Curves:
             if isinstance(event, TaskStarted):
                 number, num_tasks = event.number, event.num_tasks
             self._labels[name] = label(number, name, num_tasks)
-        if event.kind == TaskStarted.kind:
-            self._began[name] = event.at or 0.0
         if name != self._open.name:
-            self._open = _OpenTask(name)
+            self._open = _OpenTask(name, event.at if isinstance(event, TaskStarted) else None)
 
     def _epoch(self, event: EpochEnded) -> list[Point]:
         step, task = event.number + 1, self._open
         if event.round is not None:
-            task.rounds[event.round] = step
+            rounds = task.epochs_of_rounds
+            rounds[event.round] = step
             # To the right of the training that it follows.
-            step += sum(epochs for number, epochs in task.rounds.items() if number < event.round)
-            # A baseline has one candidate, which is not chosen.
-            step += task.epochs.get(task.chosen or 0, 0)
+            step += sum(epochs for number, epochs in rounds.items() if number < event.round)
+            step += task.epochs.get(task.chosen, 0)
             part = "fine-tuning"
         else:
             candidate = event.candidate or 0
             task.epochs[candidate] = step
             part = f"candidate {candidate + 1}"
-        values = {name: getattr(event, key) for key, name in EPOCH.items()}
+        values = {
+            "loss": event.loss,
+            "penalised loss": event.penalised_loss,
+            "validation": event.score,
+            "seconds": event.seconds,
+        }
         return _points(self._labels[event.task], values, step=step, part=part)
 
     def _ended(self, event: TaskEnded) -> list[Point]:
@@ -186,8 +179,8 @@ class Curves:
             values["average test score"] = average(self._scores)
             values["forgetting"] = forgetting(self._scores)
             values["backward transfer"] = backward_transfer(self._scores)
-        if event.at is not None and event.task in self._began:
-            values["seconds of the task"] = event.at - self._began[event.task]
+        if event.at is not None and self._open.began is not None:
+            values["seconds of the task"] = event.at - self._open.began
         values["more tasks that fit"] = event.forecast.num_tasks if event.forecast else None
         sizes, free = event.sizes, event.free
         if total := sum(sizes.values()):
@@ -201,24 +194,9 @@ class Curves:
 
     def _tables(self) -> list[Table]:
         """Return a table of the candidates of the open task, if there were any to choose from."""
-        rows = [
-            (str(number + 1), *_row(candidate), "yes" if number == self._open.chosen else "")
-            for number, candidate in sorted(self._open.candidates.items())
-        ]
-        return [Table(self._labels[self._open.name], COLUMNS, tuple(rows))] if rows else []
-
-
-def _row(candidate: _Candidate) -> tuple[str, ...]:
-    """Return the cells of a candidate between its number and whether it is chosen."""
-    trained, plan = candidate.trained, candidate.plan
-    pruned, kept = "", ""
-    if plan is not None:
-        pruned = _text(plan.score)
-        kept = ", ".join(f"{group} {count}" for group, count in plan.kept.items())
-    if trained is None:
-        return "", "", "", "", pruned, kept
-    score = "diverged" if trained.diverged else _text(trained.score)
-    return _alpha(trained.alpha), f"{trained.lr:g}", str(trained.num_epochs), score, pruned, kept
+        cells = [row for _, row in sorted(self._open.cells.items())]
+        rows = tuple(tuple(row.get(column, "") for column in COLUMNS) for row in cells)
+        return [Table(self._labels[self._open.name], COLUMNS, rows)] if rows else []
 
 
 def label(number: int, name: str, num_tasks: int = 0) -> str:
@@ -236,24 +214,19 @@ def clean(name: str) -> str:
 
 
 def settings(config: RunConfig) -> dict[str, str | float | bool]:
-    """Return the hyper-parameters of a run. Its tasks, which are data, are counted."""
+    """Return the hyper-parameters of a run under dotted names.
+
+    Unset ones are left out, lists are text, and tasks, which are data, are counted.
+    """
     plain = to_plain(config)
     kept = {key: value for key, value in plain.items() if key not in ("format", "tasks", "data")}
-    return {**_flat(kept), "num_tasks": len(config.tasks)}
-
-
-def _flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str | float | bool]:
-    """Return nested settings under dotted names. Unset ones are left out, lists are text."""
     found: dict[str, str | float | bool] = {}
-    for key, value in values.items():
-        name = prefix + clean(str(key))
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{name}.")
-        elif isinstance(value, bool | int | float | str):
-            found[name] = value
-        elif isinstance(value, list | tuple) and value:
-            found[name] = json.dumps(value)
-    return found
+    for name, value in flat(kept).items():
+        if isinstance(value, bool | int | float | str):
+            found[clean(name)] = value
+        elif isinstance(value, list) and value:
+            found[clean(name)] = json.dumps(value)
+    return {**found, "num_tasks": len(config.tasks)}
 
 
 def _points(
@@ -269,9 +242,3 @@ def _points(
 
 def _text(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _alpha(value: Alpha) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{layer} {each:g}" for layer, each in value.items())
-    return f"{value:g}"

@@ -48,8 +48,7 @@ class MLflow:
 
     def begin(self, run: TrackedRun) -> None:
         """Create or resume the run in MLflow."""
-        mlflow = importlib.import_module("mlflow")
-        self._entities = importlib.import_module("mlflow.entities")
+        mlflow = self._mlflow = importlib.import_module("mlflow")
         self._curves, self._began = Curves(), run.began
         self._waiting: list[Any] = []
         self._sent = time.monotonic()
@@ -86,10 +85,10 @@ class MLflow:
 
     def end(self, result: RunResult | None, error: BaseException | None) -> None:
         """Send the last points and the status of the run."""
-        status = "FINISHED"
         if result is not None:
             self._keep(self._curves.finish(result), self._began + result.timings.seconds)
         self._send()
+        status = "FINISHED"
         if error is not None:
             stopped = isinstance(error, StoppedError | KeyboardInterrupt)
             status = "KILLED" if stopped else "FAILED"
@@ -100,10 +99,9 @@ class MLflow:
         """Return the run that was created before, if it still exists."""
         if number is None:
             return None
-        error = importlib.import_module("mlflow.exceptions").MlflowException
         try:
             found = self._client.get_run(number)
-        except error as reason:
+        except self._mlflow.exceptions.MlflowException as reason:
             if reason.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
@@ -116,7 +114,7 @@ class MLflow:
             "clnp.path": str(run.path.absolute()),
             "clnp.method": run.config.method,
             **{f"clnp.{key}": str(value) for key, value in environment.items() if value},
-            "mlflow.note.content": f"```toml\n{run.recipe[:TEXT_LENGTH]}\n```",
+            "mlflow.note.content": f"```\n{run.recipe[: TEXT_LENGTH - 10]}\n```",
         }
         if run.group is not None:
             tags["clnp.group"] = run.group
@@ -126,7 +124,7 @@ class MLflow:
             tags={key: value[:TEXT_LENGTH] for key, value in tags.items()},
         )
         parameters = [
-            self._entities.Param(key, str(value)[:TEXT_LENGTH])
+            self._mlflow.entities.Param(key, str(value)[:TEXT_LENGTH])
             for key, value in settings(run.config).items()
         ]
         for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
@@ -140,12 +138,11 @@ class MLflow:
             return number
         name = self._experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
         name = name or run.config.recipe or "clnp"
-        error = importlib.import_module("mlflow.exceptions").MlflowException
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
                 return str(self._client.create_experiment(name))
-            except error as reason:
+            except self._mlflow.exceptions.MlflowException as reason:
                 if reason.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 found = self._client.get_experiment_by_name(name)
@@ -163,13 +160,12 @@ class MLflow:
                     last = self._before[key] = max((m.step for m in history), default=-1)
                 if point.step <= last:
                     continue
-            metric = self._entities.Metric(key, point.value, int(1000 * at), point.step)
+            metric = self._mlflow.entities.Metric(key, point.value, int(1000 * at), point.step)
             self._waiting.append(metric)
 
     def _send(self) -> None:
         while self._waiting:
-            some = self._waiting[:METRICS_AT_ONCE]
-            self._client.log_batch(self._id, metrics=some)
+            self._client.log_batch(self._id, metrics=self._waiting[:METRICS_AT_ONCE])
             del self._waiting[:METRICS_AT_ONCE]
         self._sent = time.monotonic()
 

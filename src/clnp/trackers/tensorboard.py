@@ -53,7 +53,11 @@ class TensorBoard:
         writer.add_text("environment", _code(facts), walltime=run.began)
         layout = {title: ["Multiline", [pattern]] for title, pattern in CHARTS.items()}
         writer.add_custom_scalars({"over tasks": layout})
-        self._begin_settings(run)
+        summary: Any = importlib.import_module("torch.utils.tensorboard.summary")
+        metrics = {f"{ALL}/{name}": 0.0 for name in METRICS}
+        experiment, started, self._ended = summary.hparams(settings(run.config), metrics)
+        writer.file_writer.add_summary(experiment)
+        writer.file_writer.add_summary(started)
 
     def event(self, event: Event) -> None:
         """Write the points and tables of an event."""
@@ -63,7 +67,8 @@ class TensorBoard:
         for table in tables:
             self._writer(None).add_text(table.title, table.markdown(), walltime=at)
         if isinstance(event, Evaluated | RunFinished):
-            self._flush()
+            for writer in self._writers.values():
+                writer.flush()
 
     def end(self, result: RunResult | None, error: BaseException | None) -> None:
         """Close the files."""
@@ -76,22 +81,10 @@ class TensorBoard:
                 writer.close()
             self._writers = {}
 
-    def _begin_settings(self, run: TrackedRun) -> None:
-        """Write the hyper-parameters, for the tab HParams."""
-        made: Any = importlib.import_module("torch.utils.tensorboard.summary").hparams
-        metrics = {f"{ALL}/{name}": 0.0 for name in METRICS}
-        experiment, started, self._ended = made(settings(run.config), metrics)
-        for summary in (experiment, started):
-            self._writer(None).file_writer.add_summary(summary)
-
     def _write(self, points: list[Point], at: float | None) -> None:
         for point in points:
             writer, tag = self._writer(point.part), f"{point.section}/{point.measure}"
             writer.add_scalar(tag, point.value, point.step, walltime=at)
-
-    def _flush(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
 
     def _writer(self, part: str | None) -> Any:
         """Return the writer of a run of TensorBoard."""

@@ -15,7 +15,7 @@ from clnp.core.structure.inputs import (
     inputs_of,
     own_random_numbers,
     random_state,
-    seed,
+    seed_all,
     tensors_in,
     two_of,
 )
@@ -70,9 +70,9 @@ def test_random_state_tells_whether_numbers_were_drawn(draw):
         assert random_state(model) == before
         draw()
         assert random_state(model) != before
-        seed(model, 3)
+        seed_all(model, 3)
         number = torch.rand(1)
-        seed(model, 3)
+        seed_all(model, 3)
         assert torch.equal(torch.rand(1), number)
 
 

@@ -313,7 +313,7 @@ def test_an_entry_that_computes_something_else_is_refused(name, registered):
         ({"name": "Linear"}, "is called 'Linear' already. Choose another name"),
         ({"layer_class": nn.ReLU}, "ReLU has no method reset_parameters"),
         ({"slots": (Slot("scale", has_columns=True),)}, "Give it 'weight' with columns"),
-        ({"slots": (), "mixes": False}, "Give it one at least"),
+        ({"slots": (), "mixes": False}, "Give it at least one"),
         ({"mixes": False}, "none with columns"),
         ({"slots": (Slot("scale"),), "mixes": False}, "no slot 'weight' to penalise"),
         ({"keeps_statistics": True}, "Add 'running_mean' and 'running_var'"),

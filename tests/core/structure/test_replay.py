@@ -6,7 +6,7 @@ from torch import nn
 
 from clnp.core.structure.axis import Segment
 from clnp.core.structure.discover import discover
-from clnp.core.structure.replay import Plan, Replay, agrees, halved, narrow
+from clnp.core.structure.replay import Narrowing, Replay, agrees, narrow
 from clnp.core.structure.rules import Mark, Neurons
 from clnp.core.structure.trace import Event, Moment
 from support.assembled import Assembled
@@ -21,18 +21,19 @@ def small_net():
     )  # fmt: skip
 
 
-def plan_of(model, example):
+def narrowing_of(model, example):
     graph = discover(model, example)
     rows = {path: site.rows for path, site in graph.sites.items()}
     columns = {path: site.columns for path, site in graph.sites.items()}
-    return Plan(graph.groups, halved(graph.groups), rows=rows, columns=columns)
+    half = {group: size // 2 for group, size in graph.groups.items()}
+    return Narrowing(graph.groups, half, rows=rows, columns=columns)
 
 
 def test_narrow_holds_the_first_neurons():
     model = small_net().double()
     model[1].running_mean.uniform_()
     before = [parameter.clone() for parameter in model.parameters()]
-    small = narrow(model, plan_of(model, IMAGES.double()))
+    small = narrow(model, narrowing_of(model, IMAGES.double()))
     assert torch.equal(small[0].weight, model[0].weight[:2])
     assert torch.equal(small[1].running_mean, model[1].running_mean[:2])
     assert torch.equal(small[2].weight, model[2].weight[:2])
@@ -50,10 +51,10 @@ SIZES = {
 }  # fmt: skip
 
 
-def test_narrow_layers_give_the_full_sizes_unless_told_otherwise():
+def test_narrow_layers_have_the_full_sizes_by_default():
     model = small_net()
-    plan = plan_of(model, IMAGES)
-    small, own = narrow(model, plan), narrow(model, plan, own_sizes=True)
+    narrowing = narrowing_of(model, IMAGES)
+    small, own = narrow(model, narrowing), narrow(model, narrowing, own_sizes=True)
     for number, names in SIZES.items():
         for name in names:
             assert getattr(small[number], name) == getattr(model[number], name)
@@ -65,16 +66,16 @@ def test_narrow_layers_give_the_full_sizes_unless_told_otherwise():
 
 def test_layers_that_were_not_followed_keep_their_width():
     axis = (Segment("0", 4),)
-    plan = Plan({"0": 4}, {"0": 2}, rows={"0": axis, "1": ()}, columns={"1": axis})
-    assert plan.paths == ["1"]
-    small = narrow(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2)), plan)
+    narrowing = Narrowing({"0": 4}, {"0": 2}, rows={"0": axis, "1": ()}, columns={"1": axis})
+    assert narrowing.paths == ["1"]
+    small = narrow(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2)), narrowing)
     assert [layer.weight.shape for layer in small] == [(4, 5), (2, 2)]
-    assert plan.dropped((Segment("0", 4, 2), Segment(None, 3))).tolist() == [4, 5, 6, 7]
+    assert narrowing.dropped((Segment("0", 4, 2), Segment(None, 3))).tolist() == [4, 5, 6, 7]
 
 
 def test_models_agree():
     model = small_net()
-    assert agrees(model, ((IMAGES,), {}), plan=plan_of(model, IMAGES))
+    assert agrees(model, ((IMAGES,), {}), narrowing=narrowing_of(model, IMAGES))
 
 
 @pytest.mark.parametrize(
@@ -95,16 +96,16 @@ def test_mixing_is_noticed(mix, dtype):
     layers = {"conv": nn.Conv2d(3, 8, 1), "fc": nn.Linear(8, 2)}
     plain = Assembled(lambda m, x: m.fc(m.conv(cast(x)).mean((2, 3))), **layers)
     mixed = Assembled(lambda m, x: m.fc(mix(m.conv(cast(x))).mean((2, 3))), **layers)
-    plan = plan_of(plain, IMAGES)
-    assert agrees(plain, ((IMAGES,), {}), plan=plan)
-    assert not agrees(mixed, ((IMAGES,), {}), plan=plan)
+    narrowing = narrowing_of(plain, IMAGES)
+    assert agrees(plain, ((IMAGES,), {}), narrowing=narrowing)
+    assert not agrees(mixed, ((IMAGES,), {}), narrowing=narrowing)
 
 
 def moment(func, *args):
     return Moment(func.__name__, "", "", func, args, {})
 
 
-def test_replay_goes_on_after_a_problem():
+def test_replay_continues_after_a_problem():
     hidden = Neurons(1, (Segment("a", 4),))
     shape = torch.empty(2, 4, device="meta")
     device = torch.device("cpu")

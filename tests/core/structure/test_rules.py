@@ -19,8 +19,8 @@ from clnp.core.structure.rules import (
     Groups,
     Mark,
     Neurons,
+    Operand,
     Refusal,
-    concatenate,
     follow,
     full_size,
     meet,
@@ -88,9 +88,9 @@ def test_reading_the_form_is_metadata():
 def call(func, *args, **kwargs):
     tensors = tensors_in((args, kwargs))
     neurons = Neurons(1, (Segment("a", 3),))
-    placed = tuple((tensor, tuple(tensor.shape), neurons) for tensor in tensors[:1])
+    operands = tuple(Operand(tensor, tuple(tensor.shape), neurons) for tensor in tensors[:1])
     result = func(*args, **kwargs)
-    return Call(operation_name(func), func, args, kwargs, result, placed, Groups())
+    return Call(operation_name(func), func, args, kwargs, result, operands, Groups())
 
 
 def test_follow_finds_where_an_axis_goes():
@@ -139,41 +139,24 @@ def test_merge_joins_groups(groups):
     assert groups.find("b") == "a"
 
 
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ((Segment("b", 1),), "one neuron is broadcast over many"),
-        ((Segment("b", 1), Segment("c", 2)), "boundaries differ"),
-        ((Segment("b", 1, 3),), "boundaries differ"),
-        ((Segment(None, 3),), "hidden neurons meet the network's input"),
-    ],
-)
-def test_merge_refuses(groups, other, expected):
-    with pytest.raises(Refusal) as caught:
-        merge_axes(groups, (A,), other)
-    assert expected in caught.value.found
-    assert caught.value.remedy
-    assert groups.names() == ["a", "b", "c"]
-
-
 def test_meet_counts_dimensions_from_the_right(groups):
-    met = meet(
-        groups,
-        [((2, 3, 4), Neurons(1, (A,))), ((3, 1), Neurons(0, (B,))), ((4,), Mark.INPUT)],
-        num_dims=3,
-    )
-    assert met == Neurons(1, (A,))
-    raised = meet(groups, [((3,), Neurons(0, (A,))), ((5, 2, 1), Mark.CONSTANT)], num_dims=3)
-    assert raised == Neurons(2, (A,))
+    three = [
+        Operand(X, (2, 3, 4), Neurons(1, (A,))),
+        Operand(X, (3, 1), Neurons(0, (B,))),
+        Operand(X, (4,), Mark.INPUT),
+    ]
+    assert meet(groups, three, num_dims=3) == Neurons(1, (A,))
+    two = [Operand(X, (3,), Neurons(0, (A,))), Operand(X, (5, 2, 1), Mark.CONSTANT)]
+    assert meet(groups, two, num_dims=3) == Neurons(2, (A,))
 
 
-def test_concatenate():
-    tensors = [
-        ((2, 3), Neurons(1, (A,))), ((0,), Mark.CONSTANT), ((2, 5), Mark.INPUT),
-        ((2, 3), Neurons(1, (B,))),
-    ]  # fmt: skip
-    joined = concatenate(tensors, dim=1, neuron_dim=1)
-    assert joined == Neurons(1, (A, Segment(None, 5), B))
+def test_concatenation_skips_empty_tensors():
+    def run(m, x):
+        joined = torch.cat([torch.empty(0), x, m.conv(x), torch.empty(0)], 1)
+        return m.fc(joined.mean((2, 3)))
+
+    graph = discover(Assembled(run, conv=nn.Conv2d(3, 4, 1), fc=nn.Linear(7, 2)), IMAGES)
+    assert graph.sites["fc"].columns == (Segment(None, 3), Segment("conv", 4))
 
 
 def test_reshape():
@@ -337,12 +320,12 @@ REFUSED = {
     "sum": (lambda h: h.sum(1), "'sum' over the neuron axis"),
     "mean_of_all": (lambda h: h / h.mean(), "'mean' over the neuron axis"),
     "max": (lambda h: h - h.max(1, keepdim=True).values, "mixes neurons without weights"),
-    "softmax": (lambda h: h.softmax(1), "'softmax' along the neuron axis"),
-    "implicit_softmax": (_implicit_softmax, "'softmax' along the neuron axis"),
-    "cumsum": (lambda h: h.cumsum(1), "'cumsum' along the neuron axis"),
-    "flip": (lambda h: h.flip(1, 2), "'flip' along the neuron axis"),
-    "roll": (lambda h: h.roll(1), "'roll' along the neuron axis"),
-    "normalize": (lambda h: F.normalize(h), "'normalize' along the neuron axis"),
+    "softmax": (lambda h: h.softmax(1), "'softmax' over the neuron axis"),
+    "implicit_softmax": (_implicit_softmax, "'softmax' over the neuron axis"),
+    "cumsum": (lambda h: h.cumsum(1), "'cumsum' over the neuron axis"),
+    "flip": (lambda h: h.flip(1, 2), "'flip' over the neuron axis"),
+    "roll": (lambda h: h.roll(1), "'roll' over the neuron axis"),
+    "normalize": (lambda h: F.normalize(h), "'normalize' over the neuron axis"),
     "split": (lambda h: h.split(4, 1)[0], "'split' takes apart"),
     "chunk": (lambda h: h.chunk(2, 1)[0], "'chunk' takes apart"),
     "index": (lambda h: h[:, 0], "'getitem' takes apart"),
@@ -357,7 +340,7 @@ REFUSED = {
     "channel_shuffle": (nn.ChannelShuffle(2), "channel_shuffle' moves neurons"),
     "unfold": (lambda h: F.unfold(h, 2), "'unfold' moves neurons"),
     "pad": (lambda h: F.pad(h, (0, 0, 0, 0, 0, 2)), "'pad' adds to the neuron axis"),
-    "pool": (lambda h: F.max_pool2d(h.transpose(1, 2), 2), "'max_pool2d' runs over the neuron"),
+    "pool": (lambda h: F.max_pool2d(h.transpose(1, 2), 2), "'max_pool2d' over the neuron axis"),
     "matmul": (lambda h: h @ h.mT, "'matmul' multiplies hidden neurons outside a layer"),
     "einsum": (lambda h: torch.einsum("nchw,nchw->nc", h, h), "'einsum' multiplies hidden"),
     "linear": (lambda h: F.linear(h, torch.ones(2, 6)), "'linear' multiplies hidden"),
@@ -424,7 +407,7 @@ MEETINGS = {
     ),
     "stack_of_other_dimension": (
         lambda m, x: m.fc(torch.stack([m.one(x), m.other(x).transpose(1, 2)]).mean((0, 3, 4))),
-        6, 6, 6, "'stack' on hidden neurons is not known",
+        6, 6, 6, "neurons lie along dimension 1 of one tensor and 2 of another",
     ),
     "one_neuron_over_many": (
         lambda m, x: m.fc((m.one(x) * m.other(x)).mean((2, 3))), 8, 1, 8,
@@ -438,9 +421,9 @@ MEETINGS = {
         lambda m, x: m.fc((m.one(x) + m.other(x) * x).mean((2, 3))), 3, 3, 3,
         "hidden neurons meet the network's input: 3 of 'other' meet a tensor computed from",
     ),
-    "concatenated_input": (
-        lambda m, x: m.fc((torch.cat([m.one(x), x], 1) + m.other(x)[:, :, :, :]).mean((2, 3))),
-        3, 6, 6, "neurons meet whose boundaries differ",
+    "spans": (
+        lambda m, x: m.fc(m.one(x).flatten(1) + m.other(x).mean((2, 3))), 2, 72, 72,
+        "neurons meet whose boundaries differ (2 x 36 of 'one' against 72 of 'other')",
     ),
     "input_against_neurons": (
         lambda m, x: m.fc(

@@ -24,14 +24,12 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 class Validation:
     """The layers of a model that can be followed, those that cannot, and the problems found.
 
-    `layers` and `refused` are observed from outside only. A model that is not `runnable` has
-    lazy layers.
+    `layers` and `refused` are observed from outside only.
     """
 
     layers: tuple[str, ...]
     refused: tuple[str, ...]
     problems: tuple[Problem, ...]
-    runnable: bool = True
 
 
 def validate(model: nn.Module) -> Validation:
@@ -40,54 +38,52 @@ def validate(model: nn.Module) -> Validation:
     refused: list[str] = []
     problems: list[Problem] = []
     owners: dict[int, str] = {}
-    parameters = {id(parameter) for parameter in model.parameters()}
-    registered = set(model.modules())
+    registered = {id(each) for each in (*model.parameters(), *model.modules())}
     for path, module in model.named_modules():
         if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
             continue
-        where, name_of_class = path or ROOT, type(module).__name__
         faults = list(_faults(module))
-        if faults and (kind_of(module) is not None or _is_leaf(module)):
+        is_layer = kind_of(module) is not None
+        if faults and (is_layer or _is_leaf(module)):
             refused.append(path)
-        elif kind_of(module) is not None:
+        elif is_layer:
             layers.append(path)
-        for name, tensors in held_tensors(module).items():
-            # A layer that is refused for its weights may keep what it makes of them.
-            if path not in refused and any(id(tensor) not in parameters for tensor in tensors):
-                faults.append(_held_fault(module, name))
-        for name, held in vars(module).items():
-            items = list(held.values()) if type(held) is dict else held
-            if name not in _OF_EVERY_MODULE and isinstance(items, (list, tuple, set)):
-                strangers = {m for m in items if isinstance(m, nn.Module)} - registered
-                if any(m.state_dict() for m in strangers):
-                    faults.append(
-                        (
-                            f"holds modules with weights in {name!r}, a plain "
-                            f"{type(held).__name__}, where they would be neither moved, saved nor "
-                            "certified",
-                            "Use nn.ModuleList or nn.ModuleDict",
-                        )
-                    )
-        for name, parameter in module.named_parameters(recurse=False):
-            other = owners.setdefault(id(parameter), where)
-            if other != where:
+        # A layer that is refused for its weights may keep what it makes of them.
+        for name, tensors in held_tensors(module).items() if path not in refused else ():
+            if not registered.issuperset(map(id, tensors)):
                 faults.append(
-                    (f"shares its {name} with {other!r}", "Give each layer its own weights")
+                    _held_fault("tensors", name, "Register each with self.register_buffer")
                 )
-        problems += [Problem(where, f"{name_of_class} {found}", do) for found, do in faults]
-    runnable = not any(map(is_lazy, model.parameters()))
-    return Validation(tuple(layers), tuple(refused), tuple(problems), runnable)
+        for name, modules in _held_modules(module).items():
+            if any(each.state_dict() for each in modules if id(each) not in registered):
+                remedy = "Use nn.ModuleList or nn.ModuleDict"
+                faults.append(_held_fault("modules with weights", name, remedy))
+        for name, parameter in module.named_parameters(recurse=False):
+            other = owners.setdefault(id(parameter), path)
+            if other != path:
+                found = f"shares its {name} with {other or ROOT!r}"
+                faults.append((found, "Give each layer its own weights"))
+        name_of_class = type(module).__name__
+        problems += [Problem(path or ROOT, f"{name_of_class} {found}", do) for found, do in faults]
+    return Validation(tuple(layers), tuple(refused), tuple(problems))
 
 
 def held_tensors(module: nn.Module) -> dict[str, list[torch.Tensor]]:
     """Return the tensors in the module's plain attributes, or in containers there, by name."""
-    held = {
-        name: tensors_in(value)
-        for name, value in vars(module).items()
-        if name not in _OF_EVERY_MODULE
-        and isinstance(value, (torch.Tensor, list, tuple, dict, set))
-    }
+    own = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    kinds = (torch.Tensor, list, tuple, dict, set)
+    held = {name: tensors_in(value) for name, value in own.items() if isinstance(value, kinds)}
     return {name: tensors for name, tensors in held.items() if tensors}
+
+
+def _held_modules(module: nn.Module) -> dict[str, list[nn.Module]]:
+    """Return the modules in containers among the module's plain attributes, by name."""
+    held = {}
+    for name, value in vars(module).items():
+        if name not in _OF_EVERY_MODULE and isinstance(value, (list, tuple, dict, set)):
+            items = value.values() if isinstance(value, dict) else value
+            held[name] = [item for item in items if isinstance(item, nn.Module)]
+    return held
 
 
 def takes_task(model: nn.Module) -> bool:
@@ -100,15 +96,9 @@ def takes_task(model: nn.Module) -> bool:
     return argument is not None and argument.kind in named
 
 
-def _held_fault(module: nn.Module, name: str) -> Fault:
-    value = vars(module)[name]
-    if isinstance(value, torch.Tensor):
-        held = f"the tensor {name!r} as a plain attribute"
-        remedy = f"Use self.register_buffer({name!r}, ...)"
-    else:
-        held = f"tensors in {name!r}, a plain {type(value).__name__}"
-        remedy = "Use self.register_buffer for each of them"
-    return f"holds {held}, which would be neither moved, saved nor certified", remedy
+def _held_fault(what: str, name: str, remedy: str) -> Fault:
+    where = f"the plain attribute {name!r}, where they would be neither moved, saved nor certified"
+    return f"holds {what} in {where}", remedy
 
 
 def _is_leaf(module: nn.Module) -> bool:

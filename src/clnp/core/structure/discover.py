@@ -7,23 +7,32 @@ number is drawn from the user's generators.
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from clnp.errors import ArgumentError, GraphError, Problem, unknown_name
 
-from .axis import Axis, Segment, groups_of
+from .axis import groups_of
 from .declared import ROOT, Validation, held_tensors, takes_task, validate
 from .graph import Graph, Site
-from .inputs import Inputs, batch_size, copied, inputs_of, own_random_numbers, tensors_in, two_of
+from .inputs import (
+    Inputs,
+    batch_size,
+    copied,
+    inputs_of,
+    own_random_numbers,
+    seed_all,
+    tensors_in,
+    two_of,
+)
 from .kinds import is_mixing, kind_of, known_kind
-from .purity import chances, checkpointing, differences, run_noting_checkpointed
-from .replay import Plan, Replay, agrees, differing_kinds, halved, narrow, single
+from .purity import chances, impurities
+from .replay import Narrowing, Replay, agrees, narrow
 from .rules import Groups, Mark, Neurons, spell
-from .trace import Event, Moment, Observer, Recorder, failure_of, observe
+from .trace import Moment, Observer, Recorder, failure_of, in_checkpoint, observe
 
 
 def discover(model: nn.Module, example_input: Any, *, classifier: str | None = None) -> Graph:
@@ -56,17 +65,17 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
             f"{unknown_name('classifier', classifier, mixing)}. Give the path of the Linear layer "
             "or convolution that makes the outputs"
         )
-    search = _Search(model, validation, classifier=classifier, problems=list(validation.problems))
+    search = _Search(model, validation, mixing, list(validation.problems))
     if takes_task(model) or "task" in inputs[1]:
         search.add(
             ROOT,
             "forward has an argument 'task', which net(x, task=...) uses to choose the task",
             "Give the argument another name",
         )
-    if validation.runnable:
+    if not any(map(is_lazy, model.parameters())):
         # PyTorch repeats its warnings when the user runs the model.
         with own_random_numbers(model), warnings.catch_warnings(action="ignore"):
-            search.run(inputs)
+            search.run(inputs, classifier)
     if search.problems:
         order = {path or ROOT: number for number, (path, _) in enumerate(model.named_modules())}
         unique = dict.fromkeys(search.problems)
@@ -78,55 +87,48 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
 class _Search:
     """The knowledge about a model so far, and the problems that were found.
 
-    `passes` are recordings in evaluation mode (False) and training mode (True).
+    `mixing` are the layers that may be the classifier, `passes` the recordings in evaluation mode
+    (False) and training mode (True), and `sizes` the numbers of neurons of the groups.
     """
 
     model: nn.Module
     validation: Validation
-    classifier: str | None
+    mixing: list[str]
     problems: list[Problem]
+    classifier: str = ""
     groups: Groups = field(default_factory=Groups)
     passes: dict[bool, Recorder] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
-    def run(self, inputs: Inputs) -> None:
+    def run(self, inputs: Inputs, classifier: str | None) -> None:
         """Run the model in evaluation and in training mode, at full width and narrower."""
-        try:
-            model = copy.deepcopy(self.model)
-            model.eval()
-        except Exception as error:
-            found = f"copy.deepcopy cannot copy the model, with {failure_of(error)}"
-            self.add(ROOT, found, "Hold nothing in the model that cannot be copied")
+        last = self._last_mixing_layer(inputs)
+        if last is None:
             return
-        calls: list[tuple[str, bool]] = []
-        if not self._watch(
-            partial(_run_noting_layer, calls=calls),
-            model,
-            copied(inputs),
-            when="on the example input",
-            remedy="Give an example input that the model accepts, with a batch dimension",
-        ):
-            return
-        self._choose_classifier([path for path, _ in calls])
-        if self.classifier is None:
-            return
-        if all(batched for _, batched in calls):
-            inputs = two_of(inputs)
-        by_chance = chances(self.model, inputs, layers=list(self.validation.layers))
+        self.classifier = last if classifier is None else classifier
+        inputs = two_of(inputs)
+        by_chance = chances(self.model, inputs, layers=self.validation.layers)
         self.problems.extend(by_chance)
         for training in (False, True):
             if by_chance or not self._record(inputs, training=training):
                 return
+        for recorder in self.passes.values():
+            recorder.finish()
+        rows = (axis for recorder in self.passes.values() for axis in recorder.rows.values())
+        sizes = {segment.group: segment.size for axis in rows for segment in axis}
+        self.sizes = {group: sizes[group] for group in self.groups.names()}
         self._check_calls()
         self._check_columns()
         self._check_purity(inputs)
-        sizes = self._sizes()
-        half, one = halved(sizes), single(sizes)
+        half = {group: max(1, size // 2) for group, size in self.sizes.items()}
+        one = dict.fromkeys(self.sizes, 1)
         for training in (False, True):
             self._replay(inputs, half, training=training)
         if not self.problems and one != half:
             self._replay(inputs, one, training=False)
         for kept in (half, one):
-            if not self.problems and not agrees(self.model, inputs, plan=self._plan(kept)):
+            narrowing = self._narrowing(kept)
+            if not self.problems and not agrees(self.model, inputs, narrowing=narrowing):
                 self.add(
                     ROOT,
                     "with fewer neurons the outputs differ from those of the full model that "
@@ -137,20 +139,22 @@ class _Search:
 
     def graph(self, *, num_inputs: int) -> Graph:
         """Return what was found."""
-        rows, columns = self._axes(training=False)
-        sites = {}
-        for path in rows:
-            layer = self.model.get_submodule(path)
-            sites[path] = Site(path, known_kind(layer).name, rows[path], columns[path])
+        recorder, sites = self.passes[False], {}
+        for path, rows in recorder.rows.items():
+            kind = known_kind(self.model.get_submodule(path))
+            sites[path] = Site(path, kind.name, rows, recorder.columns[path])
         # Forward may read one on a path that the example did not take.
-        constants = [
+        constants = tuple(
             name
             for path, module in self.model.named_modules()
             if path not in self.validation.layers
             for name, _ in module.named_buffers(path, recurse=False)
-        ]
-        assert self.classifier is not None
-        return Graph(self._sizes(), sites, self.classifier, tuple(constants), num_inputs)
+        )
+        return Graph(self.sizes, sites, self.classifier, constants, num_inputs)
+
+    @property
+    def _opaque(self) -> set[str]:
+        return {*self.validation.layers, *self.validation.refused}
 
     def add(self, path: str, found: str, remedy: str) -> None:
         """Note a problem of the module at the path."""
@@ -169,8 +173,10 @@ class _Search:
     ) -> list[Any]:
         """Return a list of the model's outputs; an empty one if it fails.
 
-        A failure is a problem, unless a `known` one may well be the reason.
+        A failure is a problem, unless a `known` one may well be the reason. Random numbers are the
+        same in every pass.
         """
+        seed_all(model, 0)
         try:
             return [
                 observe(model, inputs, observer=observer, opaque=self._opaque, with_grad=with_grad)
@@ -180,28 +186,61 @@ class _Search:
                 self.add(ROOT, f"the forward pass fails {when}, with {failure_of(error)}", remedy)
             return []
 
+    def _last_mixing_layer(self, inputs: Inputs) -> str | None:
+        """Return the mixing layer that runs last; None if problems leave nothing to search for."""
+        try:
+            model = copy.deepcopy(self.model)
+            model.eval()
+        except Exception as error:
+            found = f"copy.deepcopy cannot copy the model, with {failure_of(error)}"
+            self.add(ROOT, found, "Hold nothing in the model that cannot be copied")
+            return None
+        ran: list[str] = []
+        unbatched: list[Problem] = []
+
+        def see(moment: Moment) -> Any:
+            if moment.layer is not None:
+                ran.append(moment.path)
+                kind, tensors = kind_of(moment.layer), tensors_in((moment.args, moment.kwargs))
+                num_dims = kind.num_spatial_dims(moment.layer) if kind and tensors else None
+                if num_dims is not None and tensors[0].ndim != num_dims + 2:
+                    shape = tuple(tensors[0].shape)
+                    found = f"{moment.name} is called without a batch dimension, on shape {shape}"
+                    unbatched.append(moment.problem(found, "Give inputs with a batch dimension"))
+            return moment.run()
+
+        when = "on the example input"
+        remedy = "Give an example input that the model accepts, with a batch dimension"
+        runs = self._watch(see, model, copied(inputs), when=when, remedy=remedy)
+        self.problems += unbatched
+        if not runs or unbatched:
+            return None
+        mixing = [path for path in ran if path in self.mixing]
+        # Layers that were refused may be the ones that are missing.
+        if len(set(mixing)) < 2 and not self.validation.refused:
+            found = f"only {mixing[0] or ROOT!r}" if mixing else "no Linear layer or convolution"
+            self.add(
+                ROOT,
+                f"{found} runs, so there are no hidden neurons to prune",
+                "A model needs a hidden Linear layer or convolution, and a classifier",
+            )
+        return mixing[-1] if mixing else None
+
     def _record(self, inputs: Inputs, *, training: bool) -> bool:
         """Follow the neurons in one mode, and return whether the model runs in it."""
-        assert self.classifier is not None
         model = copy.deepcopy(self.model)
         model.train(training)
-        recorder = Recorder(
-            self.validation.layers,
-            self.validation.refused,
-            classifier=self.classifier,
-            groups=self.groups,
-        )
+        validation, given = self.validation, copied(inputs)
+        recorder = Recorder(validation.layers, validation.refused, self.classifier, self.groups)
+        recorder.begin(model, given)
         buffers = self._buffer_versions(model)
         mode = "training" if training else "evaluation"
         when = f"in {mode} mode on a batch of {batch_size(inputs)}"
         remedy = "Give an example input that the model accepts in both modes"
-        given = copied(inputs)
-        recorder.begin(model, given)
         for outputs in self._watch(recorder.see, model, given, when=when, remedy=remedy):
             self.passes[training] = recorder
             self._check_outputs(recorder, outputs)
             self._check_left(recorder, model)
-            recorder.forget()
         self.problems.extend(recorder.problems)
         for name, version in self._buffer_versions(model).items():
             if buffers.get(name) != version:
@@ -213,99 +252,59 @@ class _Search:
                 )
         return training in self.passes
 
+    def _buffer_versions(self, model: nn.Module) -> dict[str, tuple[int, int]]:
+        """Return identity and version of every buffer outside the layers, by dotted path."""
+        return {
+            name: (id(buffer), buffer._version)
+            for name, buffer in model.named_buffers()
+            if name.rpartition(".")[0] not in self._opaque
+        }
+
     def _replay(self, inputs: Inputs, kept: Mapping[str, int], *, training: bool) -> None:
         """Run the model with the kept neurons along the events of the full one."""
-        plan = self._plan(kept, training=training)
-        events = [self._present(event) for event in self.passes[training].events]
-        replay = Replay(events, plan.kept, followed=plan.paths)
-        small = narrow(self.model, plan)
+        narrowing = self._narrowing(kept, training=training)
+        replay = Replay(self.passes[training].events, narrowing.kept, followed=narrowing.paths)
+        small = narrow(self.model, narrowing)
         small.train(training)
-        if self._watch(
-            replay.see,
-            small,
-            copied(inputs),
-            when="with fewer neurons",
-            remedy="Let forward work with any number of neurons: take sizes from tensors alone",
-            known=replay.problems,
-        ):
+        remedy = "Let forward work with any number of neurons: take sizes from tensors alone"
+        when, known = "with fewer neurons", replay.problems
+        if self._watch(replay.see, small, copied(inputs), when=when, remedy=remedy, known=known):
             replay.finish()
         self.problems.extend(replay.problems)
 
-    def _plan(self, kept: Mapping[str, int], *, training: bool = False) -> Plan:
-        rows, columns = self._axes(training=training)
-        return Plan(self._sizes(), kept, rows=rows, columns=columns)
-
-    @property
-    def _opaque(self) -> set[str]:
-        return {*self.validation.layers, *self.validation.refused}
-
-    def _axes(self, *, training: bool) -> tuple[dict[str, Axis], dict[str, Axis]]:
-        """Return the rows and columns of every layer under the present names of the groups."""
-        recorder, resolve = self.passes[training], self.groups.resolve
-        rows = {path: resolve(axis) for path, axis in recorder.rows.items()}
-        return rows, {path: resolve(axis) for path, axis in recorder.columns.items()}
-
-    def _present(self, event: Event) -> Event:
-        """Return the event under the present names of its groups."""
-        if not isinstance(event.state, Neurons):
-            return event
-        axis = self.groups.resolve(event.state.axis)
-        return replace(event, state=Neurons(event.state.dim, axis))
-
-    def _sizes(self) -> dict[str, int]:
-        sizes = {
-            segment.group: segment.size
-            for training in self.passes
-            for rows in self._axes(training=training)[0].values()
-            for segment in rows
-        }
-        return {group: sizes[group] for group in self.groups.names()}
-
-    def _kind(self, path: str) -> str:
-        return type(self.model.get_submodule(path)).__name__
-
-    def _choose_classifier(self, paths: list[str]) -> None:
-        """Take the last mixing layer that ran as the classifier, unless one was given."""
-        mixing = [
-            path
-            for path in paths
-            if path in self.validation.layers and is_mixing(self.model.get_submodule(path))
-        ]
-        if self.classifier is None and mixing:
-            self.classifier = mixing[-1]
-        # Layers that were refused may be the ones that are missing.
-        if len(set(mixing)) < 2 and not self.validation.refused:
-            ran = (
-                f"only {mixing[0] or ROOT!r} runs"
-                if mixing
-                else "no Linear layer or convolution runs"
-            )
-            self.add(
-                ROOT,
-                f"{ran}, so there are no hidden neurons to prune",
-                "A model needs a hidden Linear layer or convolution, and a classifier",
-            )
+    def _narrowing(self, kept: Mapping[str, int], *, training: bool = False) -> Narrowing:
+        recorder = self.passes[training]
+        return Narrowing(self.sizes, kept, rows=recorder.rows, columns=recorder.columns)
 
     def _check_purity(self, inputs: Inputs) -> None:
         """Check that layers compute as their kinds do, and that forward only computes."""
-        plan = self._plan(self._sizes())
-        for check in (differing_kinds, differences):
-            self.problems.extend(check(self.model, inputs, plan=plan, opaque=self._opaque))
+        narrowing = self._narrowing(self.sizes)
+        self.problems += impurities(self.model, inputs, narrowing=narrowing, opaque=self._opaque)
         model = copy.deepcopy(self.model)
         model.train()
         for path in self.validation.layers:
             model.get_submodule(path).requires_grad_()
-        paths: list[str] = []
+        again: list[str] = []
+
+        def see(moment: Moment) -> Any:
+            if moment.is_layer and in_checkpoint():
+                again.append(moment.path)
+            return moment.run()
+
+        when = "in training mode with gradients"
+        remedy = "Change no tensor in place that a gradient needs"
+        known = self.problems
         self._watch(
-            partial(run_noting_checkpointed, paths=paths),
-            model,
-            copied(inputs),
-            when="in training mode with gradients",
-            remedy="Change no tensor in place that a gradient needs",
-            known=self.problems,
-            with_grad=True,
+            see, model, copied(inputs), when=when, remedy=remedy, known=known, with_grad=True
         )
-        self.problems.extend(checkpointing(paths))
+        if again:
+            more = f" and {len(again) - 1} more layers" if len(again) > 1 else ""
+            self.add(
+                ROOT,
+                f"gradient checkpointing (torch.utils.checkpoint) runs {again[0]!r}{more} again in "
+                "the backward pass, when a task's layers are no longer set up for it",
+                "Call the layers directly: switch off memory_efficient, use_checkpoint or the like",
+            )
 
     def _check_left(self, recorder: Recorder, model: nn.Module) -> None:
         """Check that forward leaves nothing behind that depends on its input, only constants."""
@@ -338,21 +337,19 @@ class _Search:
 
     def _check_calls(self) -> None:
         """Check that every layer runs exactly once, in evaluation mode too."""
-        counts = [self.passes[training].num_calls for training in (False, True)]
-        borrowed = set().union(*(recorder.borrowed for recorder in self.passes.values()))
+        evaluation, training = self.passes[False], self.passes[True]
         for path in self.validation.layers:
-            evaluated, trained = (count.get(path, 0) for count in counts)
-            most = max(evaluated, trained)
-            if most > 1:
+            evaluated, trained = evaluation.num_calls[path], training.num_calls[path]
+            if max(evaluated, trained) > 1:
                 found = (
-                    f"is called {most} times in one forward pass, so its weights are shared "
-                    "between these uses"
+                    f"is called {max(evaluated, trained)} times in one forward pass, so its "
+                    "weights are shared between these uses"
                 )
                 remedy = "Give each use its own layer"
             elif evaluated == 0 and trained:
                 found = "runs in training mode only"
                 remedy = "Remove it, for example an auxiliary classifier, from the model"
-            elif evaluated == 0 and path not in borrowed:
+            elif evaluated == 0 and path not in evaluation.borrowed | training.borrowed:
                 found = "never runs on this example, so the neurons that it reads are unknown"
                 remedy = "Remove it, or give an example input that reaches it"
             else:
@@ -361,21 +358,14 @@ class _Search:
 
     def _check_columns(self) -> None:
         """Check that the classifier reads neurons, and each layer the same in both modes."""
-        (_, evaluated), (_, trained) = (self._axes(training=mode) for mode in (False, True))
-        assert self.classifier is not None
-        if self._sizes() and not groups_of(evaluated.get(self.classifier, (Segment("", 1),))):
+        evaluated, trained = self.passes[False].columns, self.passes[True].columns
+        read = evaluated.get(self.classifier)
+        if self.sizes and read is not None and not groups_of(read):
             self.add(
                 self.classifier,
                 f"the classifier ({self._kind(self.classifier)}) reads no hidden neurons",
                 "Name another layer as classifier=, one that reads the outputs of other layers",
             )
-        for path in self.passes[False].num_calls:
-            if path not in evaluated and not self.problems:
-                self.add(
-                    path,
-                    f"{self._kind(path)} reads a tensor that could not be followed",
-                    "Compute it with plain PyTorch operations on the network's input",
-                )
         for path in evaluated:
             if path in trained and evaluated[path] != trained[path]:
                 self.add(
@@ -385,19 +375,5 @@ class _Search:
                     "Let forward connect the same layers in both modes",
                 )
 
-    def _buffer_versions(self, model: nn.Module) -> dict[str, tuple[int, int]]:
-        """Return identity and version of every buffer outside the layers, by dotted path."""
-        return {
-            name: (id(buffer), buffer._version)
-            for name, buffer in model.named_buffers()
-            if name.rpartition(".")[0] not in self._opaque
-        }
-
-
-def _run_noting_layer(moment: Moment, *, calls: list[tuple[str, bool]]) -> Any:
-    """Run a moment, and note a layer's path and whether it is called with a batch dimension."""
-    if moment.layer is not None:
-        kind, tensors = kind_of(moment.layer), tensors_in((moment.args, moment.kwargs))
-        num_dims = kind.num_spatial_dims(moment.layer) if kind and tensors else None
-        calls.append((moment.path, num_dims is None or num_dims == tensors[0].ndim - 2))
-    return moment.run()
+    def _kind(self, path: str) -> str:
+        return type(self.model.get_submodule(path)).__name__

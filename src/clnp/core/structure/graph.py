@@ -1,5 +1,6 @@
 """The result of discovery: which layers share neurons, and which is the classifier."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -113,23 +114,20 @@ class Graph:
 
     def __str__(self) -> str:
         """Tabulate the groups: their neurons, and the layers that make, act on and read them."""
-        lines: list[tuple[str, ...]] = [("group", "neurons", "made by", "acted on by", "read by")]
+        rows: list[tuple[str, ...]] = [("group", "neurons", "made by", "acted on by", "read by")]
         for group, num_neurons in self.groups.items():
-            inside = [s for s in self.sites.values() if group in groups_of(s.rows)]
+            inside = [site for site in self.sites.values() if group in groups_of(site.rows)]
             made = [site.path for site in inside if site.mixes]
             acted = [site.path for site in inside if not site.mixes]
-            columns = [made, acted, [site.path for site in self.readers(group)]]
-            for number in range(max(len(paths) for paths in columns)):
-                first = (group, str(num_neurons)) if number == 0 else ("", "")
-                lines.append((*first, *("".join(paths[number : number + 1]) for paths in columns)))
-        widths = [max(len(line[column]) for line in lines) for column in range(5)]
-        lines.insert(1, tuple("-" * width for width in widths))
-        table = [
-            "  ".join(
-                cell.rjust(width) if column == 1 else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
+            read = [site.path for site in self.readers(group)]
+            for number, paths in enumerate(itertools.zip_longest(made, acted, read, fillvalue="")):
+                rows.append((*((group, str(num_neurons)) if number == 0 else ("", "")), *paths))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        rows.insert(1, tuple("-" * width for width in widths))
+        lines = []
+        for group, num, *readers in rows:
+            cells = [group.ljust(widths[0]), num.rjust(widths[1])]
+            cells += [path.ljust(width) for path, width in zip(readers, widths[2:], strict=True)]
+            lines.append("  ".join(cells).rstrip())
         total = sum(self.groups.values())
-        return "\n".join([*table, f"{total} neurons; classifier: {self.classifier}"])
+        return "\n".join([*lines, f"{total} neurons; classifier: {self.classifier}"])

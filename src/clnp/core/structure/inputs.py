@@ -3,7 +3,7 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from clnp.errors import ArgumentError
 
 Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+Structure = TypeVar("Structure")
 
 
 def inputs_of(example: Any) -> Inputs:
@@ -42,34 +43,30 @@ def two_of(inputs: Inputs) -> Inputs:
     def twice(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor, tensor]) if tensor.ndim and len(tensor) == 1 else tensor
 
-    args, kwargs = imitate(inputs, twice)
-    return args, kwargs
+    return imitate(inputs, twice)
 
 
 @contextlib.contextmanager
 def own_random_numbers(model: nn.Module) -> Iterator[None]:
     """Draw the same random numbers inside every time, and leave no trace of it outside."""
     python, arrays = random.getstate(), np.random.get_state()
+    states = [(generator, generator.get_state()) for generator in _generators(model)]
     try:
-        with torch.random.fork_rng(devices=_cuda_devices(model)):
-            seed_all(model, 0)
-            yield
+        seed_all(model, 0)
+        yield
     finally:
         random.setstate(python)
         np.random.set_state(arrays)
-
-
-def seed(model: nn.Module, number: int) -> None:
-    """Seed the generators of the CPU and of the model's devices, and no others."""
-    for generator in _generators(model):
-        generator.manual_seed(number)
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def seed_all(model: nn.Module, number: int) -> None:
-    """Seed these generators, and those of Python and NumPy."""
+    """Seed the generators of Python, NumPy, the CPU and the model's devices."""
     random.seed(number)
     np.random.seed(number)
-    seed(model, number)
+    for generator in _generators(model):
+        generator.manual_seed(number)
 
 
 def random_state(model: nn.Module) -> tuple[Any, ...]:
@@ -80,13 +77,9 @@ def random_state(model: nn.Module) -> tuple[Any, ...]:
 
 
 def _generators(model: nn.Module) -> list[torch.Generator]:
-    devices = _cuda_devices(model)
-    return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
-
-
-def _cuda_devices(model: nn.Module) -> list[int]:
     tensors = (*model.parameters(), *model.buffers())
-    return sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
+    devices = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
+    return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -102,20 +95,19 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def imitate(value: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def imitate(value: Structure, make: Callable[[torch.Tensor], torch.Tensor]) -> Structure:
     """Return the same structure with `make(tensor)` in place of every tensor."""
+    found: Any = value
     if isinstance(value, torch.Tensor):
-        return make(value)
-    if isinstance(value, (list, tuple)):
+        found = make(value)
+    elif isinstance(value, (list, tuple)):
         items = [imitate(item, make) for item in value]
-        named = hasattr(value, "_fields")
-        return type(value)(*items) if named else type(value)(items)
-    if isinstance(value, dict):
-        return {key: imitate(item, make) for key, item in value.items()}
-    return value
+        found = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    elif isinstance(value, dict):
+        found = {key: imitate(item, make) for key, item in value.items()}
+    return cast(Structure, found)
 
 
 def copied(inputs: Inputs) -> Inputs:
     """Clone the tensors of the inputs, since some forward passes write into theirs."""
-    args, kwargs = imitate(inputs, torch.clone)
-    return args, kwargs
+    return imitate(inputs, torch.clone)

@@ -5,7 +5,7 @@ write an entry and a test; `Kind` has the instructions.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,38 +43,18 @@ class Slot:
 class Kind:
     """How the layers of one class are sliced by neuron.
 
-    To add a kind, answer four questions in an entry, and `register` it before you build a network:
+    To add a kind, `register` an entry before you build a network. A layer that mixes computes each
+    neuron from all that it reads, like Linear. It has the slot `weight`, with columns, and may have
+    `bias`. Its output must be a sum over the columns plus the bias, since clnp computes the columns
+    of frozen and of free neurons apart and adds them up. A layer that does not mix, like BatchNorm
+    and PReLU, computes each neuron from itself alone, in the same way whichever others there are.
+    Both do the same in training and in evaluation mode, except for running statistics.
 
-    1. Which tensors does a layer have (`slots`), and which of them have a column for each input?
-    2. How is its output computed from them (`run`)? It gets slices: any rows and, in a layer that
-       mixes, any columns, so take sizes from the tensors and never from the layer.
-    3. How is a layer of another width made (`build`)?
-    4. Does it compute each neuron from all that it reads (`mixes=True`, like Linear) or each from
-       itself alone (`mixes=False`, like BatchNorm and PReLU)?
-
-    A layer that mixes has the slot `weight`, with columns, and may have `bias`. Its output must be
-    a sum over the columns plus the bias, since clnp computes the columns of frozen and of free
-    neurons apart and adds them up. A layer that does not mix must treat every neuron in the same
-    way, whichever others there are. Both do the same in training and in evaluation mode, except
-    for running statistics (see `keeps_statistics`). `layer_class` needs `reset_parameters`, with
-    which every task begins. Discovery compares `run` with the layer and slices of a model with the
-    whole, and refuses layers that differ.
+    Discovery compares `run` with the layer and slices of a model with the whole, and refuses layers
+    that differ.
 
     Example:
-        A factor for each channel of a feature map::
-
-            class ChannelScale(nn.Module):
-                def __init__(self, num_channels):
-                    super().__init__()
-                    self.num_channels = num_channels
-                    self.scale = nn.Parameter(torch.empty(num_channels))
-                    self.reset_parameters()
-
-                def reset_parameters(self):
-                    nn.init.ones_(self.scale)
-
-                def forward(self, x):
-                    return x * self.scale.view(-1, 1, 1)
+        A class that multiplies each channel of a feature map by its own `scale`::
 
             register(Kind(
                 "ChannelScale",
@@ -92,10 +72,12 @@ class Kind:
 
     Attributes:
         name: The name of the kind, which checkpoints store.
-        layer_class: The class, subclasses with the same `forward` included.
+        layer_class: The class, subclasses with the same `forward` included. It needs the method
+            `reset_parameters`, with which every task begins.
         slots: The tensors of a layer. A layer may lack some, its bias for example.
-        run: The operation in evaluation mode, `run(layer, x, tensors)` with the tensors by name;
-            `layer` is there for its settings.
+        run: The operation in evaluation mode, `run(layer, x, tensors)`, with slices of the tensors
+            by name: any rows and, in a layer that mixes, any columns. So take sizes from the
+            tensors; `layer` is there for its settings.
         build: `build(layer, num_outputs, num_inputs)` makes a layer with the same settings and
             other widths, on whatever device and in whatever dtype.
         sizes: The attributes of a layer that hold its widths, but not those that its `forward`
@@ -129,7 +111,7 @@ class Kind:
     def num_spatial_dims(self, layer: nn.Module) -> int | None:
         """Return how many dimensions follow the channels, or None for any number."""
         kernel = getattr(layer, "kernel_size", None)
-        return None if kernel is None else len(kernel)
+        return len(kernel) if isinstance(kernel, tuple) else None
 
 
 def register(kind: Kind) -> None:
@@ -142,31 +124,27 @@ def register(kind: Kind) -> None:
         ArgumentError: The name is taken, or the entry contradicts itself.
     """
     cls, slots = kind.layer_class, {slot.name: slot.has_columns for slot in kind.slots}
+    found = f"{kind.name} {'mixes' if kind.mixes else 'does not mix'} and has the slots {slots}"
+    statistics = {"running_mean", "running_var"}
     if kind.name in KINDS:
-        raise ArgumentError(f"a kind of layer is called {kind.name!r} already. Choose another name")
-    if not callable(getattr(cls, "reset_parameters", None)):
-        raise ArgumentError(
+        message = f"a kind of layer is called {kind.name!r} already. Choose another name"
+    elif not callable(getattr(cls, "reset_parameters", None)):
+        message = (
             f"{cls.__name__} has no method reset_parameters, with which every task begins. Add one "
             "that initialises its tensors"
         )
-    if kind.mixes and slots not in ({"weight": True}, {"weight": True, "bias": False}):
-        raise ArgumentError(
-            f"{kind.name} mixes and has the slots {slots}. Give it 'weight' with columns, and if "
-            "need be 'bias' without"
-        )
-    if not slots or (not kind.mixes and any(slots.values())):
-        raise ArgumentError(
-            f"{kind.name} does not mix and has the slots {slots}. Give it one at least, and none "
-            "with columns"
-        )
-    if kind.penalised and "weight" not in slots:
-        raise ArgumentError(f"{kind.name} has no slot 'weight' to penalise. Set penalised=False")
-    if kind.keeps_statistics and not {"running_mean", "running_var"} <= set(slots):
-        raise ArgumentError(
-            f"{kind.name} keeps statistics and has the slots {slots}. Add 'running_mean' and "
-            "'running_var'"
-        )
-    KINDS[kind.name] = kind
+    elif kind.mixes and slots not in ({"weight": True}, {"weight": True, "bias": False}):
+        message = f"{found}. Give it 'weight' with columns, and if need be 'bias' without"
+    elif not kind.mixes and (not slots or any(slots.values())):
+        message = f"{found}. Give it at least one, and none with columns"
+    elif kind.penalised and "weight" not in slots:
+        message = f"{kind.name} has no slot 'weight' to penalise. Set penalised=False"
+    elif kind.keeps_statistics and not statistics <= set(slots):
+        message = f"{found}, and keeps statistics. Add 'running_mean' and 'running_var'"
+    else:
+        KINDS[kind.name] = kind
+        return
+    raise ArgumentError(message)
 
 
 def kind_of(layer: nn.Module) -> Kind | None:
@@ -241,24 +219,20 @@ def refusal_of(module: nn.Module) -> Fault | None:
     )
 
 
-_REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str, str], ...] = (
-    (
-        (nn.SyncBatchNorm,),
-        "is not supported",
-        "Use nn.BatchNorm1d, nn.BatchNorm2d or nn.BatchNorm3d",
-    ),
+_REFUSED: tuple[tuple[type[nn.Module] | tuple[type[nn.Module], ...], str, str], ...] = (
+    (nn.SyncBatchNorm, "is not supported", "Use nn.BatchNorm1d, nn.BatchNorm2d or nn.BatchNorm3d"),
     (
         (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
         "normalises over several neurons at once, which mixes them without weights",
         "Use BatchNorm, or no normalisation",
     ),
     (
-        (nn.modules.batchnorm._NormBase,),
+        nn.modules.batchnorm._NormBase,
         "has a scale or statistics for each channel that cannot be sliced",
         "Use BatchNorm, or affine=False and track_running_stats=False",
     ),
     (
-        (nn.MultiheadAttention,),
+        nn.MultiheadAttention,
         "is attention, which mixes neurons by their values",
         "Use Linear or convolutions",
     ),
@@ -268,7 +242,7 @@ _REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str, str], ...] = (
         "Use convolutions over time",
     ),
 )
-"""What to say of modules that are often met and not in the table."""
+"""Modules with tensors that are often met and not in the table, and what to say of them."""
 
 
 LINEAR = Kind(
@@ -302,49 +276,35 @@ def _convolution(layer_class: Any, function: Callable[..., Tensor]) -> tuple[Kin
         return function(x, weight, bias, layer.stride, padding, layer.dilation, groups)
 
     def build(layer: Any, num_outputs: int, num_inputs: int) -> nn.Module:
-        depthwise = _is_depthwise(layer)
-        made: nn.Module = layer_class(
-            num_outputs if depthwise else num_inputs,
-            num_outputs,
-            kernel_size=layer.kernel_size,
-            stride=layer.stride,
-            padding=layer.padding,
-            dilation=layer.dilation,
-            groups=num_outputs if depthwise else 1,
-            bias=layer.bias is not None,
-            padding_mode=layer.padding_mode,
-        )
+        kept = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+        settings = {name: getattr(layer, name) for name in kept} | {"bias": layer.bias is not None}
+        if _is_depthwise(layer):
+            num_inputs, settings["groups"] = num_outputs, num_outputs
+        made: nn.Module = layer_class(num_inputs, num_outputs, **settings)
         return made
 
     def fault(layer: Any) -> Fault | None:
-        if layer.groups == 1:
-            return None
-        return (
-            f"is a grouped convolution ({layer.in_channels} to {layer.out_channels} channels in "
-            f"{layer.groups} groups)",
-            "Use groups=1, or groups equal to both the input and the output channels",
-        )
+        sizes = f"{layer.in_channels} to {layer.out_channels} channels in {layer.groups} groups"
+        remedy = "Use groups=1, or groups equal to both the input and the output channels"
+        return None if layer.groups == 1 else (f"is a grouped convolution ({sizes})", remedy)
 
-    name, sizes = layer_class.__name__, ("in_channels", "out_channels")
     full = Kind(
-        name,
+        layer_class.__name__,
         layer_class,
         slots=(Slot("weight", has_columns=True, spread=None), Slot("bias")),
         run=run,
         build=build,
-        sizes=sizes,
+        sizes=("in_channels", "out_channels"),
         matches=lambda layer: not _is_depthwise(layer),
         fault=fault,
     )
-    depthwise = Kind(
-        f"Depthwise{name}",
-        layer_class,
+    depthwise = replace(
+        full,
+        name=f"Depthwise{full.name}",
         slots=(Slot("weight", spread=None), Slot("bias")),
-        run=run,
-        build=build,
-        sizes=sizes,
         mixes=False,
         matches=_is_depthwise,
+        fault=lambda layer: None,
     )
     return full, depthwise
 
@@ -363,12 +323,8 @@ def _batch_norm(layer_class: Any) -> Kind:
         return made
 
     def fault(layer: Any) -> Fault | None:
-        if layer.running_mean is not None:
-            return None
-        return (
-            "has track_running_stats=False: an ended task would depend on its batch",
-            "Use track_running_stats=True",
-        )
+        found = "has track_running_stats=False: an ended task would depend on its batch"
+        return None if layer.running_mean is not None else (found, "Use track_running_stats=True")
 
     return Kind(
         layer_class.__name__,
@@ -390,12 +346,9 @@ def _batch_norm(layer_class: Any) -> Kind:
 
 
 def _prelu_fault(layer: Any) -> Fault | None:
-    if layer.num_parameters > 1:
-        return None
-    return (
-        "has one slope for all neurons, which no task could own",
-        "Use nn.PReLU(num_parameters) with one slope for each neuron, or LeakyReLU",
-    )
+    found = "has one slope for all neurons, which no task could own"
+    remedy = "Use nn.PReLU(num_parameters) with one slope for each neuron, or LeakyReLU"
+    return None if layer.num_parameters > 1 else (found, remedy)
 
 
 PRELU = Kind(

@@ -1,45 +1,24 @@
-"""Check that `forward` only computes: no random numbers, no memory, no layer that runs again."""
+"""Check that `forward` only computes: it draws no random numbers and remembers nothing."""
 
 import copy
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from clnp.errors import Problem
+from clnp.errors import Problem, first_line
 
 from .declared import ROOT
-from .inputs import Inputs, copied, random_state, seed, seed_all
-from .replay import Plan, close, fill, outputs_of
-from .trace import Moment, in_checkpoint, observe
+from .inputs import Inputs, copied, random_state, seed_all, tensors_in
+from .kinds import known_kind
+from .replay import Narrowing, close, fill, outputs_of
+from .trace import Moment, observe
 
-_NUM_TRIES = 8
+_NUM_TRIES = 9
 _NUM_PASSES = 2
 _DRAW_NOTHING = "Pass training=self.training to F.dropout and the like: draw in training mode only"
-
-
-def run_noting_checkpointed(moment: Moment, *, paths: list[str]) -> Any:
-    """Run a moment, and note a layer that gradient checkpointing will run again."""
-    if moment.layer is not None and in_checkpoint():
-        paths.append(moment.path)
-    return moment.run()
-
-
-def checkpointing(paths: list[str]) -> list[Problem]:
-    """Report the layers that gradient checkpointing runs, in one problem."""
-    if not paths:
-        return []
-    more = f" and {len(paths) - 1} more layers" if len(paths) > 1 else ""
-    return [
-        Problem(
-            ROOT,
-            f"gradient checkpointing (torch.utils.checkpoint) runs {paths[0]!r}{more} again in the "
-            "backward pass, when a task's layers are no longer set up for it",
-            "Call the layers directly: switch off memory_efficient, use_checkpoint or the like",
-        )
-    ]
 
 
 def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> list[Problem]:
@@ -49,17 +28,12 @@ def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> lis
     called: Counter[str] = Counter()
     for path in layers:
         note = partial(_note, called, path)
-        model.get_submodule(path).register_forward_pre_hook(note, with_kwargs=True)
+        model.get_submodule(path).register_forward_pre_hook(note)
     found: list[Counter[str]] = []
     try:
-        for number in range(_NUM_TRIES):
-            seed_all(model, number)
-            before = random_state(model)
-            called.clear()
-            outputs_of(model, inputs)
+        for _ in _tries(model, inputs, least=1):
             found.append(called.copy())
-            if random_state(model) == before:
-                break
+            called.clear()
     except Exception:
         return []  # forward fails in training mode, which is reported with its reason elsewhere
     odd = [path for path in layers if len({counts[path] for counts in found}) > 1]
@@ -81,22 +55,41 @@ def _note(called: Counter[str], path: str, *_: Any) -> None:
     called[path] += 1
 
 
-def differences(
-    model: nn.Module, inputs: Inputs, *, plan: Plan, opaque: Collection[str]
-) -> list[Problem]:
-    """Report why the same input has other outputs the second time in evaluation mode, if it has.
+def _tries(model: nn.Module, inputs: Inputs, *, least: int) -> Iterator[list[Tensor]]:
+    """Yield the outputs of passes with other seeds: `least`, or more if random numbers are drawn.
 
-    The layers of the plan are filled with random weights, because zeros would hide differences.
+    A branch that is taken by chance is often taken the same way twice.
+    """
+    for number in range(_NUM_TRIES):
+        seed_all(model, number)
+        before = random_state(model)
+        yield outputs_of(model, inputs)
+        if number + 1 >= least and random_state(model) == before:
+            break
+
+
+def impurities(
+    model: nn.Module, inputs: Inputs, *, narrowing: Narrowing, opaque: Collection[str]
+) -> list[Problem]:
+    """Report layers that compute something else than their kinds, and outputs that change.
+
+    The layers are filled with random weights, because zeros would hide differences.
     """
     model = copy.deepcopy(model)
     model.eval()
-    fill(model, plan)
+    fill(model, narrowing)
+    differing: list[Problem] = []
     draws: list[Problem] = []
 
     def see(moment: Moment) -> Any:
+        if moment.layer is not None:
+            found = _difference(moment, moment.layer) if moment.path in narrowing.paths else ""
+            if found:
+                differing.append(moment.problem(found, "Let run compute the same"))
+            return moment.run()
         before = random_state(model)
         result = moment.run()
-        if moment.layer is None and random_state(model) != before:
+        if random_state(model) != before:
             found = (
                 f"'{moment.name}' draws random numbers in evaluation mode, so the outputs of an "
                 "ended task would not be reproducible"
@@ -105,30 +98,38 @@ def differences(
         return result
 
     try:
-        if _repeats(model, inputs):
-            if _outlasts_training(model, inputs):
-                return []
-            return [
-                Problem(
-                    ROOT,
-                    "after a pass in training mode the same input has other outputs in evaluation "
-                    "mode: forward remembers something outside of buffers, so an ended task would "
-                    "change while another is learned",
-                    "Do not read in evaluation mode what forward remembers in training mode",
-                )
-            ]
         observe(model, copied(inputs), observer=see, opaque=opaque)
+        first, *others = _tries(model, inputs, least=2)
+        if not all(_same(first, outputs) for outputs in others):
+            found = (
+                "the same input has other outputs the second time: forward draws random numbers "
+                "in evaluation mode or remembers something, so the outputs of an ended task would "
+                "not be reproducible"
+            )
+            return differing + (draws or [Problem(ROOT, found, _DRAW_NOTHING)])
+        if not _outlasts_training(model, inputs):
+            found = (
+                "after a pass in training mode the same input has other outputs in evaluation "
+                "mode: forward remembers something outside of buffers, so an ended task would "
+                "change while another is learned"
+            )
+            remedy = "Do not read in evaluation mode what forward remembers in training mode"
+            differing.append(Problem(ROOT, found, remedy))
     except Exception:
-        return []  # forward fails with other weights, which `agrees` will find as well
-    return draws or [
-        Problem(
-            ROOT,
-            "the same input has other outputs the second time: forward draws random numbers in "
-            "evaluation mode or remembers something, so the outputs of an ended task would not "
-            "be reproducible",
-            _DRAW_NOTHING,
-        )
-    ]
+        pass  # forward fails with other weights, which `agrees` will find as well
+    return differing
+
+
+def _difference(moment: Moment, layer: nn.Module) -> str:
+    """Say how the entry of a layer in the table differs from its `forward`, if it does."""
+    kind, x = known_kind(layer), tensors_in((moment.args, moment.kwargs))[0]
+    tensors = {slot.name: getattr(layer, slot.name) for slot in kind.slots_of(layer)}
+    found = f"{moment.name} computes something else than run of the kind {kind.name!r}"
+    try:
+        computed = kind.run(layer, x, tensors)
+    except Exception as error:
+        return f"{found}, which fails ({first_line(error)})"
+    return "" if close(tensors_in(moment.run()), [computed], 1e-4) else found
 
 
 def _outlasts_training(model: nn.Module, inputs: Inputs) -> bool:
@@ -144,23 +145,10 @@ def _outlasts_training(model: nn.Module, inputs: Inputs) -> bool:
     model.eval()
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    return close(first, outputs_of(model, inputs), _tolerance(first))
+    return _same(first, outputs_of(model, inputs))
 
 
-def _repeats(model: nn.Module, inputs: Inputs) -> bool:
-    """Whether outputs in evaluation mode are the same whatever the seed."""
-    seed(model, 0)
-    before = random_state(model)
-    first = outputs_of(model, inputs)
-    # A branch that is taken by chance is often taken the same way twice.
-    num_tries = _NUM_TRIES if random_state(model) != before else 1
-    for number in range(num_tries):
-        seed(model, number + 1)
-        if not close(first, outputs_of(model, inputs), _tolerance(first)):
-            return False
-    return True
-
-
-def _tolerance(outputs: list[Tensor]) -> float:
+def _same(one: list[Tensor], other: list[Tensor]) -> bool:
     # On the CPU nothing but forward itself can make a difference.
-    return 0.0 if all(tensor.device.type == "cpu" for tensor in outputs) else 1e-4
+    on_cpu = all(tensor.device.type == "cpu" for tensor in one)
+    return close(one, other, 0.0 if on_cpu else 1e-4)

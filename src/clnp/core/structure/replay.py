@@ -16,18 +16,18 @@ from clnp.errors import Problem, first_line
 
 from .axis import Axis, num_entries, positions
 from .declared import ROOT
-from .inputs import Inputs, copied, imitate, seed, tensors_in
+from .inputs import Inputs, copied, imitate, seed_all, tensors_in
 from .kinds import known_kind, plain_layer
 from .rules import Mark, Neurons
 from .surgery import with_layers
-from .trace import Event, Moment, observe
+from .trace import Event, Moment
 
 _OTHER_PATH = "the forward pass takes another path with fewer neurons"
 _STAY = "Let the path depend on the input alone, not on the number of neurons"
 
 
 @dataclass(frozen=True)
-class Plan:
+class Narrowing:
     """The neurons that a narrow model keeps, the first `kept[g]` of `full[g]`, and their axes.
 
     `rows` and `columns` are the axes of the layers that get narrower.
@@ -55,28 +55,19 @@ class Plan:
         return gone.nonzero()[:, 0]
 
 
-def halved(groups: Mapping[str, int]) -> dict[str, int]:
-    """Return half of the neurons of each group, at least one."""
-    return {group: max(1, num // 2) for group, num in groups.items()}
-
-
-def single(groups: Mapping[str, int]) -> dict[str, int]:
-    """Return one neuron for each group."""
-    return dict.fromkeys(groups, 1)
-
-
-def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Module:
+def narrow(model: nn.Module, narrowing: Narrowing, *, own_sizes: bool = False) -> nn.Module:
     """Return a copy of the model that has the kept neurons only, with their weights.
 
     Its layers have the full sizes in `in_features` and the like, as the layers of a network always
     do; with `own_sizes` they have their own, as those of a subnetwork.
     """
     layers = {}
-    for path in plan.paths:
+    for path in narrowing.paths:
         layer = model.get_submodule(path)
-        made, read = plan.entries(plan.rows[path]), plan.entries(plan.columns[path])
+        made = narrowing.entries(narrowing.rows[path])
+        read = narrowing.entries(narrowing.columns[path])
         kind = known_kind(layer)
-        if kind.mixes and not plan.rows[path]:
+        if kind.mixes and not narrowing.rows[path]:
             made = torch.arange(len(layer.weight), device="cpu")  # type: ignore[arg-type]
         smaller = plain_layer(layer, num_outputs=len(made), num_inputs=len(read))
         for slot in kind.slots_of(layer):
@@ -89,8 +80,9 @@ def narrow(model: nn.Module, plan: Plan, *, own_sizes: bool = False) -> nn.Modul
             smaller.num_batches_tracked.copy_(layer.num_batches_tracked)  # type: ignore[operator,arg-type]
         # Forward may ask a layer for its class and for attributes that a user set.
         smaller.__class__ = type(layer)
-        own = {k for k in vars(smaller) if own_sizes or k not in kind.sizes}
-        smaller.__dict__.update({k: v for k, v in vars(layer).items() if k not in own})
+        its_own = set(vars(smaller)) - set(() if own_sizes else kind.sizes)
+        users = {name: value for name, value in vars(layer).items() if name not in its_own}
+        vars(smaller).update(users)
         layers[path] = smaller
     return with_layers(model, layers)
 
@@ -118,14 +110,13 @@ class Replay:
         self._number += 1
         if event is None or not event.recurs(moment):
             self._lost = True
-            then = _spell(event.name, event.path, event.is_layer, moment.path) if event else None
-            other = event.path if event else moment.path
-            now = _spell(moment.name, moment.path, moment.layer is not None, other)
-            found = f"{_OTHER_PATH}: {now} runs where {then or 'nothing'} ran"
+            then = _spell(event, moment.path) if event else "nothing"
+            now = _spell(moment, event.path if event else moment.path)
+            found = f"{_OTHER_PATH}: {now} runs where {then} ran"
             self.problems.append(moment.problem(found, _STAY))
             return moment.run()
-        known = moment.layer is None or moment.path in self.followed
-        if event.state is Mark.UNKNOWN or not known:
+        is_known = not moment.is_layer or moment.path in self.followed
+        if event.state is Mark.UNKNOWN or not is_known:
             return self._expected(event)
         try:
             result = moment.run()
@@ -143,10 +134,8 @@ class Replay:
         """Note an end before that of the full model."""
         if not self._lost and self._number < len(self.events):
             event = self.events[self._number]
-            ran = _spell(event.name, event.path, event.is_layer, event.path)
-            self.problems.append(
-                Problem(event.path or ROOT, f"{_OTHER_PATH}: it ends where {ran} ran", _STAY)
-            )
+            found = f"{_OTHER_PATH}: it ends where {_spell(event, event.path)} ran"
+            self.problems.append(Problem(event.path or ROOT, found, _STAY))
 
     def _refuse(self, moment: Moment, event: Event, outcome: str) -> Any:
         self.problems.append(
@@ -168,14 +157,15 @@ class Replay:
         return imitate(event.result, zeros)
 
 
-def _spell(name: str, path: str, is_layer: bool, other_path: str) -> str:
+def _spell(step: Event | Moment, other_path: str) -> str:
     """Name a layer with its path, an operation with its module if the other one is elsewhere."""
-    if is_layer:
-        return f"{name} {path or ROOT!r}"
-    return f"'{name}' in {path or ROOT!r}" if path != other_path else f"'{name}'"
+    path = repr(step.path or ROOT)
+    if step.is_layer:
+        return f"{step.name} {path}"
+    return f"'{step.name}' in {path}" if step.path != other_path else f"'{step.name}'"
 
 
-def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
+def agrees(model: nn.Module, inputs: Inputs, *, narrowing: Narrowing) -> bool:
     """Whether the narrow model has the outputs of the full one that reads no dropped neuron.
 
     Dropped neurons have large values, which show if anything but a weight lets them through. Both
@@ -188,8 +178,8 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
         if dtype is not None:
             full = full.to(dtype)
             given = imitate(inputs, lambda t: t.to(torch.float64) if t.is_floating_point() else t)
-        fill(full, plan)
-        small = narrow(full, plan, own_sizes=True)
+        fill(full, narrowing)
+        small = narrow(full, narrowing, own_sizes=True)
         try:
             outputs, narrowed = outputs_of(full, given), outputs_of(small, given)
         except Exception:
@@ -198,46 +188,13 @@ def agrees(model: nn.Module, inputs: Inputs, *, plan: Plan) -> bool:
     return False
 
 
-def differing_kinds(
-    model: nn.Module, inputs: Inputs, *, plan: Plan, opaque: Collection[str]
-) -> list[Problem]:
-    """Report layers whose entry in the table computes something else than their `forward`."""
-    model = copy.deepcopy(model)
-    model.eval()
-    fill(model, plan)
-    problems: list[Problem] = []
-
-    def see(moment: Moment) -> Any:
-        layer = moment.layer
-        if layer is None or moment.path not in plan.paths:
-            return moment.run()
-        kind, x = known_kind(layer), tensors_in((moment.args, moment.kwargs))[0]
-        tensors = {slot.name: getattr(layer, slot.name) for slot in kind.slots_of(layer)}
-        computed, failure = [], ""
-        try:
-            computed = [kind.run(layer, x, tensors)]
-        except Exception as error:
-            failure = f", which fails ({first_line(error)})"
-        result = moment.run()
-        if not close(tensors_in(result), computed, 1e-4):
-            found = f"{moment.name} computes something else than run of the kind {kind.name!r}"
-            problems.append(moment.problem(found + failure, "Let run compute the same"))
-        return result
-
-    try:
-        observe(model, copied(inputs), observer=see, opaque=opaque)
-    except Exception:
-        return []  # forward fails with other weights, which `agrees` will find as well
-    return problems
-
-
-def fill(model: nn.Module, plan: Plan) -> None:
+def fill(model: nn.Module, narrowing: Narrowing) -> None:
     """Fill layers with random weights, large ones into dropped neurons and none out of them."""
-    seed(model, 0)
-    for path in plan.paths:
+    seed_all(model, 0)
+    for path in narrowing.paths:
         layer = model.get_submodule(path)
-        gone = plan.dropped(plan.rows[path])
-        unread = plan.dropped(plan.columns[path])
+        gone = narrowing.dropped(narrowing.rows[path])
+        unread = narrowing.dropped(narrowing.columns[path])
         for slot in known_kind(layer).slots_of(layer):
             tensor: Tensor = getattr(layer, slot.name)
             spread = slot.spread or (6 / tensor[0].numel()) ** 0.5
@@ -259,8 +216,9 @@ def close(one: list[Tensor], other: list[Tensor], tolerance: float) -> bool:
     """Whether the tensors are the same, up to a tolerance relative to the largest value."""
     if [tensor.shape for tensor in one] != [tensor.shape for tensor in other]:
         return False
-    for a, b in zip(one, other, strict=True):
-        scale = float(a.nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0.0
-        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
+    for mine, theirs in zip(one, other, strict=True):
+        largest = float(mine.nan_to_num(0, 0, 0).abs().max()) if mine.numel() else 0.0
+        near = {"rtol": tolerance, "atol": tolerance * largest}
+        if not torch.allclose(mine, theirs, **near, equal_nan=True):
             return False
     return True

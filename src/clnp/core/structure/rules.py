@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -59,15 +59,15 @@ class Groups:
 
     def find(self, path: str) -> str:
         """Return the name of the group that the layer at `path` makes."""
-        while self._leader[path] != path:
-            path = self._leader[path]
-        return path
+        return self._leader[path]
 
     def join(self, one: str, other: str) -> None:
         """Unite the groups that two layers make."""
         order = list(self._leader)
         first, second = sorted((self.find(one), self.find(other)), key=order.index)
-        self._leader[second] = first
+        for path, leader in self._leader.items():
+            if leader == second:
+                self._leader[path] = first
 
     def resolve(self, axis: Axis) -> Axis:
         """Return the axis with every group under its present name."""
@@ -78,7 +78,7 @@ class Groups:
 
     def names(self) -> list[str]:
         """Return the groups in the order in which they are made."""
-        return list(dict.fromkeys(self.find(path) for path in self._leader))
+        return list(dict.fromkeys(self._leader.values()))
 
 
 def spell(axis: Axis) -> str:
@@ -108,53 +108,57 @@ def merge_axes(groups: Groups, one: Axis, other: Axis) -> Axis:
             "Give both sides the same number of neurons: a gate of one channel cannot be pruned "
             "together with the channels that it multiplies",
         )
-    same_shape = len(one) == len(other) and all(
-        (a.size, a.span) == (b.size, b.span) for a, b in zip(one, other, strict=True)
-    )
-    if not same_shape:
+    if [(each.size, each.span) for each in one] != [(each.size, each.span) for each in other]:
         raise Refusal(
             f"neurons meet whose boundaries differ ({both})",
             "Bring both sides to the same groups first, for example with a 1x1 convolution or a "
             "Linear layer on one of them",
         )
-    for a, b in zip(one, other, strict=True):
-        if (a.group is None) != (b.group is None):
+    for mine, theirs in zip(one, other, strict=True):
+        if mine.group is not None and theirs.group is not None:
+            groups.join(mine.group, theirs.group)
+        elif mine.group != theirs.group:
             raise Refusal(
                 f"hidden neurons meet the network's input ({both})",
                 "Put a convolution or a Linear layer between the input and the sum, so that every "
                 "summand is made of neurons",
             )
-        if a.group is not None and b.group is not None:
-            groups.join(a.group, b.group)
     return groups.resolve(one)
 
 
-def meet(
-    groups: Groups, tensors: Sequence[tuple[Sequence[int], State]], *, num_dims: int
-) -> Neurons:
-    """Return the neurons of tensors that are broadcast together to `num_dims` dimensions."""
+class Operand(NamedTuple):
+    """A tensor that an operation reads, with its shape and state from before."""
+
+    tensor: torch.Tensor
+    shape: tuple[int, ...]
+    state: State
+
+
+def meet(groups: Groups, operands: Sequence[Operand], *, num_dims: int) -> Neurons:
+    """Return the neurons of tensors, some with neurons, broadcast to `num_dims` dimensions."""
     found: Neurons | None = None
-    for shape, state in tensors:
+    for _, shape, state in operands:
         if isinstance(state, Neurons):
-            placed = Neurons(state.dim + num_dims - len(shape), state.axis)
+            dim = state.dim + num_dims - len(shape)
             if found is None:
-                found = placed
-            elif found.dim != placed.dim:
-                raise Refusal(
-                    f"neurons lie along dimension {found.dim} of one tensor and {placed.dim} of "
-                    "another",
-                    "Bring the neurons of both tensors to the same dimension first",
-                )
+                found = Neurons(dim, state.axis)
+            elif found.dim != dim:
+                raise _other_dimension(found.dim, dim)
             else:
-                found = Neurons(found.dim, merge_axes(groups, found.axis, placed.axis))
-    if found is None:
-        raise LookupError("no neurons among the tensors")
-    for shape, state in tensors:
+                found = Neurons(dim, merge_axes(groups, found.axis, state.axis))
+    assert found is not None
+    for _, shape, state in operands:
         dim = found.dim - num_dims + len(shape)
-        if isinstance(state, Neurons) or dim < 0 or shape[dim] == 1:
-            continue
-        refuse_fixed(found, state, tuple(shape))
+        if not isinstance(state, Neurons) and dim >= 0 and shape[dim] != 1:
+            refuse_fixed(found, state, shape)
     return found
+
+
+def _other_dimension(one: int, other: int) -> Refusal:
+    return Refusal(
+        f"neurons lie along dimension {one} of one tensor and {other} of another",
+        "Bring the neurons of both tensors to the same dimension first",
+    )
 
 
 def refuse_fixed(neurons: Neurons, state: Mark, shape: tuple[int, ...]) -> None:
@@ -170,27 +174,6 @@ def refuse_fixed(neurons: Neurons, state: Mark, shape: tuple[int, ...]) -> None:
         "Use a constant of size 1 along the neurons, a layer if it is learned, or torch.zeros_like "
         "and the like for zeros and noise",
     )
-
-
-def concatenate(
-    tensors: Sequence[tuple[Sequence[int], State]], *, dim: int, neuron_dim: int
-) -> Neurons:
-    """Return the neurons of tensors that are put one after the other along their neuron axis."""
-    axis: list[Segment] = []
-    for shape, state in tensors:
-        if isinstance(state, Neurons):
-            if state.dim != neuron_dim:
-                raise Refusal(
-                    f"neurons lie along dimension {neuron_dim} of one tensor and {state.dim} of "
-                    "another",
-                    "Bring the neurons of both tensors to the same dimension first",
-                )
-            axis.extend(state.axis)
-        elif len(shape) == 1 and shape[0] == 0:
-            continue  # torch.cat skips empty tensors of one dimension, whatever the others are
-        else:
-            axis.append(Segment(None, shape[dim]))
-    return Neurons(dim, tuple(axis))
 
 
 def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Neurons:
@@ -219,7 +202,7 @@ def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Ne
     )
 
 
-_OPERATORS = "add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift"
+_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
 _METADATA = (
     "shape size dim ndim ndimension numel nelement stride storage_offset dtype device layout "
     "is_cuda is_cpu is_meta is_mps is_xla is_sparse is_quantized is_leaf is_contiguous is_pinned "
@@ -242,9 +225,9 @@ def operation_name(func: Callable[..., Any]) -> str:
         attribute = str(getattr(getattr(func, "__self__", None), "__name__", "attribute"))
         return attribute.strip("_") if name == "__get__" else f"set {attribute}"
     bare = name.strip("_").removeprefix("special_")
-    operators = _OPERATORS.split()
-    is_operator = name.startswith("__") and bare not in operators  # torch.rand is no operator
-    if is_operator and bare[:1] in ("r", "i") and bare[1:] in operators:
+    if (
+        name.startswith("__") and bare[0] in "ri" and bare[1:] in _OPERATORS.split()
+    ):  # Not torch.rand.
         return bare[1:]
     return bare
 
@@ -258,7 +241,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     result: Any
-    tensors: tuple[tuple[torch.Tensor, tuple[int, ...], State], ...]
+    operands: tuple[Operand, ...]
     groups: Groups
 
     @property
@@ -272,16 +255,16 @@ class Call:
             "pass depend on the network's input alone",
         )
 
-    def placed(self) -> list[tuple[tuple[int, ...], State]]:
-        """Return shape and state of every input tensor."""
-        return [(shape, state) for _, shape, state in self.tensors]
+    @property
+    def first(self) -> Any:
+        """Return the first argument."""
+        return self.args[0] if self.args else self.kwargs.get("input")
 
     def subject(self) -> tuple[tuple[int, ...], Neurons]:
         """Return shape and neurons of the first argument, which must be the only one with any."""
-        first = self.args[0] if self.args else self.kwargs.get("input")
-        hidden = [item for item in self.tensors if isinstance(item[2], Neurons)]
+        hidden = [operand for operand in self.operands if isinstance(operand.state, Neurons)]
         for tensor, shape, state in hidden:
-            if tensor is first and isinstance(state, Neurons) and len(hidden) == 1:
+            if tensor is self.first and isinstance(state, Neurons) and len(hidden) == 1:
                 return shape, state
         raise Refusal(
             f"'{self.name}' takes hidden neurons where they cannot be followed",
@@ -301,7 +284,7 @@ class Call:
         return self.args[position] if position < len(self.args) else None
 
 
-MARKER = 1_000_003
+MARKER = 100_003
 """A size that no real dimension has, by which the neuron axis of a probe is recognised."""
 
 
@@ -317,7 +300,7 @@ def follow(call: Call) -> Neurons | None:
     Return None if the neuron axis has another size in the result, or is gone.
     """
     shape, neurons = call.subject()
-    stand_in = probe(shape, neurons, dtype=call.tensors[0][0].dtype)
+    stand_in = probe(shape, neurons, dtype=call.operands[0].tensor.dtype)
     # Indices may lie on any device; only those of the CPU go with a probe.
     args, kwargs = imitate((call.args[1:], dict(call.kwargs)), torch.Tensor.cpu)
     if call.args:
@@ -325,19 +308,14 @@ def follow(call: Call) -> Neurons | None:
     else:
         kwargs["input"] = stand_in
     try:
-        outcome = tensors_in(call.func(*args, **kwargs))
+        probed = tensors_in(call.func(*args, **kwargs))
     except (RuntimeError, ValueError, IndexError, TypeError):
         return None
-    dims = set()
-    real = tensors_in(call.result)
-    for tensor, probed in zip(real, outcome, strict=False):
-        found = [dim for dim, size in enumerate(probed.shape) if size == MARKER]
-        if tensor.ndim != probed.ndim or len(found) != 1:
-            return None
-        dims.add(found[0])
-    if len(dims) != 1 or len(real) != len(outcome):
+    dims = [[dim for dim, size in enumerate(each.shape) if size == MARKER] for each in probed]
+    same_form = [each.ndim for each in probed] == [each.ndim for each in tensors_in(call.result)]
+    if not dims or len(dims[0]) != 1 or dims != dims[:1] * len(dims) or not same_form:
         return None
-    return Neurons(dims.pop(), neurons.axis)
+    return Neurons(dims[0][0], neurons.axis)
 
 
 Rule = Callable[[Call], State]
@@ -350,9 +328,9 @@ _NO_WEIGHTS = "Neurons may meet only through the weights of a Linear layer or a 
 
 def interpret(call: Call) -> State:
     """Return the state of the results of an operation, or raise a `Refusal`."""
-    states = [state for _, _, state in call.tensors]
+    states = [operand.state for operand in call.operands]
     if call.name in FORM_ONLY:
-        states = states[:1]
+        return states[0]
     if Mark.UNKNOWN in states:
         return Mark.UNKNOWN
     hidden = any(isinstance(state, Neurons) for state in states)
@@ -373,10 +351,7 @@ def interpret(call: Call) -> State:
         if call.kwargs.get("out") is not None:
             raise Refusal(f"'{call.name}' writes into out=", "Use its return value instead")
         return RULES.get(call.name, _unrecognised)(call)
-    for mark in (Mark.INPUT, Mark.UNSEEN):
-        if mark in states:
-            return mark
-    return Mark.CONSTANT
+    return next((mark for mark in (Mark.INPUT, Mark.UNSEEN) if mark in states), Mark.CONSTANT)
 
 
 def _unrecognised(call: Call) -> State:
@@ -393,11 +368,7 @@ def _pointwise(call: Call) -> State:
         return Mark.CONSTANT
     if call.name == "where" and len(call.args) + len(call.kwargs) == 1:
         return _unrecognised(call)
-    return meet(call.groups, call.placed(), num_dims=len(call.shape))
-
-
-def _first(call: Call) -> State:
-    return call.tensors[0][2]
+    return meet(call.groups, call.operands, num_dims=len(call.shape))
 
 
 def _constant(call: Call) -> State:
@@ -405,10 +376,9 @@ def _constant(call: Call) -> State:
 
 
 def _reshape(call: Call) -> State:
-    for tensor, shape, state in call.tensors[:1]:
-        first = call.args[0] if call.args else call.kwargs.get("input")
-        if tensor is first and isinstance(state, Neurons):
-            return reshape(state, shape, call.shape)
+    tensor, shape, state = call.operands[0]
+    if tensor is call.first and isinstance(state, Neurons):
+        return reshape(state, shape, call.shape)
     return _unrecognised(call)
 
 
@@ -439,15 +409,19 @@ def _move(call: Call) -> State:
 
 
 def _reduce(call: Call) -> State:
-    if call.name in ("max", "min") and len(call.tensors) > 1:  # of two tensors: no reduction
+    if call.name in ("max", "min") and len(call.operands) > 1:  # of two tensors: no reduction
         return _pointwise(call)
     found = follow(call)
     if found is None:
-        raise Refusal(
-            f"'{call.name}' over the neuron axis {call.where()} mixes neurons without weights",
-            f"{_NO_WEIGHTS}, so reduce over other dimensions only",
-        )
+        raise _mixing(call)
     return found
+
+
+def _mixing(call: Call) -> Refusal:
+    return Refusal(
+        f"'{call.name}' over the neuron axis {call.where()} mixes neurons without weights",
+        f"{_NO_WEIGHTS}: apply it to other dimensions, or to the outputs of the classifier",
+    )
 
 
 _ALONG: dict[str, tuple[int, Any]] = {
@@ -470,32 +444,19 @@ def _along(call: Call) -> State:
         dims = 0 if len(shape) in (0, 1, 3) else 1  # what PyTorch assumes
     touched = [dims] if isinstance(dims, int) else list(dims or range(len(shape)))
     if neurons.dim in [dim % len(shape) for dim in touched]:
-        raise Refusal(
-            f"'{call.name}' along the neuron axis {call.where()} mixes neurons without weights",
-            f"{_NO_WEIGHTS}, or behind the classifier",
-        )
+        raise _mixing(call)
     return neurons
 
 
 def _spatial(call: Call) -> State:
     """Follow pooling: the last dimensions are space, and the neurons must not be among them."""
+    if call.name == "instance_norm" and len(call.operands) > 1:
+        return _normalise(call)
     shape, neurons = call.subject()
     digits = re.search(r"([123])d", call.name)
-    first_spatial = len(shape) - int(digits[1]) if digits else 2
-    if neurons.dim >= first_spatial:
-        raise Refusal(
-            f"'{call.name}' runs over the neuron axis {call.where()} and mixes neurons without "
-            "weights",
-            f"{_NO_WEIGHTS}, so keep them in dimension 1",
-        )
+    if neurons.dim >= (len(shape) - int(digits[1]) if digits else 2):
+        raise _mixing(call)
     return neurons
-
-
-def _normalise_each(call: Call) -> State:
-    """Follow an instance norm, which has every channel by itself unless it has values for each."""
-    if len(call.tensors) > 1:
-        return _normalise(call)
-    return _spatial(call)
 
 
 def _pad(call: Call) -> State:
@@ -511,29 +472,34 @@ def _pad(call: Call) -> State:
 
 
 def _concatenate(call: Call) -> State:
-    neuron_dim = next(s.dim for _, _, s in call.tensors if isinstance(s, Neurons))
-    num_dims = len(call.shape)
-    given = call.argument(1, "dim", "axis")
-    dim = (0 if given is None else given) % num_dims
-    if call.name != "stack" and dim == neuron_dim:
-        return concatenate(call.placed(), dim=dim, neuron_dim=neuron_dim)
-    axis = None
-    for _, shape, state in call.tensors:
-        if not isinstance(state, Neurons):
-            refuse_fixed(Neurons(neuron_dim, axis or ()), state, shape)
-        elif state.dim != neuron_dim:
-            return _unrecognised(call)
+    """Follow neurons that come one after the other, or else meet element by element."""
+    first = next(state for _, _, state in call.operands if isinstance(state, Neurons))
+    for _, _, state in call.operands:
+        if isinstance(state, Neurons) and state.dim != first.dim:
+            raise _other_dimension(first.dim, state.dim)
+    dim = (call.argument(1, "dim", "axis") or 0) % len(call.shape)
+    axis: Axis = ()
+    if call.name != "stack" and dim == first.dim:
+        for _, shape, state in call.operands:
+            if isinstance(state, Neurons):
+                axis += state.axis
+            elif shape != (0,):  # torch.cat skips such tensors, whatever the others are.
+                axis += (Segment(None, shape[dim]),)
+        return Neurons(dim, axis)
+    axis = first.axis
+    for _, shape, state in call.operands:
+        if isinstance(state, Neurons):
+            axis = merge_axes(call.groups, axis, state.axis)
         else:
-            axis = state.axis if axis is None else merge_axes(call.groups, axis, state.axis)
-    shifted = neuron_dim + (call.name == "stack" and dim <= neuron_dim)
-    return Neurons(shifted, axis or ())
+            refuse_fixed(first, state, shape)
+    return Neurons(first.dim + (call.name == "stack" and dim <= first.dim), axis)
 
 
 def _setitem(call: Call) -> State:
     target, index, value = call.args
     single = not isinstance(value, torch.Tensor) or value.numel() == 1
     if isinstance(index, torch.Tensor) and index.shape == target.shape and single:
-        return meet(call.groups, call.placed(), num_dims=target.ndim)  # h[h < 0] = 0
+        return meet(call.groups, call.operands, num_dims=target.ndim)  # h[h < 0] = 0
     shape, neurons = call.subject()
     try:
         part = probe(shape, neurons, dtype=torch.float32)[imitate(index, torch.Tensor.cpu)].shape
@@ -570,13 +536,8 @@ _rearrange = _refused(
 )
 
 
-def _table(**rules: tuple[Rule, str]) -> dict[str, Rule]:
-    return {name: rule for rule, names in rules.values() for name in names.split()}
-
-
-RULES: dict[str, Rule] = _table(
-    pointwise=(
-        _pointwise,
+_NAMES: dict[Rule, str] = {
+    _pointwise: (
         "abs absolute neg negative pos positive exp exp2 expm1 log log10 log1p log2 sqrt rsqrt "
         "square reciprocal sin cos tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh "
         "acosh atanh arcsinh arccosh arctanh sigmoid relu relu6 leaky_relu elu celu selu gelu silu "
@@ -595,52 +556,43 @@ RULES: dict[str, Rule] = _table(
         "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or "
         "bitwise_xor and or xor lshift rshift bitwise_left_shift bitwise_right_shift xlogy "
         "masked_fill clamp clip logaddexp logaddexp2 heaviside nextafter ldexp isclose rsub "
-        "expand_as copy",
+        "expand_as copy"
     ),
-    first=(_first, " ".join(FORM_ONLY)),
-    constant=(_constant, "new_zeros new_ones new_empty new_full new_tensor"),
-    reshape=(_reshape, "view reshape flatten unflatten view_as reshape_as ravel"),
-    expand=(_expand, "expand broadcast_to"),
-    move=(
-        _move,
+    _constant: "new_zeros new_ones new_empty new_full new_tensor",
+    _reshape: "view reshape flatten unflatten view_as reshape_as ravel",
+    _expand: "expand broadcast_to",
+    _move: (
         "permute transpose t T mT H mH adjoint swapaxes swapdims movedim moveaxis unsqueeze "
         "squeeze getitem narrow select split split_with_sizes chunk tensor_split unbind repeat "
-        "tile repeat_interleave unsafe_chunk unsafe_split",
+        "tile repeat_interleave unsafe_chunk unsafe_split"
     ),
-    reduce=(
-        _reduce,
+    _reduce: (
         "sum mean prod amax amin max min argmax argmin norm vector_norm linalg_vector_norm "
         "linalg_norm var std var_mean std_mean logsumexp median nanmedian nanmean nansum all any "
-        "count_nonzero aminmax mode kthvalue",
+        "count_nonzero aminmax mode kthvalue"
     ),
-    along=(_along, " ".join(_ALONG)),
-    spatial=(
-        _spatial,
+    _along: " ".join(_ALONG),
+    _spatial: (
         " ".join(
             f"{kind}_pool{d}d{end}"
             for kind in ("max", "avg", "lp", "adaptive_max", "adaptive_avg", "fractional_max")
             for d in (1, 2, 3)
             for end in ("", "_with_indices")
         )
-        + " interpolate upsample upsample_nearest upsample_bilinear",
+        + " interpolate upsample upsample_nearest upsample_bilinear instance_norm"
     ),
-    normalise_each=(_normalise_each, "instance_norm"),
-    normalise=(
-        _normalise,
-        "layer_norm native_layer_norm group_norm rms_norm local_response_norm batch_norm",
-    ),
-    pad=(_pad, "pad"),
-    concatenate=(_concatenate, "cat concat concatenate stack"),
-    setitem=(_setitem, "setitem"),
-    multiply=(
-        _multiply,
+    _normalise: ("layer_norm native_layer_norm group_norm rms_norm local_response_norm batch_norm"),
+    _pad: "pad",
+    _concatenate: "cat concat concatenate stack",
+    _setitem: "setitem",
+    _multiply: (
         "matmul mm bmm mv dot inner outer einsum tensordot bilinear linear addmm addbmm baddbmm "
         "addmv conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cdist "
-        "scaled_dot_product_attention multi_head_attention_forward chain_matmul multi_dot kron",
+        "scaled_dot_product_attention multi_head_attention_forward chain_matmul multi_dot kron"
     ),
-    rearrange=(
-        _rearrange,
-        "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle unfold fold",
+    _rearrange: (
+        "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle unfold fold"
     ),
-)
+}
+RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
 """The rule of every operation that may touch neurons."""

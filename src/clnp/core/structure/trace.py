@@ -3,11 +3,13 @@
 `Recorder` is the observer that follows the neurons through a pass of the full-width model.
 """
 
+import itertools
 import os
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +32,7 @@ from .rules import (
     Groups,
     Mark,
     Neurons,
+    Operand,
     Refusal,
     State,
     interpret,
@@ -53,34 +56,39 @@ class Moment:
     kwargs: Mapping[str, Any]
     layer: nn.Module | None = None
 
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is a call of a layer."""
+        return self.layer is not None
+
     def run(self) -> Any:
         """Run it, and return its result."""
         return self.func(*self.args, **self.kwargs)
 
     def problem(self, found: str, remedy: str) -> Problem:
         """Return a problem that is found here."""
-        named = [self.name] if f"'{self.name}'" not in found and self.layer is None else []
-        seen = ", ".join([*named, *([self.source] if self.source else [])])
+        is_named = self.is_layer or f"'{self.name}'" in found
+        seen = ", ".join(filter(None, ["" if is_named else self.name, self.source]))
         return Problem(self.path or ROOT, f"{found} ({seen})" if seen else found, remedy)
 
 
 Observer = Callable[[Moment], Any]
-"""Sees a moment, runs it, and returns a result for the model to go on with."""
+"""Sees a moment, runs it, and returns a result for the model to continue with."""
 
 
 class _Observation(TorchFunctionMode):
     def __init__(self, observer: Observer) -> None:
         super().__init__()
         self.observer = observer
-        self.stack: list[str] = []
-        self.inside = 0
+        self.stack = [""]
+        self.in_layer = False
         self.num_operations = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.inside:
+        if self.in_layer:
             return func(*args, **kwargs)
         name = operation_name(func)
         weight = args[0] if args and isinstance(args[0], nn.Parameter) else None
@@ -90,23 +98,23 @@ class _Observation(TorchFunctionMode):
         # them must not change. So every operation starts from its own seed.
         self.num_operations += 1
         torch.default_generator.manual_seed(self.num_operations)
-        path = self.stack[-1] if self.stack else ""
-        return self.observer(Moment(name, path, _source(), func, args, kwargs))
+        return self.observer(Moment(name, self.stack[-1], _source(), func, args, kwargs))
 
-    def wrap(self, path: str, module: nn.Module, *, opaque: bool) -> Callable[..., Any]:
+    def wrap(self, path: str, module: nn.Module, *, is_layer: bool) -> Callable[..., Any]:
         forward = module.forward
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if self.in_layer:
+                return forward(*args, **kwargs)
             self.stack.append(path)
-            sealed = opaque or self.inside > 0
-            self.inside += sealed
+            self.in_layer = is_layer
             try:
-                if self.inside != 1:
+                if not is_layer:
                     return forward(*args, **kwargs)
                 name = type(module).__name__
                 return self.observer(Moment(name, path, "", forward, args, kwargs, module))
             finally:
-                self.inside -= sealed
+                self.in_layer = False
                 self.stack.pop()
 
         return wrapped
@@ -131,7 +139,7 @@ def observe(
             continue
         own = module.__dict__.get("forward")
         wrapped.append((module, own))
-        module.__dict__["forward"] = observation.wrap(path, module, opaque=path in opaque)
+        module.__dict__["forward"] = observation.wrap(path, module, is_layer=path in opaque)
     args, kwargs = inputs
     try:
         with torch.set_grad_enabled(with_grad), observation:
@@ -201,7 +209,7 @@ class Recorder:
 
     `rows` and `columns` are the axes of every layer that was followed, in the order in which the
     layers ran; `borrowed` are the layers whose weights are used outside them. `groups` may be
-    shared between passes.
+    shared between passes: call `finish` after the last one.
     """
 
     layers: Collection[str]
@@ -212,72 +220,76 @@ class Recorder:
     problems: list[Problem] = field(default_factory=list)
     rows: dict[str, Axis] = field(default_factory=dict)
     columns: dict[str, Axis] = field(default_factory=dict)
-    num_calls: dict[str, int] = field(default_factory=dict)
+    num_calls: Counter[str] = field(default_factory=Counter)
     borrowed: set[str] = field(default_factory=set)
     _states: dict[int, tuple[Tensor, State]] = field(default_factory=dict)
     _owners: dict[int, str] = field(default_factory=dict)
-    _inputs: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    _inputs: list[tuple[Tensor, int]] = field(default_factory=list)
 
     def begin(self, model: nn.Module, inputs: Any) -> None:
         """Note the tensors that exist before the pass: inputs, buffers, weights, constants."""
-        for tensor in tensors_in(inputs):
+        self._inputs = [(tensor, tensor._version) for tensor in tensors_in(inputs)]
+        for tensor, _ in self._inputs:
             self._mark(tensor, Mark.INPUT)
-            self._inputs[id(tensor)] = (tensor, tensor._version)
-        for module in model.modules():
-            for tensors in held_tensors(module).values():
-                for tensor in tensors:
-                    self._mark(tensor, Mark.CONSTANT)
+        held = (tensors for m in model.modules() for tensors in held_tensors(m).values())
+        for tensor in itertools.chain(*held, model.buffers()):
+            self._mark(tensor, Mark.CONSTANT)
         for path, module in model.named_modules():
-            for buffer in module.buffers(recurse=False):
-                self._mark(buffer, Mark.CONSTANT)
             for parameter in module.parameters(recurse=False):
-                self._mark(parameter, Mark.UNKNOWN)
                 if path in self.layers:
                     self._owners[id(parameter)] = path
+                else:
+                    self._mark(parameter, Mark.UNKNOWN)
 
     def see(self, moment: Moment) -> Any:
         """Run the moment, note where the neurons of its result lie, and return it."""
-        before = tuple(
-            (tensor, tuple(tensor.shape), self.state(tensor))
+        operands = tuple(
+            Operand(tensor, tuple(tensor.shape), self.state(tensor))
             for tensor in tensors_in((moment.args, moment.kwargs))
         )
         result = moment.run()
         try:
             if moment.layer is not None:
-                state = self._after_layer(moment, moment.layer, before)
+                state = self._after_layer(moment, moment.layer, operands[0])
             else:
-                state = self._after_operation(moment, before, result)
+                state = self._after_operation(moment, operands, result)
         except Refusal as refusal:
             self.problems.append(moment.problem(refusal.found, refusal.remedy))
             state = Mark.UNKNOWN
-        for tensor in tensors_in(result):
+        made = tensors_in(result)
+        for tensor in [*made, moment.args[0]] if moment.name == "setitem" else made:
             self._mark(tensor, state)
-        if moment.name == "setitem":
-            self._mark(moment.args[0], state)
         self._check_inputs(moment)
-        device = next((tensor.device for tensor in tensors_in(result)), None)
         shapes = imitate(result, lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"))
-        is_layer = moment.layer is not None
-        self.events.append(Event(moment.name, moment.path, shapes, state, device, is_layer))
+        device = made[0].device if made else None
+        event = Event(moment.name, moment.path, shapes, state, device, moment.is_layer)
+        self.events.append(event)
         return result
 
     def state(self, tensor: Tensor) -> State:
         """Return where the neurons of a tensor lie, or why it has none."""
         return self._states.get(id(tensor), (tensor, Mark.UNSEEN))[1]
 
-    def forget(self) -> None:
-        """Forget the tensors of the pass, which may be large."""
+    def finish(self) -> None:
+        """Give all axes the final names of their groups, and forget the tensors of the pass."""
         self._states.clear()
         self._inputs.clear()
+        resolve = self.groups.resolve
+        self.rows = {path: resolve(axis) for path, axis in self.rows.items()}
+        self.columns = {path: resolve(axis) for path, axis in self.columns.items()}
+        for index, event in enumerate(self.events):
+            if isinstance(event.state, Neurons):
+                state = replace(event.state, axis=resolve(event.state.axis))
+                self.events[index] = replace(event, state=state)
 
     def _mark(self, tensor: Tensor, state: State) -> None:
         # The tensor is kept alive with its state, because Python reuses the ids of dead objects.
         self._states[id(tensor)] = (tensor, state)
 
     def _check_inputs(self, moment: Moment) -> None:
-        for tensor, version in list(self._inputs.values()):
+        for index, (tensor, version) in enumerate(self._inputs):
             if tensor._version != version:
-                self._inputs[id(tensor)] = (tensor, tensor._version)
+                self._inputs[index] = (tensor, tensor._version)
                 self.problems.append(
                     moment.problem(
                         f"'{moment.name}' writes into the network's input, which forward reads "
@@ -287,31 +299,25 @@ class Recorder:
                     )
                 )
 
-    def _after_operation(
-        self, moment: Moment, before: tuple[tuple[Tensor, tuple[int, ...], State], ...], result: Any
-    ) -> State:
-        owners = [self._owners[id(tensor)] for tensor, _, _ in before if id(tensor) in self._owners]
-        if owners and moment.name not in FORM_ONLY:
-            self.borrowed.update(owners)
+    def _after_operation(self, moment: Moment, operands: tuple[Operand, ...], result: Any) -> State:
+        tensors = operands[:1] if moment.name in FORM_ONLY else operands
+        owners = [self._owners.get(id(tensor)) for tensor, _, _ in tensors]
+        borrowed = list(filter(None, owners))
+        if borrowed:
+            self.borrowed.update(borrowed)
             raise Refusal(
-                f"'{moment.name}' uses weights outside their module, {owners[0]!r}",
+                f"'{moment.name}' uses weights outside their module, {borrowed[0]!r}",
                 "Call the module itself, once, since weights are sliced only where a layer runs",
             )
-        return interpret(
-            Call(moment.name, moment.func, moment.args, moment.kwargs, result, before, self.groups)
-        )
+        name, func, args, kwargs = moment.name, moment.func, moment.args, moment.kwargs
+        return interpret(Call(name, func, args, kwargs, result, operands, self.groups))
 
-    def _after_layer(
-        self,
-        moment: Moment,
-        layer: nn.Module,
-        before: tuple[tuple[Tensor, tuple[int, ...], State], ...],
-    ) -> State:
+    def _after_layer(self, moment: Moment, layer: nn.Module, operand: Operand) -> State:
         path, name = moment.path, moment.name
-        self.num_calls[path] = self.num_calls.get(path, 0) + 1
+        self.num_calls[path] += 1
         if path in self.refused:
             return Mark.UNKNOWN
-        _, shape, incoming = before[0]
+        _, shape, incoming = operand
         if incoming is Mark.UNSEEN:
             raise Refusal(
                 f"{name} reads a tensor of unknown origin",
@@ -323,36 +329,27 @@ class Recorder:
                 "Name the last layer with weights as classifier=, or remove what follows it",
             )
         kind = known_kind(layer)
-        if kind.num_spatial_dims(layer) not in (None, len(shape) - 2):
+        dim = kind.neuron_dim % len(shape)
+        if isinstance(incoming, Neurons) and incoming.dim != dim:
             raise Refusal(
-                f"{name} is called without a batch dimension, on shape {shape}",
-                "Give inputs with a batch dimension",
+                f"{name} reads neurons along dimension {incoming.dim} of {shape}, where it "
+                f"expects them along dimension {dim}",
+                "Bring the neurons to that dimension first, with permute or flatten",
             )
-        dim = kind.neuron_dim if kind.neuron_dim > 0 else len(shape) + kind.neuron_dim
-        columns = None
-        if isinstance(incoming, Neurons):
-            if incoming.dim != dim:
+        if incoming is not Mark.UNKNOWN:
+            fixed = (Segment(None, shape[dim]),)
+            columns = incoming.axis if isinstance(incoming, Neurons) else fixed
+            if not kind.mixes and has_input(columns):
                 raise Refusal(
-                    f"{name} reads neurons along dimension {incoming.dim} of {shape}, where it "
-                    f"expects them along dimension {dim}",
-                    "Bring the neurons to that dimension first, with permute or flatten",
+                    f"{name} acts on the network's input ({spell(columns)}), on neurons that no "
+                    "layer makes",
+                    "Let a Linear layer or a convolution come first, or normalise the data instead",
                 )
-            columns = incoming.axis
-        elif incoming is not Mark.UNKNOWN:
-            columns = (Segment(None, shape[dim]),)
-        if not kind.mixes:
-            if columns is not None:
-                if has_input(columns):
-                    raise Refusal(
-                        f"{name} acts on the network's input ({spell(columns)}), on neurons that "
-                        "no layer makes",
-                        "Let a Linear layer or a convolution come first, or normalise the data "
-                        "instead",
-                    )
-                self.rows[path] = self.columns[path] = columns
-            return incoming
-        if columns is not None:
             self.columns[path] = columns
+        if not kind.mixes:
+            if path in self.columns:
+                self.rows[path] = self.columns[path]
+            return incoming
         if path == self.classifier:
             self.rows[path] = ()
             return Mark.OUTPUTS
