@@ -24,6 +24,7 @@ from clnp.records import (
     RunFinished,
     RunResult,
     TaskRecord,
+    alpha_text,
     task_of,
 )
 from clnp.text import all_shortened, clean, shortened
@@ -284,7 +285,7 @@ def _candidates(
         known = trained.get(number)
         histories.append(
             CandidateHistory(
-                alpha="?" if known is None else _alpha(known.alpha),
+                alpha="?" if known is None else alpha_text(known.alpha),
                 lr=None if known is None else known.lr,
                 score=None if known is None else known.score,
                 diverged=None if known is None else known.diverged,
@@ -293,9 +294,3 @@ def _candidates(
             )
         )
     return tuple(histories), numbers.index(winner) if winner in numbers else None
-
-
-def _alpha(value: float | Mapping[str, float]) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{layer} {each:g}" for layer, each in value.items())
-    return f"{value:g}"
