@@ -29,8 +29,8 @@ from typing import Any
 from clnp import plain
 from clnp.methods.registry import NAMES
 from clnp.records import ComparisonRow, RunResult, Spread
-from clnp.studies.comparison import TABLE, rows_of, texts
-from clnp.studies.series import aggregate, plus_minus
+from clnp.studies.comparison import TABLE
+from clnp.studies.summaries import aggregate, plus_minus, rows_of, texts
 
 HERE = Path(__file__).parent
 SETTINGS = ("head", "learner", "baseline")

@@ -17,7 +17,7 @@ from pathlib import Path
 from clnp import write_report
 from clnp.plain import read, to_json
 from clnp.records import FORMAT, Environment, RunConfig, RunResult, SeriesConfig, TaskDescription
-from clnp.studies.series import SERIES
+from clnp.studies.study import SERIES
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"

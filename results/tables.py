@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clnp.records import Spread
-from clnp.studies.series import plus_minus, spread
+from clnp.studies.summaries import plus_minus, spread
 
 HERE = Path(__file__).parent
 PAGES = ("README.md", "docs/reproduction.md", "docs/baselines.md")

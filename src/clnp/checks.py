@@ -73,11 +73,8 @@ def several(kind: Kind) -> Kind:
         given: Any = values.tolist() if hasattr(values, "tolist") else values  # Of a tensor, say.
         if given is None:
             return None
-        if isinstance(given, Real | Mapping):
-            message = f"{argument} is {given!r}; give a list, {argument}=[{given!r}]"
-            raise ArgumentError(message, argument=argument)
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            message = f"{argument} is {given!r}; give a list of numbers"
+        if isinstance(given, Real | Mapping | str) or not isinstance(given, Iterable):
+            message = f"{argument} is {given!r}; give a list, {argument}=[...]"
             raise ArgumentError(message, argument=argument)
         return tuple(kind(f"one of {argument}", value) for value in given)
 

@@ -20,7 +20,7 @@ def find_device(name: str | None) -> torch.device:
         # The first sentence; the others list devices.
         reason = re.split(r"[.:]\s|\n", str(error))[0].strip(" .,")
         raise ArgumentError(
-            f"device {name!r} cannot be used here ({reason}); try --device cpu"
+            f"device {name!r} cannot be used here: {reason}. Use another one, such as cpu"
         ) from error
     return torch.device("cuda", 0) if name == "cuda" else device
 

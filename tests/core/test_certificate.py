@@ -81,7 +81,7 @@ def test_a_check_names_task_and_tensor():
     certificate.check(certify(ROW, {"fc1.weight": torch.ones(3), "fc1.bias": torch.ones(1)}))
     now = certify(ROW, {"fc1.weight": torch.ones(3), "fc1.bias": torch.zeros(1)})
     expected = (
-        "task 'a' has changed: fc1.bias is no longer what was frozen when the task ended. "
+        "task 'a' has changed: fc1.bias is not what it was when the task ended. "
         "Load a checkpoint from before the change"
     )
     with pytest.raises(ForgettingError, match=expected):
@@ -126,18 +126,6 @@ def test_the_first_task_that_reads_a_changed_weight_is_named():
     flip_bit(weight, entry=weight.numel() - 1)
     with pytest.raises(ForgettingError, match=r"task 'b' has changed: fc1\.weight"):
         net.verify()
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_change_in_the_free_part_changes_nothing(name, head):
-    net, x = two_tasks(name, head), example(name)
-    before = {task: net(x, task=task) for task in net.tasks}
-    for tensor in net._body.free_part().values():
-        with torch.no_grad():
-            tensor.fill_(torch.nan if tensor.is_floating_point() else 99)
-    net.verify()
-    assert all(torch.equal(net(x, task=task), before[task]) for task in net.tasks)
 
 
 def test_a_copied_moved_or_reloaded_network_has_the_same_certificates(tmp_path):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
@@ -154,7 +153,7 @@ def test_a_task_needs_a_name_of_one_line(name):
 def test_a_name_is_used_once():
     net = make()
     learn(net, "a", X)
-    with pytest.raises(TaskError, match="task 'a' has ended already; give the new task another"):
+    with pytest.raises(TaskError, match=r"task 'a' has ended already\. Give the new task another"):
         net.begin_task("a")
 
 
@@ -162,7 +161,7 @@ def test_a_name_is_used_once():
 def test_an_open_task_is_in_the_way(call):
     net = make()
     net.begin_task("a")
-    expected = f"{call} is not possible while task 'a' is open; end or abandon it"
+    expected = f"{call} is not possible while task 'a' is open. End or abandon it"
     with pytest.raises(TaskError, match=expected):
         net.begin_task("b") if call == "begin_task" else net.widen({"fc1": 1})
     assert net.open_task == "a"
@@ -186,14 +185,14 @@ CALLS: dict[str, Callable[[clnp.ContinualNet], object]] = {
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_needs_an_open_task_says_so(call):
     net = make()
-    expected = rf"{call} needs an open task; begin one with net.begin_task\(name\)"
+    expected = rf"{call} needs an open task. Begin one with net.begin_task\(name\)"
     with pytest.raises(TaskError, match=expected):
         CALLS[call](net)
 
 
 def test_running_without_an_open_task_says_so():
     net = make()
-    with pytest.raises(TaskError, match=r"no task is open: name one of .* Ended: none"):
+    with pytest.raises(TaskError, match=r"no task is open. Name one of .* Ended: none"):
         net(X)
     learn(net, "a", X)
     learn(net, "b", X)
@@ -207,24 +206,6 @@ def test_the_open_task_may_be_named():
     net = make().eval()
     net.begin_task("a")
     assert torch.equal(net(X, task="a"), net(X))
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_an_abandoned_task_leaves_no_trace(name, head):
-    net, x = make(name, head=head), example(name)
-    outputs = learn(net, "a", x)
-    before, modes = copied_state(net), [module.training for module in net.modules()]
-    net.begin_task("b", num_outputs=3)
-    train(net, x)
-    net.prune({group: range(n // 2) for group, n in net.ledger.free().items()})
-    net.abandon_task()
-    assert same_state(net.state_dict(), before)
-    assert [module.training for module in net.modules()] == modes
-    assert net.tasks == ("a",)
-    assert net.open_task is None
-    assert list(net.parameters()) == []
-    assert torch.equal(net(x, task="a"), outputs)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -248,7 +229,9 @@ def test_a_first_task_starts_exactly_as_the_given_model(name, head):
 def test_initial_weights_are_for_the_first_task():
     net = make()
     learn(net, "a", X)
-    with pytest.raises(TaskError, match="initial weights are for the first task; later ones start"):
+    with pytest.raises(
+        TaskError, match=r"initial weights are for the first task\. Later ones start"
+    ):
         net.begin_task("b", initial=mlp())
 
 
@@ -288,24 +271,6 @@ def test_a_failed_begin_leaves_no_trace(monkeypatch):
     assert same_state(net.state_dict(), before)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_an_ended_task_is_the_same_for_ever(name, head):
-    net, x = make(name, head=head), example(name)
-    before = {"a": learn(net, "a", x)}
-    before["b"] = learn(net, "b", x)
-    net.widen(dict.fromkeys(net.graph.groups, 3))
-    net.begin_task("c")
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e3, weight_decay=0.5)
-    for _ in range(3):
-        net(x).square().sum().backward()
-        optimizer.step()
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    net.abandon_task()
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    net.verify()
-
-
 def test_a_task_that_ends_without_a_plan_claims_all_it_has():
     net = make().eval()
     net.begin_task("a")
@@ -332,11 +297,10 @@ def test_a_pruned_task_stays_open_in_smaller_parameters():
     assert net.ledger.claimed() == {"fc1": 2, "fc2": 1}
 
 
-@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_task_can_be_pruned_to_nothing_and_goes_on(name, head):
-    for group in make(name, head=head).graph.groups:
-        net, x = make(name, head=head), example(name)
+def test_a_task_can_be_pruned_to_nothing_and_goes_on(name):
+    for index, group in enumerate(make(name).graph.groups):
+        net, x = make(name, head=HEADS[index % 2]), example(name)
         net.begin_task("a")
         net.prune({group: []})
         train(net, x)
@@ -480,23 +444,6 @@ def test_a_full_single_head_network_says_so_and_what_to_do():
     train(net, X)
     net.end_task()
     assert torch.equal(net(X, task="a"), before)
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_widening_gives_free_neurons_and_moves_nothing(name, head):
-    net, x = make(name, head=head), example(name)
-    before = {task: learn(net, task, x) for task in "ab"}
-    state, free = copied_state(net), net.ledger.free()
-    net.widen(dict.fromkeys(net.graph.groups, 4))
-    after = net.state_dict()
-    assert all(torch.equal(after[n], state[n]) for n in state if n != "_extra_state")
-    assert net.ledger.free() == {group: count + 4 for group, count in free.items()}
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    before["c"] = learn(net, "c", x)
-    assert all(torch.equal(net(x, task=task), before[task]) for task in before)
-    assert torch.equal(net.subnetwork("c")(x), before["c"])
-    net.verify()
 
 
 def test_a_group_may_be_widened_through_any_layer_in_it():
@@ -656,15 +603,14 @@ def test_a_network_is_converted_before_a_task_ends_and_not_after():
     assert torch.equal(net.double()(x, task="a"), before)
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_copy_is_the_same_and_goes_its_own_way(name, head, how):
+def test_a_pickled_copy_is_the_same_and_goes_its_own_way(name, head):
     net, x = make(name, head=head), example(name)
     before = learn(net, "a", x)
     net.begin_task("b")
     net.eval()
-    other = how(net)
+    other = pickle.loads(pickle.dumps(net))
     assert torch.equal(other(x), net(x))
     state = copied_state(net)
     train(other, x)
@@ -700,7 +646,7 @@ def test_a_model_cannot_be_converted_or_wiped_behind_the_network():
     for convert in (net.model.half, net.model.double, lambda: net.model.fc1.to(torch.bfloat16)):
         with pytest.raises(TaskError, match=r"has ended tasks in torch\.float32; in torch\."):
             convert()
-    with pytest.raises(TaskError, match=r"to_empty would wipe the ended tasks; use net.to\(device"):
+    with pytest.raises(TaskError, match=r"to_empty would wipe the ended tasks. Use net.to\(device"):
         net.to_empty(device="cpu")
     assert same_state(net.state_dict(), state)
     assert torch.equal(net(x, task="a"), before)
@@ -721,7 +667,7 @@ def test_a_state_dict_that_does_not_say_what_it_is_of_is_refused(strict):
     state = copied_state(net)
     given = {name: 2 * tensor for name, tensor in state.items() if name != "_extra_state"}
     for other in (given, {}):
-        with pytest.raises(TaskError, match="does not say which tasks it is of; nothing was l"):
+        with pytest.raises(TaskError, match=r"does not say which tasks it is of\. Nothing was l"):
             net.load_state_dict(other, strict=strict)
     assert same_state(net.state_dict(), state)
     net.load_state_dict(state, strict=strict)
@@ -773,12 +719,12 @@ MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception]
     "an activity as plan": (
         lambda net: net.end_task(net.measure_activity([X])),
         PruningError,
-        "a Activity is no plan; give one of plan_pruning, or the neurons",
+        "a Activity is not a plan. Give that of plan_pruning, or the neurons",
     ),
     "a list as plan": (
         lambda net: net.prune([1, 2]),
         PruningError,
-        "a list is no plan; give one of plan_pruning",
+        "a list is not a plan. Give that of plan_pruning",
     ),
     "a number as score": (
         lambda net: net.plan_pruning(net.measure_activity([X]), 0.9, margin=1),
@@ -798,27 +744,27 @@ MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception]
     "a tensor as batches": (
         lambda net: net.measure_activity(X),
         ArgumentError,
-        "a Tensor is not batches; give an iterable of them, such as a DataLoader",
+        "batches is a Tensor. Give an iterable of batches, such as a DataLoader",
     ),
     "a number as batches": (
         lambda net: net.measure_activity(3),
         ArgumentError,
-        "a int is not batches",
+        "batches is a int",
     ),
     "a dictionary as batches": (
         lambda net: net.measure_activity({"x": X}),
         ArgumentError,
-        "a dict is not batches",
+        "batches is a dict",
     ),
     "a tensor to recalibrate on": (
         lambda net: net.recalibrate(X),
         ArgumentError,
-        "a Tensor is not batches",
+        "batches is a Tensor",
     ),
     "a tensor to end on": (
         lambda net: net.end_task(recalibrate=X),
         ArgumentError,
-        "a Tensor is not batches",
+        "batches is a Tensor",
     ),
 }
 
@@ -844,7 +790,7 @@ def test_widening_by_a_number_asks_for_the_group():
 def test_an_empty_plan_of_another_kind_does_not_claim_everything(plan):
     net = make()
     net.begin_task("a")
-    with pytest.raises(PruningError, match="is no plan"):
+    with pytest.raises(PruningError, match="is not a plan"):
         net.end_task(plan)
     assert net.open_task == "a"
 
@@ -888,7 +834,7 @@ def test_a_number_of_outputs_that_makes_no_sense_is_refused(value):
 
 
 def test_a_single_head_has_no_more_outputs_than_the_classifier():
-    expected = 'num_outputs is 5, and the single head has 4 for all tasks; .* use head="multi"'
+    expected = r'num_outputs is 5, and the single head has 4 for all tasks\. .* use head="multi"'
     with pytest.raises(ArgumentError, match=expected):
         checked_outputs(5, own=4, single=True)
 
@@ -902,17 +848,17 @@ MODELS = {
         lambda: clnp.models.NarrowCNN(5, widths=(6, 7, 8, 9, 10), image_size=12),
         (8, 3, 12, 12),
     ),
-    "wide": (lambda: clnp.models.WideCNN(5, widths=(6, 7, 8, 9, 10)), (8, 3, 28, 28)),
+    "wide": (lambda: clnp.models.WideCNN(5, widths=(6, 7, 8, 9, 10)), (4, 3, 28, 28)),
 }
 
 
-def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False, compiled=False):
+def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False, backend=None):
     """Three tasks; after each, every ended task must answer as when it ended, to the last bit."""
     model, shape = MODELS[name]
     torch.manual_seed(0)
     x = torch.randn(*shape, device=device, dtype=dtype)
     net = clnp.ContinualNet(model().to(device, dtype), x, head=head)
-    run = torch.compile(net) if compiled else net
+    run = torch.compile(net, backend=backend) if backend else net
     outputs = {}
 
     def ended(task, network=None):
@@ -924,7 +870,7 @@ def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False
         net.begin_task(task)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.1)
         net.train()
-        for _ in range(4):
+        for _ in range(2):
             with torch.autocast(device, torch.bfloat16, enabled=autocast):
                 loss = F.cross_entropy(run(x).float(), y)
             (loss + net.l1_penalty(1e-5)).backward()
@@ -943,8 +889,8 @@ def learn_three_tasks(name, *, head, device, dtype=torch.float32, autocast=False
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("head", ["multi", "single"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", MODELS)
 def test_dtypes(name, head, dtype, device):
     net, _, outputs = learn_three_tasks(name, head=head, device=device, dtype=dtype)
@@ -955,8 +901,9 @@ def test_dtypes(name, head, dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("head", ["multi", "single"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "head"), [("mlp", "multi"), ("narrow", "single"), ("wide", "multi")]
+)
 def test_autocast(name, head, device):
     net, *_ = learn_three_tasks(name, head=head, device=device, autocast=True)
     assert net.model.get_submodule(net.graph.classifier).weight.dtype == torch.float32
@@ -1013,8 +960,7 @@ def reset(module):
 
 
 @pytest.mark.parametrize("init", [kaiming, reset])
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", ["mlp", "conv", "depthwise"])
+@pytest.mark.parametrize(("name", "head"), [("conv", "multi"), ("depthwise", "single")])
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_initialising_all_layers_reaches_the_open_task_only(name, head, init):
     net, x = make(name, head=head), example(name)
@@ -1163,16 +1109,16 @@ def test_a_constant_cannot_be_changed_through_a_wrapper_nor_if_the_example_does_
         net.verify()
     assert torch.equal(net(-x, task="a"), before)
     net.model.low += 1
-    with pytest.raises(ForgettingError, match="low is no longer"):
+    with pytest.raises(ForgettingError, match="low is not what it was"):
         net.verify()
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("head", ["multi", "single"])
+@pytest.mark.parametrize(("head", "backend"), [("multi", "inductor"), ("single", "aot_eager")])
 @pytest.mark.filterwarnings("ignore")  # What the compiler itself warns about is not ours.
-def test_compile(head, device):
+def test_compile(head, backend, device):
     torch.compiler.reset()
-    learn_three_tasks("mlp", head=head, device=device, compiled=True)
+    learn_three_tasks("mlp", head=head, device=device, backend=backend)
 
 
 @pytest.mark.parametrize("device", DEVICES)

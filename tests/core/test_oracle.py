@@ -21,7 +21,8 @@ OPTIMIZERS = {
     # The usual eps would blow up gradients that are zero but for rounding.
     "adamw": lambda tensors: torch.optim.AdamW(tensors, lr=0.01, weight_decay=0.5, eps=1e-4),
 }
-EXAMPLES = max(5, settings.default.max_examples // 6)
+few = settings(max_examples=settings.default.max_examples // 8)
+heads = st.sampled_from(["multi", "single"])
 
 
 def close(a: Tensor, b: Tensor) -> bool:
@@ -98,6 +99,19 @@ class Pair:
             if block == "frozen" and path != self.oracle.classifier:
                 found[path, name] = (self.places(path, name, block), tensor)
         return found
+
+    def compare_groups(self) -> None:
+        """The groups of the network are those of the architecture's builder."""
+        graph = self.net.graph
+        found = {
+            path: tuple(
+                tuple((s.group, s.size, s.span) for s in axis) for axis in (site.rows, site.columns)
+            )
+            for path, site in graph.sites.items()
+        }
+        assert found == self.architecture.axes
+        assert graph.groups == self.architecture.groups
+        assert graph.classifier == self.architecture.classifier
 
     def compare_what_may_change(self) -> None:
         """The network's Parameters are the oracle's trainable entries, each of them once."""
@@ -178,6 +192,14 @@ class Pair:
         """The oracle's numbers of the free neurons that the network numbers from 0."""
         return {group: [self.oracle.open[group][n] for n in keep[group]] for group in keep}
 
+    def prune(self, keep) -> dict[str, list[int]]:
+        """Prune the task in both; all that is left is to be kept."""
+        keep = {group: sorted(neurons) for group, neurons in keep.items()}
+        dense = self.dense(keep)
+        self.net.prune(keep)
+        self.oracle.prune(dense)
+        return {group: list(range(len(neurons))) for group, neurons in keep.items()}
+
     def end(self, keep, *, recalibrate: bool = False) -> None:
         """End the task in both."""
         batches = [self.x, self.more] if recalibrate else None
@@ -195,35 +217,17 @@ class Pair:
         return not self.oracle.single or any(free[group] for group in read)
 
 
-heads = st.sampled_from(["multi", "single"])
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=EXAMPLES)
-@given(data=st.data())
-def test_groups_are_those_of_the_builder(family, data):
-    architecture = data.draw(architectures((family,)))
-    graph = clnp.ContinualNet(architecture.make(), architecture.inputs(2)).graph
-    found = {
-        path: tuple(tuple((s.group, s.size, s.span) for s in axis) for axis in (s.rows, s.columns))
-        for path, s in graph.sites.items()
-    }
-    assert found == architecture.axes
-    assert graph.groups == architecture.groups
-    assert graph.classifier == architecture.classifier
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=EXAMPLES)
+@few
 @given(data=st.data(), head=heads, seed=st.integers(0, 2**16))
 def test_three_tasks_agree(family, data, head, seed):
     torch.manual_seed(seed)
-    architecture = data.draw(architectures((family,)))
-    pair = Pair(architecture, head=head)
+    pair = Pair(data.draw(architectures((family,))), head=head)
+    pair.compare_groups()
     for number in range(3):
         if not pair.has_room():
             break
-        pair.begin(f"task {number}", data.draw(st.integers(1, architecture.num_outputs)))
+        pair.begin(f"task {number}", data.draw(st.integers(1, pair.architecture.num_outputs)))
         pair.compare_what_may_change()
         pair.compare_open()
         pair.train(data.draw(st.sampled_from(list(OPTIMIZERS))))
@@ -232,6 +236,12 @@ def test_three_tasks_agree(family, data, head, seed):
         pair.compare_activity()
         pair.compare_ended()
         keep = data.draw(keeps(pair.net.ledger.free()))
+        if data.draw(st.booleans()):
+            keep = pair.prune(keep)
+            pair.compare_what_may_change()
+            pair.train("momentum")
+            pair.compare_weights()
+            pair.compare_open()
         pair.end(keep, recalibrate=data.draw(st.booleans()))
         pair.compare_weights()
         pair.compare_ended()
@@ -240,32 +250,9 @@ def test_three_tasks_agree(family, data, head, seed):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=EXAMPLES)
-@given(data=st.data(), head=heads, seed=st.integers(0, 2**16))
-def test_the_same_neurons_survive(family, data, head, seed):
-    torch.manual_seed(seed)
-    pair = Pair(data.draw(architectures((family,))), head=head)
-    for number in range(2):
-        if not pair.has_room():
-            break
-        pair.begin(f"task {number}", pair.architecture.num_outputs)
-        pair.train("adamw", steps=3)
-        activity = pair.compare_activity()
-        # A threshold between two activities: the last bits of an activity do not matter.
-        values = sorted({v for a in activity.values() for v in a.tolist()} | {0.0, 1.0})
-        place = data.draw(st.integers(0, len(values) - 2))
-        theta = (values[place] + values[place + 1]) / 2
-        plan = pair.net.plan_pruning(activity, thresholds=theta)
-        expected = pair.oracle.activity([pair.x, pair.more], owned=False)
-        assert pair.dense(plan.keep) == pair.oracle.survivors(expected, theta)
-        pair.end(plan.keep)
-        pair.compare_ended()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=EXAMPLES)
+@few
 @given(data=st.data(), head=heads, margin=st.sampled_from([0.0, 17.0, 34.0]))
-def test_the_same_threshold_is_the_highest_within_the_margin(family, data, head, margin):
+def test_the_same_neurons_survive(family, data, head, margin):
     torch.manual_seed(0)
     pair = Pair(data.draw(architectures((family,))), head=head)
     target = torch.arange(len(pair.x)) % pair.architecture.num_outputs
@@ -279,39 +266,19 @@ def test_the_same_threshold_is_the_highest_within_the_margin(family, data, head,
             break
         pair.begin(f"task {number}", pair.architecture.num_outputs)
         pair.train("adamw", steps=3)
-        activity = pair.net.measure_activity([pair.x, pair.more])
-        plan = pair.net.plan_pruning(activity, accuracy, margin=margin, resolution=None)
+        activity = pair.compare_activity()
         expected = pair.oracle.activity([pair.x, pair.more], owned=False)
+        # A threshold between two activities: the last bits of an activity do not matter.
+        values = sorted({v for a in activity.values() for v in a.tolist()} | {0.0, 1.0})
+        index = data.draw(st.integers(0, len(values) - 2))
+        theta = (values[index] + values[index + 1]) / 2
+        plan = pair.net.plan_pruning(activity, thresholds=theta)
+        assert pair.dense(plan.keep) == pair.oracle.survivors(expected, theta)
+        # The highest threshold within the margin.
+        plan = pair.net.plan_pruning(activity, accuracy, margin=margin, resolution=None)
         theta = pair.oracle.highest_theta(expected, accuracy, margin)
         assert plan.thresholds == pytest.approx(dict.fromkeys(plan.keep, theta), abs=1e-9)
-        assert plan.kept == {
-            group: len(neurons) for group, neurons in pair.oracle.survivors(expected, theta).items()
-        }
+        survivors = pair.oracle.survivors(expected, theta)
+        assert plan.kept == {group: len(neurons) for group, neurons in survivors.items()}
         pair.end(plan.keep)
-        pair.compare_ended()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=EXAMPLES)
-@given(data=st.data(), head=heads, seed=st.integers(0, 2**16))
-def test_fine_tuning_after_pruning_agrees(family, data, head, seed):
-    torch.manual_seed(seed)
-    pair = Pair(data.draw(architectures((family,))), head=head)
-    for number in range(2):
-        if not pair.has_room():
-            break
-        pair.begin(f"task {number}", pair.architecture.num_outputs)
-        pair.train("sgd")
-        keep = data.draw(keeps(pair.net.ledger.free()))
-        keep = {group: sorted(neurons) for group, neurons in keep.items()}
-        dense = pair.dense(keep)
-        pair.net.prune(keep)
-        pair.oracle.prune(dense)
-        pair.compare_what_may_change()
-        pair.compare_open()
-        pair.train("momentum")
-        pair.compare_weights()
-        pair.compare_open()
-        pair.end({group: list(range(len(neurons))) for group, neurons in keep.items()})
-        pair.compare_weights()
         pair.compare_ended()

@@ -2,16 +2,12 @@ import warnings
 
 import pytest
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 import clnp
-import clnp.core.net
 from clnp.core import OpenState
 from clnp.core.record import Description, kind_of
-from clnp.errors import (
-    TaskError,
-)
+from clnp.errors import TaskError
 from clnp.runs.fingerprint import describe_model
 from support.networks import (
     HEADS,

@@ -1,6 +1,4 @@
 import os
-import pickle
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from clnp.data import catalog, datasets
+from clnp.data import catalog
 from clnp.data.datasets import KNOWN, data_directory, digits, find, is_there, read_arrays, stand_in
 from clnp.errors import DataError
 
@@ -49,32 +47,18 @@ class Trap:
 
 
 def test_every_fifth_digit_is_for_testing():
-    from sklearn.datasets import load_digits
-
     data = digits()
     assert (data.name, data.num_classes, data.largest) == ("digits", 10, 16.0)
     assert (data.mean, data.deviation) == ((), ())
-    images, labels = (torch.tensor(each) for each in load_digits(return_X_y=True))
-    test = torch.arange(len(labels)) % 5 == 4
-    for (x, y), chosen in ((data.train, ~test), (data.test, test)):
-        assert (x.dtype, y.dtype) == (torch.uint8, torch.int64)
-        assert torch.equal(x, images[chosen].reshape(-1, 1, 8, 8).to(torch.uint8))
-        assert torch.equal(y, labels[chosen])
-
-
-def test_digits_are_read_without_importing_scikit_learn():
-    code = "import sys; from clnp.data.datasets import digits; digits(); "
-    code += "sys.exit('sklearn' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_digits_are_read_from_scikit_learn_if_their_file_is_elsewhere(monkeypatch):
-    expected = digits()
-    monkeypatch.setattr(datasets, "DIGITS_FILE", ("no", "such.csv.gz"))
-    found = digits()
-    for part, other in ((found.train, expected.train), (found.test, expected.test)):
-        assert all(map(torch.equal, part, other))
-        assert [each.dtype for each in part] == [each.dtype for each in other]
+    sizes = {"train": 1438, "test": 359}
+    for part, (x, y) in (("train", data.train), ("test", data.test)):
+        assert (x.dtype, x.shape) == (torch.uint8, (sizes[part], 1, 8, 8))
+        assert (y.dtype, y.shape) == (torch.int64, (sizes[part],))
+    # As `sklearn.datasets.load_digits` returns them, whose import takes seconds.
+    assert data.train[1][:8].tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert data.test[1][:2].tolist() == [4, 9]
+    assert data.train[0][0, 0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert data.test[0][0, 0, 7].tolist() == [0, 0, 0, 2, 16, 4, 0, 0]
 
 
 def test_digits_without_scikit_learn_name_the_extra(monkeypatch):
@@ -116,97 +100,63 @@ def test_numbers_that_are_too_large_for_float32_become_infinite(path):
     assert bool(read_arrays(path).train[0].isinf().all())
 
 
-def test_bytes_and_floats_cannot_be_mixed(path):
-    np.savez(path, **arrays(x_test=np.ones((3, 2, 2))))
-    assert message_of(read_arrays, path) == (
-        f"{path}: x_train is uint8 and x_test float64; both must be uint8, or both floating point"
-    )
-    np.savez(path, **arrays(x_train=np.ones((6, 2, 2), dtype=np.float32)))
-    assert "x_train is float32 and x_test uint8; both must" in message_of(read_arrays, path)
-
-
 @pytest.mark.parametrize(("part", "labels"), [("test", [0, 5, 1]), ("train", [0, 0, 0, 5, 0, 0])])
 def test_a_class_of_only_one_part_counts(path, part, labels):
     np.savez(path, **arrays(**{f"y_{part}": np.array(labels)}))
     assert read_arrays(path).num_classes == 6
 
 
-@pytest.mark.parametrize("name", ["x_train", "y_train", "x_test", "y_test"])
-def test_a_missing_array_is_named(path, name):
+UNREADABLE = "cannot be read as an npz file of the arrays x_train, y_train, x_test, y_test: "
+
+
+def test_a_missing_array_is_named(path):
     given = arrays()
-    del given[name]
+    del given["x_test"]
     np.savez(path, **given)
     assert message_of(read_arrays, path) == (
-        f"{path} has no array {name}; it must contain x_train, y_train, x_test, y_test"
+        f"{path} {UNREADABLE}\"There is no item named 'x_test.npy' in the archive\""
     )
 
 
-ONE_EACH = "they must have one entry for each sample, and samples at least one number"
+SAMPLES = "It must have samples of uint8 (0 to 255) or of floating-point numbers"
+LABELS = "It must have one integer for each of the 3 samples"
 
 
-@pytest.mark.parametrize("part", ["train", "test"])
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (
-            np.zeros((3, 2), dtype=np.int64),
-            np.zeros(3, dtype=int),
-            "x_{part} is int64; it must be uint8 (0 to 255) or floating point",
-        ),
-        (
-            np.zeros((3, 2)),
-            np.zeros(3),
-            "y_{part} is float64 of shape (3,); it must be one integer for each sample",
-        ),
-        (
-            np.zeros((3, 2)),
-            np.zeros((3, 2), dtype=int),
-            "y_{part} is int64 of shape (3, 2); it must be one integer for each sample",
-        ),
-        (
-            np.zeros((3, 2)),
-            np.array(["rose", "tulip", "rose"]),
-            "y_{part} is <U5 of shape (3,); it must be one integer for each sample",
-        ),
-        (np.zeros((3, 2)), np.zeros(2, dtype=int), "x_{part} has shape (3, 2) and y_{part} (2,); "),
-        (np.zeros(3), np.zeros(3, dtype=int), "x_{part} has shape (3,) and y_{part} (3,); "),
-        (np.zeros((3, 0)), np.zeros(3, dtype=int), "x_{part} has shape (3, 0) and y_{part} (3,); "),
-        (np.zeros((0, 2)), np.zeros(0, dtype=int), "x_{part} has shape (0, 2) and y_{part} (0,); "),
-        (np.zeros((3, 2)), np.array([0, -1, 1]), "y_{part} has the label -1; labels count from 0"),
-        (
-            np.zeros((3, 2)),
-            np.array([0, 10**6, 1]),
-            "y_{part} has the label 1000000; labels count from 0",
-        ),
+        (np.zeros((3, 2), dtype=np.int64), [0, 0, 0], "x_{part} is int64 of shape (3, 2). SAMPLES"),
+        (np.zeros(3), [0, 0, 0], "x_{part} is float64 of shape (3,). SAMPLES"),
+        (np.zeros((3, 0)), [0, 0, 0], "x_{part} is float64 of shape (3, 0). SAMPLES"),
+        (np.zeros((0, 2)), [], "x_{part} is float64 of shape (0, 2). SAMPLES"),
+        (np.zeros((3, 2)), [0.0, 0.0, 0.0], "y_{part} is float64 of shape (3,). LABELS"),
+        (np.zeros((3, 2)), [[0], [0], [0]], "y_{part} is int64 of shape (3, 1). LABELS"),
+        (np.zeros((3, 2)), ["rose", "tulip", "rose"], "y_{part} is <U5 of shape (3,). LABELS"),
+        (np.zeros((3, 2)), [0, 0], "y_{part} is int64 of shape (2,). LABELS"),
+        (np.zeros((3, 2)), [0, -1, 1], "y_{part} goes from -1 to 1. Labels count from 0"),
+        (np.zeros((3, 2)), [0, 10**6, 1], "y_{part} goes from 0 to 1000000. Labels count from 0"),
     ],
 )
-def test_arrays_of_another_kind_are_refused(path, part, x, y, message):
-    np.savez(path, **arrays(**{f"x_{part}": x, f"y_{part}": y}))
-    message = message.format(part=part) + (ONE_EACH if message.endswith("; ") else "")
-    assert message_of(read_arrays, path) == f"{path}: {message}"
+def test_arrays_of_another_kind_are_refused(path, x, y, message):
+    for part in ("train", "test"):
+        np.savez(path, **arrays(**{f"x_{part}": x, f"y_{part}": np.array(y)}))
+        expected = message.replace("SAMPLES", SAMPLES).replace("LABELS", LABELS)
+        assert message_of(read_arrays, path) == f"{path}: {expected.format(part=part)}"
 
 
-def test_samples_of_another_shape_are_refused(path):
-    np.savez(path, **arrays(x_test=np.zeros((3, 4), dtype=np.uint8)))
-    assert message_of(read_arrays, path) == (
-        f"{path}: samples of x_train have shape (2, 2) and those of x_test (4,); they must have "
-        "the same"
-    )
+def test_samples_of_another_shape_or_type_are_refused(path):
+    for x_test in (np.zeros((3, 4), dtype=np.uint8), np.ones((3, 2, 2))):
+        np.savez(path, **arrays(x_test=x_test))
+        message = "data set 'mine': training samples are torch.uint8 of shape (2, 2), and test"
+        assert message_of(read_arrays, path).startswith(message)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"name,label\nrose,1\n",
-        b"PK\x03\x04 and no more",
-        b"\x93NUMPY\x01\x00",
-        pickle.dumps({"x_train": [1]}),
-    ],
+    "content", [b"", b"name,label\nrose,1\n", b"PK\x03\x04 and no more", b"\x93NUMPY\x01\x00"]
 )
 def test_a_file_of_another_kind_is_refused(path, content):
     path.write_bytes(content)
-    assert message_of(read_arrays, path) == f"{path} is not an npz file, or is truncated"
+    assert message_of(read_arrays, path) == f"{path} {UNREADABLE}File is not a zip file"
 
 
 def test_a_damaged_file_is_refused(path):
@@ -214,22 +164,17 @@ def test_a_damaged_file_is_refused(path):
     whole = bytearray(path.read_bytes())
     for size in range(0, len(whole), 97):
         path.write_bytes(whole[:size])
-        assert message_of(read_arrays, path) == f"{path} is not an npz file, or is truncated"
+        assert message_of(read_arrays, path) == f"{path} {UNREADABLE}File is not a zip file"
     whole[whole.index(b"\xff" * 12)] = 254  # in x_test
     path.write_bytes(whole)
-    assert message_of(read_arrays, path) == (
-        f"{path} cannot be read as an npz file of plain arrays: Bad CRC-32 for file 'x_test.npy'"
-    )
+    assert message_of(read_arrays, path) == (f"{path} {UNREADABLE}Bad CRC-32 for file 'x_test.npy'")
 
 
 def test_a_zip_file_of_something_else_is_refused(path):
     with zipfile.ZipFile(path, "w") as file:
         for name in arrays():
-            file.writestr(f"{name}.npy", b"garbage")
-    assert f"{path}: x_train is |S7; it must be uint8" in message_of(read_arrays, path)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("readme.txt", b"hello")
-    assert "has no array x_train; it must contain" in message_of(read_arrays, path)
+            file.writestr(f"{name}.npy", b"garbage, and more of it")
+    assert message_of(read_arrays, path).startswith(f"{path} {UNREADABLE}the magic string is not ")
 
 
 @pytest.mark.parametrize("name", ["x_train", "y_test"])
@@ -240,19 +185,7 @@ def test_objects_are_refused_and_not_executed(path, tmp_path, name):
         assert file[name].tolist() == [None]
     trap.path.rmdir()  # It works.
     assert message_of(read_arrays, path) == (
-        f"{path} cannot be read as an npz file of plain arrays: Object arrays cannot be loaded "
-        "when allow_pickle=False"
-    )
-    assert not trap.path.exists()
-
-
-def test_a_pickle_in_front_of_a_zip_file_is_refused(path, tmp_path):
-    trap = Trap(tmp_path / "executed")
-    np.savez(path, **arrays())
-    path.write_bytes(pickle.dumps(trap) + path.read_bytes())
-    assert message_of(read_arrays, path) == (
-        f"{path} cannot be read as an npz file of plain arrays: This file contains pickled "
-        "(object) data"
+        f"{path} {UNREADABLE}Object arrays cannot be loaded when allow_pickle=False"
     )
     assert not trap.path.exists()
 
@@ -261,14 +194,13 @@ def test_a_long_message_of_numpy_is_cut(path):
     name = "x" * 20_000  # numpy explains on several lines that a long header may be an attack.
     np.savez(path, **arrays(x_train=np.zeros(3, dtype=[(name, np.uint8)])))
     message = message_of(read_arrays, path)
-    assert message.startswith(f"{path} cannot be read as an npz file of plain arrays: Header info")
+    assert message.startswith(f"{path} {UNREADABLE}Header info")
     assert "allow_pickle" not in message
 
 
 def test_a_file_that_cannot_be_opened_is_not_called_damaged(path):
     path.symlink_to(path)
-    message = message_of(read_arrays, path)
-    assert message.startswith(f"{path} cannot be read as an npz file of plain arrays: [Errno ")
+    assert message_of(read_arrays, path).startswith(f"{path} {UNREADABLE}[Errno ")
 
 
 def test_a_directory_has_priority_over_the_environment(tmp_path, monkeypatch):

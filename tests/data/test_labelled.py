@@ -2,12 +2,23 @@ import pytest
 import torch
 
 from clnp.data.labelled import LabelledData, Prepare
-from clnp.errors import ArgumentError
+from clnp.errors import DataError
 
 
 def test_the_shape_is_that_of_one_sample():
     pair = torch.zeros(5, 3, 2), torch.zeros(5)
     assert LabelledData("a", pair, pair, 1).shape == (3, 2)
+
+
+@pytest.mark.parametrize("other", [torch.zeros(5, 6), torch.zeros(5, 3, 2, dtype=torch.uint8)])
+def test_training_and_test_samples_have_one_shape_and_dtype(other):
+    labels = torch.zeros(5)
+    with pytest.raises(DataError) as caught:
+        LabelledData("a", (torch.zeros(5, 3, 2), labels), (other, labels), 1)
+    assert str(caught.value) == (
+        "data set 'a': training samples are torch.float32 of shape (3, 2), and test samples "
+        f"{other.dtype} of shape {tuple(other.shape[1:])}. Both must be the same"
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -59,53 +70,11 @@ def test_one_mean_is_for_all_channels(shape):
 def test_tensors_are_kept_on_every_device():
     order = torch.tensor([1, 0])
     prepare = Prepare(1.0, order, mean=(1.0, 2.0), deviation=(1.0, 2.0))
+    assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
+    kept = prepare._constants[torch.device("cpu")]
+    assert kept[0] is order
+    assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
+    assert prepare._constants[torch.device("cpu")] is kept
+    prepare = Prepare(mean=(1.0, 2.0), deviation=(1.0, 2.0))
     assert prepare(torch.zeros(2, 2, device="meta")).device.type == "meta"
-    assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
-    kept = prepare._scales[torch.device("cpu")]
-    assert prepare(torch.tensor([[1.0, 4.0]])).tolist() == [[1.0, 0.0]]
-    assert (
-        set(prepare._orders)
-        == set(prepare._scales)
-        == {
-            torch.device("meta"),
-            torch.device("cpu"),
-        }
-    )
-    assert prepare._orders[torch.device("cpu")] is order
-    assert prepare._scales[torch.device("cpu")] is kept
-
-
-@pytest.mark.parametrize(
-    ("mean", "deviation", "argument", "message"),
-    [
-        (
-            (0.5,),
-            (),
-            "deviation",
-            "mean has 1 numbers and deviation 0; both must have one for each channel",
-        ),
-        (
-            (0.5, 0.5),
-            (1.0, 0.0),
-            "deviation",
-            "deviation is (1.0, 0.0); every number must be more than 0",
-        ),
-        (
-            (0.5,),
-            (float("nan"),),
-            "deviation",
-            "deviation is (nan,); every number must be more than 0",
-        ),
-        (
-            (0.5, 0.5),
-            (1.0, 1.0),
-            "mean",
-            "mean has 2 numbers and samples of shape (3, 4) have 3 channels; give one for each",
-        ),
-    ],
-)
-def test_means_that_do_not_fit_are_refused(mean, deviation, argument, message):
-    with pytest.raises(ArgumentError) as caught:
-        Prepare(mean=mean, deviation=deviation)(torch.zeros(2, 3, 4))
-    assert str(caught.value) == message
-    assert caught.value.argument == argument
+    assert prepare._constants[torch.device("meta")][1].device.type == "meta"

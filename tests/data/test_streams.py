@@ -144,14 +144,14 @@ def test_a_chain_has_the_tasks_of_its_parts_one_after_the_other():
 
 def test_two_tasks_of_one_name_are_refused():
     chain = Chain("chain", (split(5), Permuted("permuted", "shapes", 2), split(5, num_tasks=1)))
-    message = "two tasks of the stream are 'shapes 0-4'; their names must be distinct"
+    message = "two tasks are called 'shapes 0-4'. The names of tasks must be unique"
     assert message_of(tasks, chain) == (message, None)
 
 
 @pytest.mark.parametrize("value", [0, -2])
 def test_numbers_below_1_are_refused(value):
     def expected(name):
-        return f"{name} is {value}; it must be 1 or more", name
+        return f"{name} is {value}; it must be a whole number, 1 or more", name
 
     assert message_of(Permuted, "permuted", "shapes", value) == expected("num_tasks")
     assert message_of(split, value) == expected("classes_per_task")
@@ -160,20 +160,23 @@ def test_numbers_below_1_are_refused(value):
 
 
 def test_an_empty_chain_is_refused():
-    assert message_of(Chain, "chain", ()) == ("parts is empty; give at least one stream", "parts")
+    assert message_of(Chain, "chain", ()) == ("parts is empty. Give at least one stream", "parts")
+
+
+MORE = "classes are more than the 10 of shapes. Use fewer tasks, or fewer classes per task"
 
 
 @pytest.mark.parametrize(
     ("size", "num_tasks", "message", "argument"),
     [
-        (4, 3, "3 tasks of 4 classes: shapes has only 10", "num_tasks"),
-        (11, None, "1 task of 11 classes: shapes has only 10", "classes_per_task"),
-        (11, 1, "1 task of 11 classes: shapes has only 10", "num_tasks"),
+        (4, 3, f"3 x 4 {MORE}", "num_tasks"),
+        (11, None, f"1 x 11 {MORE}", "classes_per_task"),
+        (11, 1, f"1 x 11 {MORE}", "num_tasks"),
         (
             4,
             None,
-            "the 10 classes of shapes do not divide into tasks of 4; num_tasks = 2 leaves 2 of "
-            "them out",
+            "the 10 classes of shapes do not divide into tasks of 4. Set num_tasks = 2 to leave 2 "
+            "of them out",
             "classes_per_task",
         ),
     ],
@@ -185,13 +188,13 @@ def test_classes_that_do_not_divide_into_tasks_are_refused(size, num_tasks, mess
 def test_a_task_without_samples_is_refused():
     data = labelled(missing=(2, 3))
     assert message_of(tasks, split(2), data=data) == (
-        "shapes: no sample of class 2, 3 in the train data",
+        "the train data of shapes has no sample of class 2, 3. Leave such classes out",
         None,
     )
     assert len(tasks(split(5), data=data)) == 2
     few = LabelledData("few", DATA.train, (DATA.test[0][:2], DATA.test[1][:2]), 10)
     assert message_of(tasks, split(2), data=few)[0] == (
-        "few: no sample of class 2, 3 in the test data"
+        "the test data of few has no sample of class 2, 3. Leave such classes out"
     )
 
 
@@ -210,7 +213,7 @@ def test_inputs_are_normalised_with_the_figures_of_the_data_set():
 
 
 def test_unknown_figures_cannot_normalise():
-    message = "the mean and deviation of shapes are not known; remove normalise"
+    message = "the mean and deviation of shapes are not known. Remove normalise"
     assert message_of(tasks, split(5, normalise=True)) == (message, "normalise")
 
 
@@ -234,5 +237,5 @@ def test_classes_can_be_put_in_an_order():
     assert [task.name for task in tasks] == ["d 3,1", "d 0,2"]
     assert tasks[0].train[0][tasks[0].train[1] == 0].tolist() == x[y == 3].tolist()
     for order in ((0, 1, 2), (0, 1, 2, 2), (0, 1, 2, 4)):
-        with pytest.raises(ArgumentError, match="order must hold each of the 4 classes of d once"):
+        with pytest.raises(ArgumentError, match=r"order is \[0, 1, .*\]. Give each of the 4 "):
             tasks_of(Split("split", "d", 2, order=order), lambda name: data)

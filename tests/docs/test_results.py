@@ -5,7 +5,7 @@ import json
 import pytest
 
 from clnp.report.collection import read_collection
-from clnp.studies.comparison import texts
+from clnp.studies.summaries import texts
 from support.paths import ROOT, program
 
 RESULTS = ROOT / "results"

@@ -1,4 +1,4 @@
-import functools
+import copy
 import warnings
 from dataclasses import replace
 
@@ -8,9 +8,9 @@ from torch import nn
 
 from clnp import FineTuning, Learner, LearnerConfig, Training
 from clnp.learner.grid import Lane
-from clnp.records import EpochEnded
+from clnp.records import CandidateTrained, EpochEnded
 from clnp.training.task import load
-from support.learning import crash, network as made, reopened, task
+from support.learning import moments, network as made, reopened, task
 
 GRID = {"alphas": (1e-4, 1e-3), "lrs": (0.01, 0.03)}
 DIVERGING = {"alphas": (), "lrs": (0.01, 1e25, 0.02)}
@@ -22,7 +22,7 @@ def network(device="cpu"):
 
 
 def config(at_once, *, cuda_graph=True, patience=2, **options):
-    training = Training(epochs=4, batch_size=32, cuda_graph=cuda_graph, patience=patience)
+    training = Training(epochs=3, batch_size=32, cuda_graph=cuda_graph, patience=patience)
     chosen = {**GRID, **options}
     return LearnerConfig(margin=3.0, training=training, candidates_at_once=at_once, **chosen)
 
@@ -47,10 +47,14 @@ def epochs(events):
     return sorted(found, key=lambda e: (e.task, e.candidate, e.number))
 
 
-@pytest.mark.parametrize("at_once", [3, 10])
-def test_candidates_at_the_same_time_are_those_one_after_the_other(at_once):
+@pytest.fixture(scope="module")
+def together():
+    return learned(config(3))
+
+
+def test_candidates_at_the_same_time_are_those_one_after_the_other(together):
     alone, alone_epochs, alone_reports = learned(config(1))
-    net, found, reports = learned(config(at_once))
+    net, found, reports = together
     assert candidates(reports) == candidates(alone_reports)
     assert found == alone_epochs
     assert [r.winner for r in reports] == [r.winner for r in alone_reports]
@@ -67,7 +71,7 @@ def test_candidates_take_turns_in_copies_of_the_network():
 
     options = config(4, patience=None, fine_tuning=FineTuning(epochs=1))
     Learner(net, options, on_event=look).learn(task())
-    assert events == [0, 1, 2, 3] * 4
+    assert events == [0, 1, 2, 3] * 3
     assert open_tasks == {None}
 
 
@@ -78,35 +82,36 @@ def test_a_candidate_that_diverges_does_not_affect_the_others():
     assert "lower learning rate" in reports[0].candidates[1].diverged
 
 
-@functools.cache
-def undisturbed():
-    return learned(config(3))
-
-
 # Among three candidates, after them, and in the second wave, which has one.
-@pytest.mark.parametrize("at", [1, 2, 4, 5, 6, 9])
-def test_candidates_at_the_same_time_resume_to_the_same_result(at):
-    whole, whole_epochs, _ = undisturbed()
-    events = []
-    learner = Learner(network(), config(3), on_event=events.append)
-    progress, open_state = crash(learner, task(), lambda progress, number: number == at)
-    resumed = reopened(network(), open_state)
-    learner = Learner(resumed, config(3), on_event=events.append)
+@pytest.mark.parametrize("at", [0, 1, 3, 4, 7])
+def test_candidates_at_the_same_time_resume_to_the_same_result(at, together, saved):
+    whole, whole_epochs, _ = together
+    progress, open_state = copy.deepcopy(saved[at])
+    net, events = reopened(network(), open_state), []
+    learner = Learner(net, config(3), on_event=events.append)
     learner.learn(task(), progress)
     learner.learn(task("b", seed=1))
-    assert epochs(events) == whole_epochs
-    assert resumed.certificates == whole.certificates
+    known = {(epoch.task, epoch.candidate, epoch.number): epoch for epoch in whole_epochs}
+    assert epochs(events) == [known[e.task, e.candidate, e.number] for e in epochs(events)]
+    assert net.certificates == whole.certificates
+
+
+@pytest.fixture(scope="module")
+def saved():
+    return moments(Learner(network(), config(3)), task())
 
 
 def test_a_candidate_that_diverged_is_not_trained_again_when_a_run_resumes():
     options = config(3, **DIVERGING, patience=None)
-    whole = Learner(network(), options).learn(task())
-    learner = Learner(network(), options)
-    progress, _ = crash(learner, task(), lambda progress, _: any(x.error for x in progress.lanes))
-    assert [bool(lane["error"]) for lane in progress.resumed_lanes] == [False, True, False]
+    learner, reports = Learner(network(), options), []
+    learner.on_event = reports.append
+    one, *_ = moments(learner, task(), lambda progress: any(x.error for x in progress.lanes))
+    progress, _ = one
+    assert [bool(lane["error"]) for lane in progress.resumed] == [False, True, False]
     events = []
     report = Learner(network(), options, on_event=events.append).learn(task(), progress)
-    assert candidates([report]) == candidates([whole])
+    trained = [event for event in reports if isinstance(event, CandidateTrained)]
+    assert [c.score for c in report.candidates] == [event.score for event in trained]
     assert {event.candidate for event in epochs(events)} == {0, 2}
 
 
@@ -128,7 +133,7 @@ def test_lanes_have_their_own_random_numbers():
     device, net = torch.device("cuda"), network("cuda")
     data = load(task(), device)
     lanes = [
-        Lane(net, data, Training(), seed=0, begin=lambda net, seed: net.begin_task("a", 3))
+        Lane(net, data, Training(), seed=0, begin=lambda net: net.begin_task("a", 3))
         for _ in range(2)
     ]
     torch.manual_seed(5)

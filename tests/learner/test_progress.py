@@ -5,11 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from clnp import FineTuning, Learner
-from clnp.learner.progress import Candidate, Choice, Progress
+from clnp.learner.progress import Progress
 from clnp.plain import to_plain
 from clnp.records import (
     CandidateChosen,
     CandidatePruned,
+    CandidateRecord,
     CandidateTrained,
     EpochEnded,
     RoundEnded,
@@ -73,7 +74,6 @@ def test_an_empty_progress_has_an_empty_state():
     assert state == {
         "trained": [],
         "pruned": [],
-        "fit": None,
         "group": [],
         "winner": None,
         "plans": [],
@@ -95,26 +95,36 @@ def test_every_state_of_a_task_survives_a_checkpoint(states):
 
 def test_a_candidate_in_training_has_the_state_of_its_fit(states):
     first, second, third = of(states, EpochEnded, candidate=0)
-    assert [len(state["fit"]["epochs"]) for state in (first, second, third)] == [1, 2, 3]
+    fits = [state["group"][0]["fit"] for state in (first, second, third)]
+    assert [len(fit["epochs"]) for fit in fits] == [1, 2, 3]
     assert second["trained"] == []
-    progress = Progress.from_state(second)
-    assert progress.fit is None
-    assert progress.resumed is second["fit"]
-    assert third["fit"]["epochs"][0] == first["fit"]["epochs"][0]
+    assert Progress.from_state(second).resumed == second["group"]
+    assert fits[2]["epochs"][0] == fits[0]["epochs"][0]
+
+
+def test_a_fit_that_an_earlier_version_saved_is_resumed(states):
+    state = dict(of(states, EpochEnded, candidate=0)[1])
+    expected = Progress.from_state(state)
+    [lane] = state.pop("group")
+    for others in ({}, {"group": []}):
+        assert Progress.from_state({**state, **others, "fit": lane["fit"]}) == expected
 
 
 def test_trained_candidates_keep_their_weights_and_diverged_ones_their_reason(states):
     last = [state for event, state in states if isinstance(event, CandidateTrained)][-1]
-    assert last["fit"] is None
-    one, two, three = Progress.from_state(stored(last)).trained
+    assert last["group"] == []
+    progress = Progress.from_state(stored(last))
+    one, two, three = progress.trained
     assert [(c.alpha, c.lr) for c in (one, two, three)] == [(1e-3, lr) for lr in (0.1, 1e30, 0.2)]
     assert (one.num_epochs, three.num_epochs) == (3, 3)
     assert one.diverged is three.diverged is None
     assert one.score > 50
-    assert not alike(dict(one.state.tensors), dict(three.state.tensors))
-    assert one.state.task.name == "a"
-    assert one.state.free == {"0": 12}
-    assert (two.score, two.state) == (None, None)
+    assert list(progress.states) == [0, 2]
+    first, third = progress.states.values()
+    assert not alike(dict(first.tensors), dict(third.tensors))
+    assert first.task.name == "a"
+    assert first.free == {"0": 12}
+    assert two.score is None
     assert "the loss of task 'a' is" in two.diverged
 
 
@@ -126,10 +136,10 @@ def test_states_are_kept_while_a_candidate_may_be_chosen(states):
     progress = Progress.from_state(stored(before))
     one, _, three = progress.trained
     progress.trained[0] = replace(one, score=three.score - 4.0)
-    progress.drop_states(below=4.0)
-    assert [c.state is not None for c in progress.trained] == [True, False, True]
-    progress.drop_states(below=2.0)
-    assert [c.state is not None for c in progress.trained] == [False, False, True]
+    progress.drop_states(4.0)
+    assert list(progress.states) == [0, 2]
+    progress.drop_states(2.0)
+    assert list(progress.states) == [2]
 
 
 def test_the_winner_has_its_plan(states):
@@ -157,26 +167,19 @@ def test_plans_of_candidates_are_kept(states):
 def test_a_round_of_fine_tuning_keeps_the_open_task_before_it(states):
     during = of(states, EpochEnded, round=1)
     (after,) = of(states, RoundEnded, round=1)
-    assert [len(state["fit"]["epochs"]) for state in during] == [1, 2]
+    assert [len(state["group"][0]["fit"]["epochs"]) for state in during] == [1, 2]
     for state in during:
         progress = Progress.from_state(stored(state))
         assert progress.round == 1
         assert [progress.before_round.free] == [plan.kept for plan in progress.plans[:-1]]
         assert alike(progress.before_round.to_state(), state["before_round"])
     assert Progress.from_state(after).round == 2
-    assert after["fit"] is None
+    assert after["group"] == []
     assert not after["left_margin"]
     assert len(after["plans"]) == 2
     assert Progress.from_state({**after, "left_margin": True}).left_margin
 
 
-def test_candidates():
-    candidate = Candidate({"fc1": 1e-3, "fc2": 0.0}, 0.1, 3, None, "too fast")
-    assert repr(candidate) == (  # Without weights.
-        "Candidate(alpha={'fc1': 0.001, 'fc2': 0.0}, lr=0.1, num_epochs=3, score=None, "
-        "diverged='too fast')"
-    )
+def test_a_candidate_with_a_penalty_for_each_layer_survives_a_checkpoint():
+    candidate = CandidateRecord({"fc1": 1e-3, "fc2": 0.0}, 0.1, 3, None, "too fast")
     assert Progress.from_state(stored(Progress([candidate]).to_state())).trained == [candidate]
-    Progress().trained.append(candidate)
-    Progress().pruned.append(Choice(0, None, 0.5))
-    assert Progress() == Progress([])

@@ -27,9 +27,14 @@ def learned(task, *, seed=0, norm=nn.Identity, **options):
     return Learner(net, LearnerConfig(training=training, **options), seed=seed).learn(task)
 
 
+TUNING = FineTuning(epochs=1, lr=1e-4)
+
+
 # With these seeds, the statistics of all training data leave the margin.
-@pytest.mark.parametrize(("calibration_samples", "seed"), [(256, 0), (256, 2), (0, 5), (0, 9)])
-@pytest.mark.parametrize("tuning", [None, FineTuning(epochs=1, lr=1e-4)])
+@pytest.mark.parametrize(
+    ("tuning", "calibration_samples", "seed"),
+    [(None, 256, 0), (None, 0, 5), (TUNING, 256, 2), (TUNING, 0, 9)],
+)
 def test_a_task_ends_within_its_margin_behind_batchnorm(tuning, calibration_samples, seed):
     options = {"fine_tuning": tuning, "calibration_samples": calibration_samples}
     given = Task("a", samples(1500, seed=seed, spread=1.4))
@@ -53,12 +58,11 @@ class Restless(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("own_generator", [False, True])
 def test_random_validation_data_is_drawn_once(own_generator):
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(0) if own_generator else None
-        given = Restless(*samples(400, seed=seed), generator)
-        report = learned(Task("a", given, num_outputs=4), seed=seed, margin=0.5)
-        assert report.score == report.plan.score
-        assert report.plan.best == report.best_score
+    generator = torch.Generator().manual_seed(0) if own_generator else None
+    given = Restless(*samples(400, seed=0), generator)
+    report = learned(Task("a", given, num_outputs=4), margin=0.5)
+    assert report.score == report.plan.score
+    assert report.plan.best == report.best_score
 
 
 class Fading(Restless):
@@ -139,7 +143,7 @@ def test_batchnorm_is_recalibrated():
     for recalibrate in (True, False):
         torch.manual_seed(0)
         net = ContinualNet(ConvNet(), x[:2])
-        options = config(recalibrate=recalibrate, margin=0.0, training={"epochs": 10})
+        options = config(recalibrate=recalibrate, margin=0.0, training={"epochs": 3})
         Learner(net, options).learn(Task("a", (x, y), num_outputs=4))
         means.append(net.model.bn1.running_mean_frozen)
     assert len(means[0]) == len(means[1]) > 0
@@ -149,10 +153,7 @@ def test_batchnorm_is_recalibrated():
 def pruned_behind_batchnorm(**options):
     """The report of a network with BatchNorm, on digits that are sorted by class."""
     data = digits()
-    (x, y), validation = (
-        (torch.as_tensor(x).float().view(-1, 1, 8, 8) / 16, torch.as_tensor(y).long())
-        for x, y in (data.train, data.test)
-    )
+    (x, y), validation = ((x / 16, y) for x, y in (data.train, data.test))
     order = y.argsort(stable=True)
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -161,7 +162,7 @@ def pruned_behind_batchnorm(**options):
         *(nn.Conv2d(24, 32, 3), nn.BatchNorm2d(32), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(128, 10)),
     )
-    training = {"epochs": 6, "lr": 0.01, "batch_size": 64, "alpha": 1e-4}
+    training = {"epochs": 5, "lr": 0.01, "batch_size": 64, "alpha": 1e-4}
     chosen = config(importance="contribution", training=training, **options)
     given = Task("a", (x[order], y[order]), validation=validation)
     return Learner(ContinualNet(model, x[:2]), chosen).learn(given)
@@ -172,15 +173,12 @@ def test_neurons_are_recalibrated_before_they_are_scored():
     gaps = [abs(report.score - report.plan.score) for report in (stale, fresh)]
     assert gaps[0] > gaps[1]
     assert sum(fresh.plan.kept.values()) < sum(stale.plan.kept.values()) - 4
-    # On samples of all classes, even if they are few.
-    few = pruned_behind_batchnorm(calibration_samples=64)
-    assert sum(few.plan.kept.values()) < sum(stale.plan.kept.values()) - 4
 
 
 def test_without_recalibration_calibration_samples_do_not_matter():
-    plans = [
-        pruned_behind_batchnorm(recalibrate=False, calibration_samples=num).plan for num in (0, 64)
-    ]
+    given = Task("a", samples(400, seed=0))
+    options = {"norm": nn.BatchNorm1d, "recalibrate": False}
+    plans = [learned(given, calibration_samples=num, **options).plan for num in (0, 64)]
     assert plans[0] == plans[1]
 
 

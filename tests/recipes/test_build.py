@@ -54,7 +54,7 @@ def test_a_recipe_becomes_tasks_and_a_network(recipe):
     ("assignment", "message"),
     [
         ("stream.parts.1.dataset=wide", "stream: samples of different shapes do not fit one netw"),
-        ("stream.parts.0.num_tasks=4", "4 tasks of 3 classes: digits has only 10"),
+        ("stream.parts.0.num_tasks=4", "4 x 3 classes are more than the 10 of digits"),
         ("network={model = 'wide-cnn'}", "network.model: a wide-cnn takes images of at least"),
         ("learner.fine_tuning.alpha={fc4 = 1}", "learner.fine_tuning.alpha: unknown layer 'fc4'"),
         (

@@ -217,7 +217,7 @@ def test_errors_have_their_place_and_inherited_ones_are_reported_once(path):
     lines = message_of(load, str(path), ["network.widths=[1]"]).splitlines()
     assert lines[:2] == [
         f"{path}: 3 problems:",
-        f"  - {path}, line 6: num_tasks is 0; it must be 1 or more",
+        f"  - {path}, line 6: num_tasks is 0; it must be a whole number, 1 or more",
     ]
     assert lines[2].startswith(f"  - {path}, line 8: training: lr is -1.0; it must be")
     assert lines[3:] == [f"  - --set network.widths=[1]: widths has 1 entries. A wide-cnn {FIVE}"]

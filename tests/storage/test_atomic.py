@@ -89,6 +89,6 @@ def test_a_directory_is_no_file(tmp_path, monkeypatch):
     for name in ("here", "."):
         with pytest.raises(IsADirectoryError) as caught:
             replace_file(Path(name), b"")
-        sentence = "this is a directory; give the name of a file"
+        sentence = "this is a directory. Give the name of a file"
         assert str(caught.value) == f"[Errno 21] {sentence}: '{name}'"
     assert [file.name for file in tmp_path.iterdir()] == ["here"]

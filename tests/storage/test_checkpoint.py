@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
 import clnp
-import clnp.core.net
 from clnp.errors import (
     ArgumentError,
     CheckpointError,
@@ -63,26 +61,6 @@ def with_metadata(path, data: bytes, **changes: object) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_closed_network_comes_back(tmp_path, name, head):
-    network, _ = NETWORKS[name]
-    net, x = make(name, head=head), example(name)
-    before = {task: learn(net, task, x) for task in "ab"}
-    clnp.save(net, tmp_path / "net")
-    loaded = clnp.load(tmp_path / "net", network())
-    assert all(torch.equal(loaded(x, task=task), before[task]) for task in before)
-    assert same_state(loaded.state_dict(), net.state_dict())
-    assert loaded.certificates == net.certificates
-    assert loaded.ledger == net.ledger
-    assert loaded.graph == net.graph
-    assert loaded.head == head
-    assert loaded.open_task is None
-    loaded.begin_task("c")
-    loaded.end_task()
-    loaded.verify()
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", NETWORKS)
 def test_training_goes_on_from_an_open_task_bit_by_bit(tmp_path, name, head):
     network, _ = NETWORKS[name]
     net, x = make(name, head=head), example(name)
@@ -92,7 +70,9 @@ def test_training_goes_on_from_an_open_task_bit_by_bit(tmp_path, name, head):
     net.prune({group: range(1, n) for group, n in net.ledger.free().items()})
     clnp.save(net, tmp_path / "net")
     loaded = clnp.load(tmp_path / "net", network())
-    assert loaded.open_task == "b"
+    assert (loaded.open_task, loaded.head) == ("b", head)
+    assert (loaded.certificates, loaded.ledger) == (net.certificates, net.ledger)
+    assert loaded.graph == net.graph
     for one in (net, loaded):
         torch.manual_seed(5)
         train(one, x)
@@ -251,7 +231,7 @@ def test_metadata_of_something_else_are_refused(saved):
 def test_another_version_is_refused(saved, version):
     path, data = saved
     with_metadata(path, data, version=version)
-    expected = f"has format version {version}, this clnp reads 1; use the clnp that wrote it"
+    expected = f"has format version {version}, this clnp reads 1. Use the clnp that wrote it"
     with pytest.raises(CheckpointError, match=expected):
         load(path)
 

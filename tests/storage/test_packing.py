@@ -145,7 +145,7 @@ def test_foreign_objects_are_refused_by_their_place(value, message):
         ),
         (
             torch.eye(2).to_sparse(),
-            "state.a is a sparse tensor, which cannot be stored; store its parts, or a dense one",
+            "state.a is a sparse tensor, which cannot be stored. Store its parts, or a dense one",
         ),
         (
             torch.zeros(2, device="meta"),

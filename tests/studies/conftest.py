@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from clnp.cli import app
+from clnp.cli import app, commands
 from clnp.studies import series
 from support.terminal import recipe
 
@@ -39,11 +39,14 @@ def jobs_here(monkeypatch):
 
     def run_jobs(jobs, *, at_most):
         codes = {}
-        for job in reversed(jobs):
-            assert job.arguments[:2] == ("-m", "clnp")
+        for name, arguments in reversed(jobs.items()):
+            assert arguments[:2] == ["-m", "clnp"]
             with contextlib.redirect_stdout(io.StringIO()):
-                codes[job.name] = app.main(list(job.arguments[2:]))
+                try:
+                    codes[name] = app.main(arguments[2:])
+                except SystemExit as end:
+                    codes[name] = end.code
         return codes
 
     monkeypatch.setattr(series, "run_jobs", run_jobs)
-    monkeypatch.setattr(app, "stop_with_parent", lambda: None)
+    monkeypatch.setattr(commands, "stop_with_parent", lambda: None)

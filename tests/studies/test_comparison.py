@@ -1,40 +1,21 @@
-import csv
 import json
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from clnp.plain import to_json
-from clnp.records import EpochEnded, RunResult, Timings
-from clnp.runs.directory import locked, read_config, read_events
-from clnp.studies import comparison
-from clnp.studies.comparison import rows, rows_of, texts
-from clnp.studies.series import finished_results, read_series
-from support.terminal import recipe, start, wait_for
+from clnp.runs.directory import locked, read_config
+from clnp.runs.experiment import RunLoop
+from clnp.studies.comparison import rows
+from clnp.studies.study import finished_results, read_comparison
+from support.terminal import recipe, stopping_in_task
 
 pytestmark = pytest.mark.usefixtures("jobs_here")
 RECIPE = recipe()
 MINE = RECIPE.replace('"digits"', '"mine"').replace("num_tasks = 2\n", "")
 COMPARE = "compare small.toml --quiet --out c --methods"
 QUICK = ("--set", "learner.training.epochs=1")
-
-
-def results(*, seeds=(0, 1), scores=((90.0,), (70.0, 80.0)), num_tasks=2):
-    """Results of a method with what a comparison reads of them."""
-    return [
-        RunResult(
-            finished=True,
-            seed=seed,
-            num_tasks=num_tasks,
-            scores=tuple(tuple(score + seed for score in row) for row in scores),
-            timings=Timings(seconds=10.0 + seed, peak_bytes=3 * 10**6),
-            stored_bytes={"network": 2 * 10**6, "heads": 0},
-        )
-        for seed in seeds
-    ]
 
 
 def table_of(path):
@@ -44,67 +25,12 @@ def table_of(path):
 
 def seeds_of(path):
     """The finished seeds of each method."""
-    return {row.method: row.seeds for row in rows(path)}
+    return {row.method: row.seeds for row in rows(path, read_comparison(path).methods)}
 
 
 def duration(run):
     """When the run started and when it finished."""
     return [(run / file).stat().st_mtime for file in ("config.json", "result.json")]
-
-
-def test_rows_are_means_over_seeds():
-    alone = results(scores=((85.0,), (85.0, 82.0)))
-    ours, single = rows_of({"clnp": results(), "single": alone, "ewc": []})
-    assert (ours.method, single.method, ours.seeds) == ("clnp", "single", (0, 1))
-    assert (ours.average.mean, ours.average.deviation) == (75.5, pytest.approx(0.5**0.5))
-    assert (ours.forgetting.mean, ours.backward_transfer.mean) == (20.0, -20.0)
-    assert (ours.forward_transfer.mean, single.forward_transfer.mean) == (-2.0, 0.0)
-    assert (ours.stored.mean, ours.peak.mean) == (2.0, 3.0)
-    assert ours.tasks is None
-    keys = "method seeds average forgetting backward_transfer forward_transfer stored seconds peak"
-    assert list(json.loads(to_json(ours))) == keys.split()
-
-
-def test_the_table_in_every_format():
-    """Forward transfer is unknown without tasks learned alone."""
-    found = rows_of({"clnp": results()})
-    written = texts(found)
-    assert found[0].forward_transfer is None
-    assert "-20.00 ± 0.00" in written["txt"]
-    assert written["md"].splitlines()[2].split(" | ")[4] == "-"
-    [line] = csv.DictReader(written["csv"].splitlines())
-    assert float(line["average_mean"]) == 75.5
-    assert line["forward_transfer_mean"] == ""
-    start = r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$ & $-20.00 \pm 0.00$ & -- & "
-    assert written["tex"].splitlines()[4].startswith(start)
-    one = texts(rows_of({"clnp": results(seeds=(0,))}))
-    assert "±" not in one["txt"]
-    assert one["tex"].splitlines()[4].startswith("clnp & $75.00$ & $20.00$ & $-20.00$ & -- & ")
-
-
-def test_tasks_are_counted_unless_every_run_learned_all():
-    fewer = results(seeds=(0,), scores=((90.0,),))
-    found = rows_of({"clnp": fewer, "single": results(seeds=(0,))})
-    assert [row.tasks.mean for row in found] == [1, 2]
-    written = texts(found)
-    assert [line.split()[:3] for line in written["txt"].splitlines()] == [
-        ["method", "tasks", "learned"],
-        ["clnp", "1.0", "90.00"],
-        ["single", "2.0", "75.00"],
-    ]
-    assert written["md"].startswith("| method | tasks learned | average |")
-    assert float(next(csv.DictReader(written["csv"].splitlines()))["tasks_mean"]) == 1
-    assert r"clnp & $1.0$ & $90.00$" in written["tex"]
-    assert "1.5 ± 0.7" in texts(rows_of({"clnp": [*fewer, *results(seeds=(1,))]}))["txt"]
-    grown = rows_of({"single": results(scores=((90.0,),), num_tasks=1), "clnp": results()})
-    assert [row.tasks.mean for row in grown] == [1, 2]
-
-
-def test_a_network_that_was_full_from_the_start_has_no_average():
-    found = rows_of({"clnp": results(scores=()), "single": results()})
-    assert (found[0].tasks.mean, found[0].average, found[0].forward_transfer) == (0, None, None)
-    line = texts(found)["md"].splitlines()[2]
-    assert line.startswith("| clnp | 0.0 ± 0.0 | - | - | - | - | 2.00")
 
 
 def test_methods_are_compared(folder, clnp):
@@ -142,16 +68,10 @@ def test_methods_are_compared(folder, clnp):
     clnp("verify c/finetune/seed0", code=2, error=message)
 
 
-def test_a_comparison_that_is_stopped_has_a_table(folder):
-    endless = ["--set", "learner.training.epochs=100000", "--out", "d", "--methods", "ewc"]
-    process = start("compare", "small.toml", *endless)
-    run = folder / "d" / "ewc" / "seed0"
-    wait_for(lambda: any(isinstance(event, EpochEnded) for event in read_events(run)))
-    process.send_signal(signal.SIGINT)
-    error = process.communicate()[1]
-    assert process.returncode == 130
-    assert error.endswith("clnp: Stopped. Resume with `clnp resume d`.\n")
-    assert table_of(folder / "d") == []
+def test_a_comparison_that_is_stopped_has_a_table(folder, clnp, monkeypatch):
+    monkeypatch.setattr(RunLoop, "_log", stopping_in_task(2))
+    clnp(f"{COMPARE} ewc", code=130, error="Stopped. Resume with `clnp resume c`.")
+    assert table_of(folder / "c") == []
 
 
 def test_runs_that_fail_are_named_and_the_others_finish(folder, clnp):
@@ -326,14 +246,6 @@ def test_a_comparison_is_locked(folder, clnp):
         clnp("resume c", code=2, error=message)
 
 
-def test_a_comparison_that_is_removed_while_it_runs_is_an_error(folder, clnp, monkeypatch):
-    def removed(path, *args, **kwargs):
-        shutil.rmtree(path, ignore_errors=True)
-
-    monkeypatch.setattr(comparison, "run_members", removed)
-    clnp(f"{COMPARE} ewc", code=2, error="c has no comparison any more. .*")
-
-
 def test_the_finished_seeds_of_a_comparison_are_verified(folder, clnp):
     clnp(f"{COMPARE} clnp --seeds 2")
     shutil.rmtree(folder / "c" / "clnp" / "seed1")
@@ -368,32 +280,6 @@ def test_damaged_files_of_a_comparison_are_named(folder, clnp, file):
     message = f"c/{file} is damaged: it has no seeds. Restore a copy of it, or start again .*"
     for command in ("resume", "verify"):
         clnp(command, Path("c", file).parent, code=2, error=message)
-
-
-@pytest.mark.parametrize(
-    ("command", "seed", "lost"),
-    [
-        ("resume", 0, ["series.json", "recipe.toml"]),
-        ("resume", 1, ["series.json", "recipe.toml"]),
-        ("compare", 1, ["series.json"]),
-    ],
-)
-def test_lost_files_of_a_method_are_restored(folder, clnp, command, seed, lost):
-    compare = f"{COMPARE} finetune --seeds 2"
-    clnp(compare, *QUICK)
-    own = folder / "c" / "finetune"
-    before = {name: (own / name).read_text() for name in lost}
-    for name in lost:
-        (own / name).unlink()
-    shutil.rmtree(own / f"seed{seed}")
-    if command == "resume":
-        (folder / "small.toml").unlink()
-        clnp("resume c --quiet")
-    else:
-        clnp(compare, *QUICK)
-    assert {name: (own / name).read_text() for name in lost} == before
-    assert seeds_of(folder / "c") == {"finetune": (0, 1)}
-    assert read_series(own).methods == ("finetune",)
 
 
 def test_a_lost_config_of_a_run_is_named(folder, clnp):

@@ -3,14 +3,14 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from clnp.errors import STOPPED
 from clnp.studies import jobs
-from clnp.studies.jobs import Job, num_threads, run_jobs
+from clnp.studies.jobs import num_threads, run_jobs
 from support.terminal import SRC, wait_for
 
 LINGER = """
@@ -44,24 +44,21 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def job(name, program, *arguments):
-    return Job(name, ("-c", program, *arguments))
-
-
 def test_jobs_return_their_exit_codes(capfd):
-    ended = [job("a", "print('hello')"), job("b", "exit(3)"), job("c", "import os; os.abort()")]
+    programs = {"a": "print('hello')", "b": "exit(3)", "c": "import os; os.abort()"}
+    ended = {name: ["-c", program] for name, program in programs.items()}
     assert run_jobs(ended, at_most=2) == {"a": 0, "b": 3, "c": -signal.SIGABRT}
     assert capfd.readouterr().out == ""
 
 
 def test_jobs_run_at_the_same_time():
-    both = [job("one", MEET, "one", "two"), job("two", MEET, "two", "one")]
+    both = {"one": ["-c", MEET, "one", "two"], "two": ["-c", MEET, "two", "one"]}
     assert run_jobs(both, at_most=2) == {"one": 0, "two": 0}
 
 
 def test_at_most_so_many_jobs_run():
     program = "import os, time; os.mkdir('x'); time.sleep(0.1); os.rmdir('x')"
-    assert set(run_jobs([job(n, program) for n in "abc"], at_most=1).values()) == {0}
+    assert set(run_jobs({key: ["-c", program] for key in "abc"}, at_most=1).values()) == {0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -72,7 +69,8 @@ def test_a_signal_stops_all_jobs_and_starts_no_other(folder, number, capfd):
 
     before = signal.getsignal(number)
     threading.Thread(target=interrupt).start()
-    found = run_jobs([job("a", LINGER), job("b", "open('never', 'w')")], at_most=1)
+    both = {"a": ["-c", LINGER], "b": ["-c", "open('never', 'w')"]}
+    found = run_jobs(both, at_most=1)
     assert found == {"a": STOPPED}
     assert (folder / "stopped").exists()
     assert not (folder / "never").exists()
@@ -90,41 +88,51 @@ def test_a_signal_while_a_job_is_started_stops_it(monkeypatch):
 
     monkeypatch.setattr(jobs, "_start", signalled)
     # It has no handler for signals yet.
-    assert run_jobs([job(n, "import time; time.sleep(100)") for n in "ab"], at_most=2) == {
-        "a": STOPPED
-    }
+    both = {key: ["-c", "import time; time.sleep(100)"] for key in "ab"}
+    assert run_jobs(both, at_most=2) == {"a": STOPPED}
 
 
-@pytest.mark.parametrize("end", ["killed", "raised"])
-def test_jobs_stop_when_their_parent_ends(folder, end):
+def test_jobs_stop_when_their_parent_is_killed(folder):
     program = (
-        "import sys, signal\n"
-        "from clnp.studies.jobs import Job, run_jobs\n"
-        "signal.signal(signal.SIGUSR1, signal.default_int_handler)\n"
-        "run_jobs([Job('a', ('-c', sys.argv[1]))], at_most=1)"
+        "import sys\n"
+        "from clnp.studies.jobs import run_jobs\n"
+        "run_jobs({'a': ['-c', sys.argv[1]]}, at_most=1)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program, LINGER], stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen([sys.executable, "-c", program, LINGER])
     wait_for((folder / "started").exists)
-    parent.send_signal(signal.SIGKILL if end == "killed" else signal.SIGUSR1)
+    parent.kill()
     parent.wait()
     wait_for((folder / "stopped").exists)
 
 
+def test_jobs_stop_when_their_parent_has_an_error(folder, monkeypatch):
+    def sleep(seconds):
+        if (folder / "started").exists():
+            raise KeyError
+
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyError):
+        run_jobs({"a": ["-c", LINGER]}, at_most=1)
+    assert (folder / "stopped").exists()
+
+
 def test_a_job_has_a_session_and_its_share_of_threads(folder, monkeypatch):
     program = (
-        "import os, torch\n"
+        "import os\n"
         "assert os.getsid(0) == os.getpid()\n"
-        "assert torch.get_num_threads() == 3, torch.get_num_threads()\n"
+        "assert os.environ['OMP_NUM_THREADS'] == os.environ['MKL_NUM_THREADS'] == '3'\n"
     )
     monkeypatch.setattr(jobs, "num_threads", lambda at_most: 3)
-    assert run_jobs([job("a", program)], at_most=1) == {"a": 0}
+    assert run_jobs({"a": ["-c", program]}, at_most=1) == {"a": 0}
 
 
 def test_modules_in_the_working_directory_are_not_imported(folder):
     (folder / "json.py").write_text("raise SystemExit(1)")
-    program = replace(job("a", ""), arguments=("-m", "this"))
     (folder / "this.py").write_text("raise SystemExit(1)")
-    assert run_jobs([program, job("b", "import json")], at_most=2) == {"a": 0, "b": 0}
+    assert run_jobs({"a": ["-m", "this"], "b": ["-c", "import json"]}, at_most=2) == {
+        "a": 0,
+        "b": 0,
+    }
 
 
 def test_threads_are_shared_out():

@@ -1,9 +1,8 @@
-"""Small tasks and networks for tests of the learner, and crashes in the middle of a task."""
+"""Small tasks and networks for tests of the learner, and the moments at which it is saved."""
 
-import itertools
+import copy
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import nn
 
@@ -40,34 +39,31 @@ def config(*, training=None, **options):
     )
 
 
-class Crash(BaseException):
-    """A crash."""
+def moments(learner, task, when=lambda progress: True):
+    """Learn a task, and return the progress and open task of every moment that is saved.
 
-
-def crash(learner, task, when):
-    """Learn a task until `when(progress, number)`, and return the progress and open task.
-
-    The progress is the one that a checkpoint would have.
+    Each is as a checkpoint would have it.
     """
-    numbers, saved = itertools.count(1), []
+    saved = []
 
-    def stop(progress):
-        if when(progress, next(numbers)):
+    def save(progress):
+        if when(progress):
             tensors = {}
             packed = pack(progress.to_state(), tensors, name="progress")
             is_open = learner.net.open_task is not None
-            saved.append((packed, tensors, learner.net.open_state() if is_open else None))
-            raise Crash
+            open_state = learner.net.open_state() if is_open else None
+            saved.append(copy.deepcopy((packed, tensors, open_state)))
 
-    learner.on_progress = stop
-    with pytest.raises(Crash):
-        learner.learn(task)
-    [(packed, tensors, open_state)] = saved
-    return Progress.from_state(unpack(packed, tensors)), open_state
+    learner.on_progress = save
+    learner.learn(task)
+    return [
+        (Progress.from_state(unpack(packed, tensors)), open_state)
+        for packed, tensors, open_state in saved
+    ]
 
 
 def reopened(net, open_state):
-    """The network with the open task that it had at a crash."""
+    """The network with the open task that it had at a moment."""
     if open_state is not None:
         net.begin_task(open_state.task.name, 3)
         net.set_open_state(open_state)

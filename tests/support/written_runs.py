@@ -31,8 +31,7 @@ from clnp.records import (
     event_to_plain,
 )
 from clnp.report.measures import Spread
-from clnp.studies.comparison import COMPARISON
-from clnp.studies.series import SERIES
+from clnp.studies.study import COMPARISON, SERIES
 
 ENVIRONMENT = Environment(began="2026-01-01T00:00:00+00:00", clnp="0.1.0", cpu="a CPU")
 

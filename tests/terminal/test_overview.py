@@ -11,31 +11,19 @@ from clnp.cli import app
 from clnp.errors import RunError
 from clnp.plain import to_json
 from clnp.records import (
-    CandidateRecord,
     Environment,
-    FineTuningSettings,
     LearnerSettings,
     RunFailed,
-    RunResult,
     TaskDescription,
-    TaskRecord,
     event_to_plain,
 )
-from clnp.runs.directory import ENVIRONMENT, EVENTS, RECIPE, RESULT, STATUS, resume_command
-from clnp.terminal.overview import (
-    choices,
-    headline,
-    inspect,
-    last_environment,
-    proofs,
-    room,
-    stored,
-)
+from clnp.runs.directory import ENVIRONMENT, EVENTS, RESULT, STATUS, resume_command
+from clnp.terminal.overview import environment_of, inspect
 from clnp.terminal.tables import Screen
 from clnp.training.config import FineTuning
 from support.paths import SRC
 from support.progress import END, FAILURE, STOP, begin, epoch, experiment, make
-from support.results import made_up, with_task
+from support.results import made_up
 
 LEARNER = {"margin": 2.0, "importance": "activity", "per_layer": False}
 SETTINGS = LearnerSettings(**LEARNER)
@@ -83,8 +71,8 @@ def test_ten_tasks_and_three_layers_fit_on_one_screen(tmp_path, monkeypatch):
         "task 10",
         "conv2",
         "Pruning: by activity, one threshold, margin 2; change in validation -0.50",
-        "Grid: candidates 1; chosen: alpha 0.001, lr 0.01 (10 of 10 tasks).",
-        "Room: about 3 more tasks like the last would fit; conv1 fills up first; 2",
+        "Grid: 10 candidates in all; chosen: alpha 0.001, lr 0.01 (10 tasks).",
+        "Room: about 3 more tasks like the last would fit; conv1 fills up first",
         "Size: network 0.17 MB, peak memory of the run 800 MB.",
         "Certificates: SHA-256 of everything that 10 tasks read",
         "Environment: Python 3.13.1, NumPy 2.3.4, Linux x86_64, 4 threads, commit",
@@ -184,78 +172,13 @@ def test_a_full_network_without_an_ended_task(tmp_path):
     assert "Full: no neuron of fc1 is free." in text
 
 
-def test_forgetting_is_in_the_headline():
-    scores = ((90.0,), (60.0, 91.0))
-    forgot = with_task(made_up(2, {}, method="finetune", scores=scores), 0, unchanged=False)
-    assert headline(forgot) == [
-        "Average test accuracy 75.50, forgetting 30.00, backward transfer -30.00.",
-        "Checked after every task; outputs differ from when their task ended, forgetting 30.00.",
-    ]
-
-
-def test_a_headline_without_test_data():
-    result = made_up(2, {"fc1": 10}, scores=((None,), (None, None)))
-    for index in (0, 1):
-        result = with_task(result, index, test_score=None, unchanged=None)
-    assert headline(result) == ["Layers 80 % free on average."]
-    half = with_task(made_up(2, {"fc1": 10}), 1, test_score=None, unchanged=None)
-    first, second = headline(replace(half, scores=((90.0,), (90.0, None))))
-    assert first.startswith("Average test accuracy of 1 of 2 tasks 90.00, ")
-    assert "the outputs of 1 of 2 tasks are the same" in second
-    one = made_up(1, {"fc1": 10}, scores=((float("nan"),),))
-    assert headline(one)[0].startswith("Average test accuracy nan, forgetting exactly 0,")
-
-
-def test_the_choices_of_a_grid_are_counted():
-    result = made_up(5, {"fc1": 90})
-    for index, lr in ((2, 0.02), (3, 0.02), (4, 0.03)):
-        result = with_task(result, index, candidates=(CandidateRecord(0.001, lr),))
-    result = with_task(result, 1, candidates=(CandidateRecord({"fc1": 0.5, "fc2": 0.25}, 0.01),))
-    first = (*result.tasks[0].candidates, CandidateRecord(0.001, 0.1, diverged="NaN"))
-    result = with_task(result, 0, candidates=first)
-    pruning, grid = choices(replace(SETTINGS, tasks={"a": {}}), result)
-    assert grid == (
-        "Grid: candidates 2 for the first task, 1 for the others; chosen: alpha 0.001, lr 0.02 "
-        "(2 of 5 tasks); alpha 0.001, lr 0.01 (1 of 5 tasks); 2 others; 1 diverged."
-    )
-    assert "margin 2 unless a task has its own" in pruning
-    assert choices(SETTINGS, made_up(1, {}, method="ewc")) == []
-
-
-def test_pruning_and_fine_tuning():
-    result = with_task(made_up(3, {"fc1": 90}), 2, num_rounds=2, score=96.0)
-    tuning = FineTuningSettings(rounds=2)
-    settings = replace(SETTINGS, per_layer=True, importance="contribution", fine_tuning=tuning)
-    assert choices(settings, result)[0] == (
-        "Pruning: by contribution, one threshold for each layer, margin 2; change in validation "
-        "+0.67 on average, -0.50 at worst; fine-tuning rounds kept: 0 by 2 tasks, 2 by 1 task."
-    )
-
-
-def test_notes_without_content_are_left_out():
-    result = RunResult(method="ewc", tasks=(TaskRecord("a"),))
-    assert (room(result), stored(result), proofs(Path("r"), result)) == ([], [], [])
-    assert last_environment([]) == []
-
-
-def test_certificates_are_recomputed_by_a_command_or_a_program(tmp_path):
-    result = RunResult(certificates={"a": "0123456789abcdef"})
-    [text] = proofs(tmp_path, result)
-    assert text.endswith(
-        ", the last 0123456789ab; `clnp.load` of its checkpoint.safetensors recomputes them."
-    )
-    (tmp_path / RECIPE).touch()
-    [text] = proofs(tmp_path, result)
-    assert text.endswith(f"; `clnp verify {tmp_path}` recomputes them.")
-
-
 def test_the_environment():
     gpu = replace(START, cuda="13.2", commit=None, num_threads=1)
-    assert last_environment([START, gpu]) == [
+    assert environment_of((START, gpu)) == [
         "Environment: Python 3.13.1, NumPy 2.3.4, CUDA 13.2, Linux x86_64, 1 thread, "
         "commit not known."
     ]
-    assert last_environment([START])[0].endswith("commit 0123456789ab+.")
+    assert environment_of((START,))[0].endswith("commit 0123456789ab+.")
 
 
 @pytest.mark.parametrize(

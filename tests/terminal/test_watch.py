@@ -22,13 +22,13 @@ from rich.cells import cell_len
 from clnp.cli import app
 from clnp.errors import RunError
 from clnp.plain import to_json
-from clnp.records import FORMAT
-from clnp.runs.directory import CHECKPOINT, STATUS, read_record
-from clnp.runs.status import Status, read_status
+from clnp.records import FORMAT, TaskResumed
+from clnp.runs.directory import STATUS, read_record
+from clnp.runs.status import Status
 from clnp.terminal.tables import Screen
 from clnp.terminal.watch import (
-    GRACE,
     PATIENCE,
+    SILENCE,
     Log,
     Scene,
     WatchedRun,
@@ -39,7 +39,6 @@ from clnp.terminal.watch import (
     line,
     unfinished,
 )
-from support.paths import ROOT
 from support.progress import END, FAILURE, STOP, begin, ended, epoch, evaluated, make, pruned
 from support.terminal import SRC, start, wait_for
 
@@ -132,8 +131,10 @@ def test_an_epoch_under_way_has_taken_some_of_the_time(tmp_path, clock):
     clock.now += 19.0
     assert watcher.look().runs[0].left == ", at least 19 min left"
     # But no more than an epoch: it may have been stopped.
-    clock.now += 1000.0
+    clock.now += 40.0
     assert watcher.look().runs[0].left == ", at least 19 min left"
+    clock.now += 1.0
+    assert watcher.look().runs[0].left == ", no news for 60 s"
 
 
 @pytest.mark.parametrize(
@@ -150,18 +151,36 @@ def test_an_epoch_under_way_has_taken_some_of_the_time(tmp_path, clock):
 )
 def test_a_file_that_stays_damaged_is_named(tmp_path, clock, file, text, message):
     (tmp_path / file).write_text(text)
+    states = []
+
+    def sleep(seconds):
+        clock.now += PATIENCE / 2
+
     watcher = Watcher(tmp_path, clock)
-    assert watcher.look().state == "waiting"
-    clock.now += PATIENCE
     with pytest.raises(RunError, match=message):
-        watcher.look()
-    # It was only on its way.
-    (tmp_path / file).unlink()
-    make(tmp_path, begin())
-    assert watcher.look().state == "running"
-    shutil.rmtree(tmp_path)
-    clock.now += 30
-    assert watcher.look().state == "running"
+        follow(watcher, lambda scene: states.append(scene.state), seconds=1.0, sleep=sleep)
+    assert states == ["waiting", "waiting"]
+
+
+def test_a_file_that_is_damaged_or_lost_for_a_while_is_no_error(tmp_path, clock):
+    path = tmp_path / "run"
+    make(path, begin())
+    good, seen = (path / STATUS).read_bytes(), []
+    steps = iter(
+        [
+            lambda: (path / STATUS).write_text("{"),
+            lambda: (path / STATUS).write_bytes(good),
+            lambda: shutil.rmtree(path),
+            lambda: make(path, begin(), END),
+        ]
+    )
+
+    def sleep(seconds):
+        clock.now += PATIENCE - 1
+        next(steps)()
+
+    follow(Watcher(path, clock), lambda s: seen.append(s.state), seconds=1.0, sleep=sleep)
+    assert seen == ["running"] * 4 + ["finished"]
 
 
 def test_the_states_of_a_series(tmp_path, clock):
@@ -170,16 +189,16 @@ def test_the_states_of_a_series(tmp_path, clock):
     scene = watcher.look()
     assert (scene.kind, scene.state) == ("series", "waiting")
     assert [run.label for run in scene.runs] == ["seed 0", "seed 1", "seed 2"]
-    assert unfinished(scene) == [f"No run has started. Resume with `clnp resume {path}`."]
+    assert unfinished(scene) == ["No run has started.", f"Resume with `clnp resume {path}`."]
     make(path / "seed0", begin(), END)
     second = make(path / "seed1", begin(), epoch(0, 2.0))
     scene = watcher.look()
     assert [run.state for run in scene.runs] == ["finished", "running", "waiting"]
     assert scene.state == "running"
-    assert line(scene).startswith("1 of 3 runs finished; seed 1 2 %, task 1 of 3, at least ")
+    assert line(scene).startswith("1 of 3 runs finished; seed 1: task 1 of 3, task 1: candidate 1")
     second.update(STOP)
     assert watcher.look().state == "stopped"
-    assert closing(watcher.look()).endswith(f" Resume with `clnp resume {path}`.")
+    assert closing(watcher.look()).endswith(f"\nResume with `clnp resume {path}`.")
     second.update(END)
     make(path / "seed2", begin(), END)
     assert watcher.look().state == "finished"
@@ -193,17 +212,19 @@ def test_a_series_with_a_failed_run(tmp_path, clock):
     second = make(path / "seed1", begin())
     watcher.look()
     # The other runs may still be working.
-    clock.now += GRACE / 2
+    clock.now += SILENCE / 2
     assert watcher.look().state == "running"
     second.update(pruned())
-    clock.now += GRACE / 2
+    clock.now += SILENCE / 2
     assert watcher.look().state == "running"
-    clock.now += GRACE
+    clock.now += SILENCE
     scene = watcher.look()
     assert scene.state == "failed"
     assert closing(scene).splitlines() == [
-        "seed 0: failed after 0 of 3 tasks: every candidate diverged",
         f"0 of 3 runs finished. `clnp inspect {path}` shows all.",
+        "seed 0: failed after 0 of 3 tasks: every candidate diverged",
+        "seed 1: task 1 of 3, task 1: candidate 2 of 2, pruning; 33 % done, no news for 60 s",
+        f"Resume with `clnp resume {path}`.",
     ]
 
 
@@ -247,7 +268,7 @@ def test_a_screen_in_training(tmp_path):
         "now  ━━━━━" + " " * 22 + "candidate 1 of 2, epoch 2 of 10",
         "loss          0.5  █▁",
         "validation  51.00  ▁█",
-        "learned: task 1 88.00; average 88.00",
+        "learned: 1 of 3, last task 1 88.00; average 88.00",
         "fc1  36 of 40 free  " + "████████" + "·" * 72,
         "fc2  18 of 20 free  " + "████████" + "·" * 72,
         "Last news 0 s ago.",
@@ -313,7 +334,7 @@ def test_runs_that_are_working_come_first(tmp_path):
         assert all(cell_len(text) <= width for text in lines)
         assert [text[:7] for text in lines[1:9]] == [f"seed {seed}" for seed in range(12, 20)]
         assert lines[-2:] == ["... 21 more", "Last news 0 s ago."]
-    assert "2 %, task 1 of 3, at least 2 mi…candidate 1 of 2" in lines[1]
+    assert lines[1].endswith("task 1 of 3, task 1: candidate…00; 2 % done, at least 2 min left")
 
 
 def test_late_news(tmp_path, clock):
@@ -336,17 +357,14 @@ def test_a_log_has_a_line_for_each_change():
     log = Log(stream)
     run = WatchedRun("run", "runs/mine", Status(updated=1.0, num_tasks=3))
     later = replace(run, status=replace(run.status, updated=2.0, recipe="größer"))
-    for silent in (0, 30, 59, 61, 80, 119, 121, 200, 230, 250, 3600, 3700):
-        log.show(Scene(Path("runs/mine"), "run", (replace(run, silent=float(silent)),)))
+    for silent in (0.0, 30.0, 59.0, 61.0, 80.0, 3700.0):
+        log.show(Scene(Path("runs/mine"), "run", (replace(run, silent=silent),)))
     log.show(Scene(Path("runs/mine"), "run", (later,)))
     stream.seek(0)
     lines = [text.split(" ", 1)[1] for text in stream.read().splitlines()]
     assert [text.split(".")[0] for text in lines] == [
         "starting",
         "No news for 61 s",
-        "No news for 2 min",
-        "No news for 4 min",
-        "No news for 60 min",
         "starting",
     ]
 
@@ -411,49 +429,38 @@ def test_a_directory_without_a_run_is_refused(folder, capsys, file):
     assert re.fullmatch(r"clnp: run.*(does not exist|is not a run|no seeds).*\n", error)
 
 
-RUN = """
-import sys, time
-from clnp.records import EpochEnded
-from support.progress import experiment
-
-waits = "wait" in sys.argv
-
-def slow(event):
-    if isinstance(event, EpochEnded):
-        time.sleep(600 if waits and event.number == 5 else 0.03)
-
-made = experiment("a", "b", training={"epochs": 40})
-made.run("run", checkpoint_seconds=0 if waits else 60, on_event=slow)
-"""
-
-
-def running(*arguments):
-    """Start a run in another process; with `wait`, it waits in its sixth epoch."""
-    environment = {**os.environ, "PYTHONPATH": f"{SRC}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", RUN, *arguments], env=environment)
-
-
-def test_a_run_that_is_killed_and_resumed_is_followed_to_its_end(folder):
-    """The first process is followed in a log, and the second one also on a screen."""
-    first = running("wait")
-    wait_for(lambda: Path("run", CHECKPOINT).exists())
+def test_a_run_that_is_killed_and_resumed_is_followed_in_a_log(folder):
+    writer = make(Path("run"), begin(), epoch(0, 2.0))
     watching = start("watch", "run", "--interval", "0.05")
-    assert re.search(r"task \d of 2, \w: (starting|candidate 1 of 1)", watching.stdout.readline())
-    first.kill()
-    first.communicate()
-    wait_for(lambda: read_status(Path("run")).is_dead)
-    wait_for(lambda: "killed after" in watching.stdout.readline())
-    second = running()
-    sent, code = on_terminal("watch", "run", "--interval", "0.05", width=80)
-    out, error = watching.communicate(timeout=60)
-    assert (second.wait(60), watching.returncode, code, error) == (0, 0, 0, "")
-    assert re.match(r"finished: 2 of 2 tasks in \d+ s, average ", out.splitlines()[-1])
+    assert "task 1 of 3, task 1: candidate 1 of 2, epoch 1" in watching.stdout.readline()
+    kill(Path("run"))
+    assert "killed after 0 of 3 tasks" in watching.stdout.readline()
+    writer.update(begin(2, kind=TaskResumed))
+    assert "task 2 of 3, task 2: starting" in watching.stdout.readline()
+    writer.update(END)
+    out, error = watching.communicate(timeout=120)
+    assert (watching.returncode, error) == (0, "")
+    assert out.startswith("finished: 0 of 3 tasks in 60 s. ")
+
+
+def test_a_run_is_followed_on_a_terminal(folder):
+    writer = make(Path("run"), begin(), epoch(0, 2.0), epoch(1, 4.0))
+
+    def finish(process):
+        writer.update(ended())
+        writer.update(evaluated(88.0))
+        writer.update(END)
+
+    watched = "watch", "run", "--interval", "0.05"
+    sent, code = on_terminal(*watched, width=80, until=b"Last news", then=finish)
+    assert code == 0
     lines = [text for text in re.split(r"[\r\n]+", ANSI.sub(b"", sent).decode()) if text]
-    assert all(len(text) <= 80 for text in lines if "shows all" not in text)
-    assert "task 2 of 2: b" in lines
+    assert all(len(text) <= 80 for text in lines)
+    assert "task 1 of 3: task 1" in lines
     assert any(text.startswith("loss ") and "▁" in text for text in lines)
     assert any(re.match(r"run  .*\d+ %", text) for text in lines)
-    assert any(re.match(r"0 +\d+ of 12 free  █", text) for text in lines)
+    assert any(re.match(r"fc1 +36 of 40 free  █", text) for text in lines)
+    assert lines[-1].startswith("finished: 1 of 3 tasks in 60 s, average 88.00. ")
     # It is drawn in place, and the cursor is visible again at the end.
     assert b"\x1b[1A" in sent
     assert sent.rindex(b"\x1b[?25h") > sent.rindex(b"\x1b[?25l")
@@ -469,8 +476,11 @@ def test_a_reader_that_ends_is_no_error(folder):
     watching.stderr.close()
 
 
-def on_terminal(*arguments, width, until=None, term="xterm", encoding="utf-8", stop=None):
-    """Return what the command line sends to a terminal of that width, and its exit code."""
+def on_terminal(*arguments, width, until, then, term="xterm", encoding="utf-8"):
+    """Return what the command line sends to a terminal of that width, and its exit code.
+
+    When it has sent `until`, `then` is called with its process.
+    """
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
@@ -493,16 +503,20 @@ def on_terminal(*arguments, width, until=None, term="xterm", encoding="utf-8", s
                 break
             sent += data
         if until is not None and until in sent:
-            process.send_signal(stop)
+            then(process)
             until = None
     os.close(main)
     return sent, process.wait(30)
 
 
+def send(number):
+    return lambda process: process.send_signal(number)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_leaving_is_quiet(folder, number):
     make(Path("run"), begin(), epoch(0, 2.0))
-    sent, code = on_terminal("watch", "run", width=80, until=b"Last news", stop=number)
+    sent, code = on_terminal("watch", "run", width=80, until=b"Last news", then=send(number))
     assert code == 130
     assert b"Traceback" not in sent
     assert b"clnp:" not in sent
@@ -511,7 +525,7 @@ def test_leaving_is_quiet(folder, number):
 
 def test_terminals_without_cursor_or_other_characters(folder):
     make(Path("run"), replace(begin(), task="größer"), epoch(0, 2.0))
-    stop = {"until": b"task 1 of 3", "stop": signal.SIGINT}
+    stop = {"until": b"task 1 of 3", "then": send(signal.SIGINT)}
     sent, code = on_terminal("watch", "run", width=80, term="dumb", **stop)
     assert (code, b"\x1b" in sent) == (130, False)
     sent, code = on_terminal("watch", "run", width=80, encoding="ascii", **stop)

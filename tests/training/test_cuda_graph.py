@@ -10,7 +10,7 @@ from clnp.records import EpochEnded
 from clnp.training.batches import Batches
 from clnp.training.cuda_graph import WARM_UP, CapturedStep
 from clnp.training.optimizer import can_be_captured
-from support.learning import config as made_config, crash, network as made_network, reopened, task
+from support.learning import config as made_config, moments, network as made_network, reopened, task
 
 pytestmark = pytest.mark.gpu
 
@@ -83,8 +83,8 @@ def test_captured_training_agrees_with_plain_training(optimizer, precision):
 
 def test_captured_training_resumes():
     learner = Learner(network(), config())
-    progress, open_state = crash(
-        learner, task(), lambda progress, _: progress.fit and len(progress.fit.epochs) == 4
+    [(progress, open_state)] = moments(
+        learner, task(), lambda progress: [len(x.fit.epochs) for x in progress.lanes] == [4]
     )
     report = Learner(reopened(network(), open_state), config()).learn(task(), progress)
     assert report.candidates[0].num_epochs == 10

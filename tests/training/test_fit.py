@@ -74,7 +74,7 @@ def test_training_learns():
         {"precision": "bfloat16"},
     ],
 )
-@pytest.mark.parametrize("stop_after", [1, 2, 3])
+@pytest.mark.parametrize("stop_after", [1, 3])
 def test_a_fit_resumes_after_any_epoch_to_the_same_result(options, stop_after):
     training = Training(epochs=4, lr=0.05, batch_size=32, **options)
     whole, net = opened(), opened()
@@ -280,15 +280,6 @@ def test_the_loss_of_a_rule_gets_the_inputs_of_the_network_and_the_targets():
     assert any((inputs == 0).any() for inputs, _ in got)
     targets = torch.cat([targets for _, targets in got[:2]])
     assert torch.equal(targets.sort().values, loaded.train.targets.sort().values)
-
-
-@pytest.mark.parametrize("wrong", [lambda: 0.0, lambda inputs: 0.0, lambda a, b, c: 0.0, 3.0])
-def test_the_loss_of_a_rule_is_a_function_of_inputs_and_targets(wrong):
-    message = r"the loss of a StepRule cannot be called: .*\. It must be a function of the inputs"
-    with pytest.raises(ArgumentError, match=message) as caught:
-        StepRule(loss=wrong)
-    assert caught.value.argument == "loss"
-    StepRule(loss=torch.add)  # It has no signature.
 
 
 @pytest.mark.parametrize(

@@ -98,4 +98,3 @@ def test_an_optimizer_must_take_a_step():
     with pytest.raises(ArgumentError, match="training: LBFGS cannot be used"):
         check_optimizers([Training(optimizer="LBFGS")], nn.Linear(3, 2))
     check_optimizers([Training(optimizer="LBFGS")], nn.ReLU())
-    check_optimizers([Training(optimizer=lambda parameters, lr: None)], nn.Linear(3, 2))

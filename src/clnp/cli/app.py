@@ -1,29 +1,25 @@
 """The command line. PyTorch is imported only by commands that need it."""
 
 import argparse
-import contextlib
 import json
 import math
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from typing import Any
 
 from clnp.errors import (
     FAILURE,
     OUT_OF_MEMORY,
     STOPPED,
     USER_ERROR,
-    ArgumentError,
     ClnpError,
     is_out_of_memory,
 )
-from clnp.recipes import bundled
-from clnp.studies.jobs import stop_with_parent
-from clnp.terminal.progress import Bars, Lines, Silence
+from clnp.plain import to_json
 from clnp.version import __version__
+
+from . import commands
 
 TRACKERS = {
     "tensorboard": "write curves for TensorBoard to the directory of the run",
@@ -174,7 +170,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         answer, text = options.command(options)
-        return _show(options, _as_json(answer) if options.json else text) or int(options.code)
+        _print(to_json(answer, indent=1) if options.json else text)
+        return int(options.code)
+    except BrokenPipeError:  # The reader, such as `head`, has ended.
+        _drop_stdout()
+        return 0
     except RecursionError:
         return _failed(
             options, "The arguments are nested too deeply. Use fewer levels.", USER_ERROR
@@ -189,28 +189,27 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(options, OUT_OF_MEMORY, FAILURE)
 
 
-def _as_json(answer: Any) -> str:
-    from clnp.plain import to_json
-
-    return to_json(answer, indent=1)
-
-
-def _show(options: argparse.Namespace, text: str) -> int:
-    """Print the answer, and return the exit code."""
+def _print(text: str) -> None:
     try:
         try:
             print(text, flush=True)
         except UnicodeEncodeError:
             encoding = sys.stdout.encoding
             print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-        return 0
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        # Python would try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return 0  # The reader, such as `head`, has ended.
-        reason = f"The answer cannot be printed: {error.strerror}. Redirect it to another file."
-        return _failed(options, reason, FAILURE)
+        _drop_stdout()
+        failed = ClnpError(
+            f"The answer cannot be printed: {error.strerror}. Redirect it to another file."
+        )
+        failed.code = FAILURE
+        raise failed from error
+
+
+def _drop_stdout() -> None:
+    """Discard what is left of the output. Python would try to print it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(options: argparse.Namespace, message: str, code: int) -> int:
@@ -230,24 +229,26 @@ def parser() -> argparse.ArgumentParser:
         "clnp", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw
     )
     top.add_argument("--version", action="version", version=f"clnp {__version__}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, action: Action, text: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        made.set_defaults(command=action, code=0, job=None)
+    def command(name: str, text: str, *, run: str = "") -> argparse.ArgumentParser:
+        made = parsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        made.set_defaults(command=getattr(commands, name), code=0, job=None)
         made.add_argument("--json", action="store_true", help="print the result as JSON")
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        if run:
+            made.add_argument("run", metavar="RUN", help=run)
         return made
 
-    demo = command("demo", _demo, "learn ten permuted digit tasks, in under a minute")
-    add_recipe_options(demo)
-    run = command("run", _run, "run a recipe")
-    run.add_argument("recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file")
-    add_recipe_options(run)
-    compare = command("compare", _compare, "run a recipe with several methods and print a table")
-    compare.add_argument(
-        "recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file"
-    )
+    demo = command("demo", "learn ten permuted digit tasks, in under a minute")
+    run = command("run", "run a recipe")
+    compare = command("compare", "run a recipe with several methods and print a table")
+    for learn in (run, compare):
+        learn.add_argument(
+            "recipe", metavar="RECIPE", help="name from `clnp recipes`, or a TOML file"
+        )
+    for learn in (demo, run, compare):
+        add_recipe_options(learn)
     compare.add_argument(
         "--methods",
         type=names,
@@ -255,20 +256,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B,...",
         help=f"methods to compare, of {METHODS} (default: clnp,single,finetune)",
     )
-    add_recipe_options(compare)
     where = "directory of a run, a series or a comparison"
-    resume = command("resume", _resume, "resume a run that was stopped or killed")
-    resume.add_argument("run", metavar="RUN", help=where)
+    resume = command("resume", "resume a run that was stopped or killed", run=where)
     add_run_options(resume, resume=True)
     # The title of a run in a process of --jobs, for its messages.
     resume.add_argument("--job", metavar="TITLE", help=argparse.SUPPRESS)
-    inspect = command("inspect", _inspect, "show progress and results of a run on one screen")
-    inspect.add_argument("run", metavar="RUN", help=where)
+    inspect = command("inspect", "show progress and results of a run on one screen", run=where)
     inspect.add_argument(
         "--all", action="store_true", help="show every task, candidate and certificate"
     )
-    watch = command("watch", _watch, "follow a run while it is running, here or on another machine")
-    watch.add_argument("run", metavar="RUN", help=f"{where}; it need not exist yet")
+    watch = command(
+        "watch",
+        "follow a run while it is running, here or on another machine",
+        run=f"{where}; it need not exist yet",
+    )
     watch.add_argument("--once", action="store_true", help="show the current status and exit")
     watch.add_argument(
         "--interval",
@@ -276,13 +277,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time between updates (default: 1 on a terminal, 10 in a log)",
     )
-    verify = command("verify", _verify, "recompute the certificates and test accuracies of a run")
-    verify.add_argument("run", metavar="RUN", help=where)
+    verify = command("verify", "recompute the certificates and test accuracies of a run", run=where)
     add_place_options(verify, resume=True)
     export = command(
-        "export", _export, "write ended tasks of a run as small networks that do not need clnp"
+        "export",
+        "write ended tasks of a run as small networks that do not need clnp",
+        run="directory of a run",
     )
-    export.add_argument("run", metavar="RUN", help="directory of a run")
     which = export.add_mutually_exclusive_group()
     which.add_argument(
         "--task",
@@ -310,162 +311,14 @@ def parser() -> argparse.ArgumentParser:
         "--device", help="device on which a pt2 file will run: cpu, cuda, ... (default: cpu)"
     )
     add_data_option(export, resume=True)
-    report = command("report", _report, "write one HTML page with every figure")
+    report = command("report", "write one HTML page with every figure")
     report.add_argument(
         "runs", nargs="+", metavar="RUN", help="directories of runs, series or comparisons"
     )
     report.add_argument(
         "--out", metavar="DIR", help="directory of the report (default for one RUN: RUN/report)"
     )
-    recipes = command("recipes", _recipes, "list the recipes, or print one")
+    recipes = command("recipes", "list the recipes, or print one")
     recipes.add_argument("recipe", nargs="?", metavar="RECIPE", help="print this recipe")
     recipes.add_argument("--keys", action="store_true", help="explain every key of a recipe")
     return top
-
-
-Answer = tuple[Any, str]
-Action = Callable[[argparse.Namespace], Answer]
-
-
-def _demo(options: argparse.Namespace) -> Answer:
-    return _start(options, "permuted-digits")
-
-
-def _run(options: argparse.Namespace) -> Answer:
-    return _start(options, options.recipe)
-
-
-def _compare(options: argparse.Namespace) -> Answer:
-    from clnp.studies import comparison, launch
-
-    with contextlib.closing(_console(options)) as console:
-        return comparison.compare(
-            launch.Source(options.recipe, _assignments(options, method="--methods")),
-            _run_options(options),
-            console,
-            methods=options.methods,
-            seed=options.seed,
-            num_seeds=options.seeds,
-            search_once=options.search_once,
-            out=options.out,
-        )
-
-
-def _start(options: argparse.Namespace, recipe: str) -> Answer:
-    from clnp.studies import launch
-
-    from . import commands
-
-    with contextlib.closing(_console(options)) as console:
-        return commands.start(
-            launch.Source(recipe, _assignments(options)),
-            _run_options(options),
-            console,
-            seed=options.seed,
-            num_seeds=options.seeds,
-            search_once=options.search_once,
-            out=options.out,
-        )
-
-
-def _assignments(options: argparse.Namespace, **instead: str) -> tuple[str, ...]:
-    """Return the --set assignments; refuse keys that another option sets."""
-    first = instead if options.seed is None else {**instead, "seed": "--seed"}
-    for text in options.assignments:
-        if (key := text.partition("=")[0].strip()) in first:
-            raise ArgumentError(f"--set {text} would have no effect. Use {first[key]} instead.")
-    return tuple(options.assignments)
-
-
-def _resume(options: argparse.Namespace) -> Answer:
-    if options.job is not None:
-        stop_with_parent()
-    from . import commands
-
-    with contextlib.closing(_console(options)) as console:
-        return commands.resume(options.run, _run_options(options), console, job=options.job)
-
-
-def _run_options(options: argparse.Namespace) -> Any:
-    from clnp.studies.launch import RunOptions
-
-    trackers = tuple(dict.fromkeys(options.trackers or ()))
-    every = options.checkpoint_every
-    return RunOptions(options.device, options.data, every, trackers, options.quiet, options.jobs)
-
-
-def _console(options: argparse.Namespace) -> Silence:
-    """Return bars on a terminal and lines in a log, on stderr: stdout has the answer only."""
-    if options.quiet:
-        return Silence()
-    if options.job is not None:
-        return Lines(sys.stderr, label=f"{options.job}: ")
-    return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
-
-
-def _inspect(options: argparse.Namespace) -> Answer:
-    from clnp.terminal.overview import inspect
-
-    return inspect(options.run, in_full=options.all)
-
-
-def _watch(options: argparse.Namespace) -> Answer:
-    from clnp.terminal.watch import watch
-
-    try:
-        scene, text = watch(
-            options.run, once=options.once, interval=options.interval, quiet=options.json
-        )
-    except KeyboardInterrupt:
-        raise SystemExit(STOPPED) from None  # The run continues.
-    except BrokenPipeError:
-        # The reader, such as `head`, has ended. Python would try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
-    options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.state, 0)
-    return scene.to_plain(), text
-
-
-def _verify(options: argparse.Namespace) -> Answer:
-    from clnp.studies.verify import verify_at
-
-    return verify_at(options.run, device=options.device, data=options.data)
-
-
-def _export(options: argparse.Namespace) -> Answer:
-    from clnp.exports.from_run import export
-
-    return export(
-        options.run,
-        tasks=None if options.all else options.tasks,
-        out=options.out,
-        kind=options.format,
-        bare=options.bare,
-        device=options.device,
-        data=options.data,
-    )
-
-
-def _report(options: argparse.Namespace) -> Answer:
-    from clnp.report.write import FIGURES, write_report
-
-    page, *figures = write_report(options.runs, out=options.out)
-    kinds = sorted({file.suffix[1:] for file in figures})
-    shown = f"\nThe figures are in {page.parent / FIGURES}: {', '.join(kinds)}." if figures else ""
-    files = [str(file) for file in (page, *figures)]
-    return {"page": str(page), "files": files}, f"The report is in {page}.{shown}"
-
-
-def _recipes(options: argparse.Namespace) -> Answer:
-    if options.keys and options.recipe is not None:
-        raise ArgumentError(f"--keys explains the keys of all recipes. Leave out {options.recipe}.")
-    if options.keys:
-        from clnp.recipes.reference import reference, rows
-
-        return rows(), reference()
-    if options.recipe is not None:
-        text = bundled.text(options.recipe)
-        return {"name": options.recipe, "text": text}, text.rstrip()
-    found = {name: bundled.description(name) for name in bundled.names()}
-    width = max(map(len, found))
-    return found, "\n".join(f"{name:{width}}  {line}" for name, line in found.items())

@@ -1,125 +1,226 @@
-"""The commands of `clnp` that learn: each returns the answer for `--json`, and the text."""
+"""The commands of `clnp`: each returns the answer for `--json`, and the text.
 
+They import what they need when they are called: PyTorch takes seconds.
+"""
+
+import argparse
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from clnp.devices import find_device
-from clnp.errors import RunError
-from clnp.recipes.schema import to_toml
-from clnp.records import FORMAT, SeriesConfig
-from clnp.runs.directory import CONFIG, expanded, has_progress, writing
-from clnp.studies.comparison import read_comparison, resume_comparison
-from clnp.studies.launch import (
-    HEADER,
-    Console,
-    RunOptions,
-    Source,
-    add_tasks,
-    data_directory,
-    resume_run,
-    start_run,
-)
-from clnp.studies.series import (
-    add_seeds,
-    begin_series,
-    read_series,
-    resume_series,
-    run_job,
-    series_to_extend,
-)
-from clnp.terminal.summary import summary
+from clnp.errors import FAILURE, STOPPED, ArgumentError, RunError
+from clnp.recipes import bundled
+from clnp.runs.directory import CONFIG, expanded, has_progress
+from clnp.studies.console import Console
+from clnp.studies.jobs import stop_with_parent
+from clnp.terminal.progress import Bars, Lines
 
-Answer = tuple[Any, str]
+if TYPE_CHECKING:
+    from clnp.records import RunResult
+    from clnp.studies.launch import RunOptions, Source
+
+Answer = tuple[object, str]
 
 
-def start(
-    source: Source,
-    options: RunOptions,
-    console: Console,
-    *,
-    seed: int | None,
-    num_seeds: int | None,
-    search_once: bool,
-    out: str | None,
-) -> Answer:
+def demo(options: argparse.Namespace) -> Answer:
+    """Run the recipe of the demo."""
+    options.recipe = "permuted-digits"
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> Answer:
     """Run a recipe, once or with each of several seeds."""
-    loaded = source.load(seed)
-    first, short = loaded.recipe.seed, loaded.name
-    find_device(options.device)  # Before any directory is made.
-    if num_seeds is None:
-        if search_once or options.num_jobs > 1:
-            option = "--search-once" if search_once else "--jobs"
-            raise RunError(
-                f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
-            )
-        with _directory(out, f"{short}-seed{first}") as path:
+    from clnp.devices import find_device
+    from clnp.records import FORMAT, SeriesConfig
+    from clnp.studies import launch, series
+
+    source, place = _source(options), _run_options(options)
+    with closing(place.console):
+        loaded = source.load(options.seed)
+        first, short = loaded.recipe.seed, loaded.name
+        find_device(place.device)  # Before any directory is made.
+        if options.seeds is None:
+            if options.search_once or options.jobs > 1:
+                option = "--search-once" if options.search_once else "--jobs"
+                raise RunError(
+                    f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
+                )
+            path = _directory(options.out, f"{short}-seed{first}")
             resumes = os.path.isfile(path / CONFIG) and has_progress(path)
-            run = add_tasks if resumes else start_run
-            result, note = run(loaded, path, options, console)
-            return result, f"{summary(result)}\n\n{note}"
-    series = SeriesConfig(
-        format=FORMAT,
-        recipe=short,
-        seeds=tuple(range(first, first + num_seeds)),
-        search_once=search_once,
-        data=data_directory(options.data),
+            learn = launch.add_tasks if resumes else launch.start_run
+            return _summary(*learn(loaded, path, place))
+        config = SeriesConfig(
+            format=FORMAT,
+            recipe=short,
+            seeds=tuple(range(first, first + options.seeds)),
+            search_once=options.search_once,
+            data=launch.data_directory(options.data),
+        )
+        path = _directory(options.out, f"{short}-{options.seeds}seeds")
+        series.write_series(path, config, loaded.recipe)
+        return series.resume_series(path, place, source=source)
+
+
+def compare(options: argparse.Namespace) -> Answer:
+    """Run a recipe with several methods."""
+    from clnp.studies import comparison
+
+    place = _run_options(options)
+    with closing(place.console):
+        return comparison.compare(
+            _source(options, method="--methods"),
+            place,
+            methods=options.methods,
+            seed=options.seed,
+            num_seeds=options.seeds,
+            search_once=options.search_once,
+            out=options.out,
+        )
+
+
+def resume(options: argparse.Namespace) -> Answer:
+    """Resume a run, a series or a comparison; or be the job of one of its runs."""
+    if options.job is not None:
+        stop_with_parent()
+    from clnp.studies import comparison, launch, series, study
+
+    path, place = expanded(options.run), _run_options(options)
+    with closing(place.console):
+        if options.job is not None:
+            series.run_job(path, place, title=options.job)
+            return None, ""
+        if study.read_comparison(path) is not None:
+            return comparison.resume_comparison(path, place)
+        if study.read_series(path) is not None:
+            return series.resume_series(path, place)
+        if options.jobs > 1:
+            raise RunError(
+                f"--jobs needs several runs, and {path} is one. Resume it without --jobs."
+            )
+        return _summary(*launch.resume_run(path, place))
+
+
+def _summary(result: "RunResult", note: str) -> Answer:
+    from clnp.terminal.summary import summary
+    from clnp.terminal.tables import UNLIMITED, screen_of
+
+    screen = replace(screen_of(sys.stdout), height=UNLIMITED)
+    return result, f"{summary(result, screen)}\n\n{note}"
+
+
+def _source(options: argparse.Namespace, **instead: str) -> "Source":
+    """Return the recipe and its --set assignments; refuse keys that another option sets."""
+    from clnp.studies.launch import Source
+
+    first = instead if options.seed is None else {**instead, "seed": "--seed"}
+    for text in options.assignments:
+        if (key := text.partition("=")[0].strip()) in first:
+            raise ArgumentError(f"--set {text} would have no effect. Use {first[key]} instead.")
+    return Source(options.recipe, tuple(options.assignments))
+
+
+def _run_options(options: argparse.Namespace) -> "RunOptions":
+    from clnp.studies.launch import RunOptions
+
+    return RunOptions(
+        device=options.device,
+        data=options.data,
+        checkpoint_seconds=options.checkpoint_every,
+        trackers=tuple(dict.fromkeys(options.trackers or ())),
+        quiet=options.quiet,
+        num_jobs=options.jobs,
+        console=_console(options),
     )
-    with _directory(out, f"{short}-{num_seeds}seeds") as path:
-        before = series_to_extend(path, series, loaded.recipe)
-        if before is not None:
-            add_seeds(path, before, series.seeds)
-        else:
-            begin_series(path, series, to_toml(loaded.recipe, header=HEADER))
-    return resume_series(path, options, console, source=source)
 
 
-def resume(path: str, options: RunOptions, console: Console, *, job: str | None = None) -> Answer:
-    """Resume a run, a series or a comparison; or be the `job` of one of its runs."""
-    run = expanded(path)
-    if job is not None:
-        run_job(run, options, console, title=job)
-        return None, ""
-    if read_comparison(run) is not None:
-        return resume_comparison(run, options, console)
-    if read_series(run) is not None:
-        return resume_series(run, options, console)
-    if options.num_jobs > 1:
-        raise RunError(f"--jobs needs several runs, and {path} is one. Resume it without --jobs.")
-    result, note = resume_run(run, options, console)
-    return result, f"{summary(result)}\n\n{note}"
+def _console(options: argparse.Namespace) -> Console:
+    """Return bars on a terminal and lines in a log, on stderr: stdout has the answer only."""
+    if options.quiet:
+        return Console()
+    if options.job is not None:
+        return Lines(sys.stderr, label=f"{options.job}: ")
+    return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
-@contextmanager
-def _directory(out: str | None, stem: str) -> Iterator[Path]:
-    """Yield the given directory, or a new one, which is removed if it stays empty."""
+def _directory(out: str | None, stem: str) -> Path:
+    """Return the given directory, or one that does not exist yet."""
     if out is not None:
-        yield expanded(out)
-        return
-    folder = Path("runs")
-    is_new = not folder.exists()
-    path = _new_directory(folder, stem)
+        return expanded(out)
+    path, number = Path("runs") / stem, 1
+    while os.path.lexists(path):
+        number += 1
+        path = Path("runs") / f"{stem}-{number}"
+    return path
+
+
+def inspect(options: argparse.Namespace) -> Answer:
+    """Show a run on one screen."""
+    from clnp.terminal import overview
+
+    return overview.inspect(options.run, in_full=options.all)
+
+
+def watch(options: argparse.Namespace) -> Answer:
+    """Follow a run."""
+    from clnp.terminal.watch import watch
+
     try:
-        yield path
-    finally:
-        with suppress(OSError):  # It is not empty.
-            path.rmdir()
-            if is_new:
-                folder.rmdir()
+        scene, text = watch(
+            options.run, once=options.once, interval=options.interval, quiet=options.json
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(STOPPED) from None  # The run continues.
+    options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.state, 0)
+    return scene.to_plain(), text
 
 
-def _new_directory(folder: Path, stem: str) -> Path:
-    """Make a directory that did not exist; a command at the same time gets another one."""
-    path, number = folder / stem, 1
-    with writing(path):
-        while True:
-            try:
-                path.mkdir(parents=True)
-                return path
-            except FileExistsError:
-                if not os.path.lexists(path):
-                    raise  # The folder cannot be made.
-            number += 1
-            path = folder / f"{stem}-{number}"
+def verify(options: argparse.Namespace) -> Answer:
+    """Verify a run."""
+    from clnp.studies.verify import verify_at
+
+    return verify_at(options.run, device=options.device, data=options.data)
+
+
+def export(options: argparse.Namespace) -> Answer:
+    """Export ended tasks of a run."""
+    from clnp.exports import from_run
+
+    return from_run.export(
+        options.run,
+        tasks=None if options.all else options.tasks,
+        out=options.out,
+        kind=options.format,
+        bare=options.bare,
+        device=options.device,
+        data=options.data,
+    )
+
+
+def report(options: argparse.Namespace) -> Answer:
+    """Write the report of runs."""
+    from clnp.report.write import FIGURES, write_report
+
+    page, *figures = write_report(options.runs, out=options.out)
+    kinds = sorted({file.suffix[1:] for file in figures})
+    shown = f"\nThe figures are in {page.parent / FIGURES}: {', '.join(kinds)}." if figures else ""
+    files = [str(file) for file in (page, *figures)]
+    return {"page": str(page), "files": files}, f"The report is in {page}.{shown}"
+
+
+def recipes(options: argparse.Namespace) -> Answer:
+    """List recipes, print one, or explain the keys."""
+    if options.keys and options.recipe is not None:
+        raise ArgumentError(f"--keys explains the keys of all recipes. Leave out {options.recipe}.")
+    if options.keys:
+        from clnp.recipes.reference import reference, rows
+
+        return rows(), reference()
+    if options.recipe is not None:
+        text = bundled.text(options.recipe)
+        return {"name": options.recipe, "text": text}, text.rstrip()
+    found = {name: bundled.description(name) for name in bundled.names()}
+    width = max(map(len, found))
+    return found, "\n".join(f"{name:{width}}  {line}" for name, line in found.items())

@@ -23,16 +23,12 @@ class Certificate:
 
     def check(self, now: "Certificate") -> None:
         """Raise a `ForgettingError` that names task and tensor unless `now` is the same."""
-        for name, digest in self.tensors.items():
-            if now.tensors.get(name) != digest:
-                raise ForgettingError(
-                    f"task {self.task!r} has changed: {name} is no longer what was frozen when the "
-                    "task ended. Load a checkpoint from before the change"
-                )
-        if now.digest != self.digest:
+        changed = [n for n, digest in self.tensors.items() if now.tensors.get(n) != digest]
+        if changed or now.digest != self.digest:
+            what = changed[0] if changed else "its row of the ledger"
             raise ForgettingError(
-                f"task {self.task!r} has changed: its row of the ledger is no longer what was "
-                "recorded when the task ended. Load a checkpoint from before the change"
+                f"task {self.task!r} has changed: {what} is not what it was when the task ended. "
+                "Load a checkpoint from before the change"
             )
 
 

@@ -35,16 +35,11 @@ class Forecast:
         like: The tasks that the next ones are assumed to be like.
         free: The free neurons of each group.
         need: The neurons that a task needs of each group, on average.
-        room: The tasks that each group has room for; None for groups that they do not need.
-        one_more: The neurons to append to each group for one more task.
-        next_num_tasks: How many tasks fit when the next group fills up, if the first is widened.
-        next_bottleneck: That group.
-        to_next: The neurons to append to each group to get there.
 
     Example:
         >>> print(net.forecast())
-        about 4 more tasks like the last would fit; fc2 fills up first; 5 more neurons in fc2 would
-        make room for 5, and 45 for 13, where fc1 fills up
+        about 4 more tasks like the last would fit; fc2 fills up first; widening by 5 in fc2 would
+        make room for 5
     """
 
     num_tasks: int | None
@@ -54,11 +49,12 @@ class Forecast:
     like: Sequence[str] = ()
     free: Mapping[str, int] = field(default_factory=dict)
     need: Mapping[str, float] = field(default_factory=dict)
-    room: Mapping[str, float | None] = field(default_factory=dict)
-    one_more: Mapping[str, int] = field(default_factory=dict)
-    next_num_tasks: int | None = None
-    next_bottleneck: str | None = None
-    to_next: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def room(self) -> dict[str, float | None]:
+        """The tasks that each group has room for; None for groups that they do not need."""
+        needs = {group: _exact(self.need.get(group, 0.0)) for group in self.free}
+        return {g: float(self.free[g] / need) if need else None for g, need in needs.items()}
 
     def widening(self, num_tasks: int) -> dict[str, int]:
         """Return how many neurons each group lacks for more tasks.
@@ -75,11 +71,11 @@ class Forecast:
         num_tasks = COUNT_FROM_0("num_tasks", num_tasks)
         if not self.like:
             raise ArgumentError(
-                "what a task needs is not known before one has ended; ask for a forecast then"
+                "what a task needs is not known before one has ended. Ask for a forecast then"
             )
         lacking = {
-            group: math.ceil(num_tasks * _exact(need)) - self.free[group]
-            for group, need in self.need.items()
+            group: math.ceil(num_tasks * _exact(self.need.get(group, 0.0))) - free
+            for group, free in self.free.items()
         }
         return {group: count for group, count in lacking.items() if count > 0}
 
@@ -106,10 +102,12 @@ class Forecast:
 
     @property
     def advice(self) -> list[str]:
-        """Sentences on what widening would buy, and on what follows the last task that fits."""
+        """Sentences on widening, and on what follows the last task that fits."""
         found = []
-        if self.num_tasks is not None and self.one_more:
-            found.append(self._widening_advice(self.num_tasks))
+        more = 0 if self.num_tasks is None else self.num_tasks + 1
+        extra = self.widening(more) if more else {}
+        if extra:
+            found.append(f"widening by {_neurons(extra)} would make room for {more}")
         full = [group for group in self.full if self.room.get(group) is None]
         if full and self.num_tasks is not None:
             found.append(f"{_are_full(full)}, and the last tasks did without")
@@ -122,22 +120,6 @@ class Forecast:
                 else f"tasks can be learned as long as {_names(self.head_groups)} has free neurons"
             )
         return found
-
-    def _widening_advice(self, num_tasks: int) -> str:
-        one = f"{_neurons(self.one_more)} would make room for {num_tasks + 1}"
-        if self.next_num_tasks is None:
-            each = {group: math.ceil(self.need[group]) for group in self.one_more}
-            if each == self.one_more:
-                return f"{one}, and as many again for each task after that"
-            extra = str(*each.values()) if len(each) == 1 else _neurons(each, more=False)
-            return f"{one}, and {extra} for each task after that"
-        end = f"where {_named(self.next_bottleneck)} fills up"
-        if self.next_num_tasks == num_tasks + 1:
-            return f"{one}, {end}"
-        extra = _neurons(self.to_next, more=False)
-        if len(self.to_next) == 1 and self.to_next.keys() == self.one_more.keys():
-            extra = str(*self.to_next.values())
-        return f"{one}, and {extra} for {self.next_num_tasks}, {end}"
 
     def __str__(self) -> str:
         return "; ".join([self.headline, *self.advice])
@@ -183,7 +165,7 @@ def forecast(
         # It takes one neuron at least, even if the last tasks got along without any.
         claimed[needed[0]] = len(like)
     rooms = {g: Fraction(free[g] * len(like), count) for g, count in claimed.items() if count}
-    known = Forecast(
+    found = Forecast(
         None,
         None,
         head=head,
@@ -191,31 +173,13 @@ def forecast(
         like=tuple(like),
         free=free,
         need={g: count / len(like) if like else 0.0 for g, count in claimed.items()},
-        room={g: float(rooms[g]) if g in rooms else None for g in claimed},
     )
-    if not rooms:
-        if not like or any(free.values()):
-            return known
-        need = _before_it_was_full(capacity, tasks)
-        return replace(known, need=need, room={g: 0.0 if need[g] else None for g in need})
-    first = min(rooms, key=lambda group: rooms[group])
-    num_tasks = int(rooms[first])
-    later = {group: room for group, room in rooms.items() if int(room) > num_tasks}
-    found = replace(
-        known,
-        num_tasks=num_tasks,
-        bottleneck=first,
-        one_more=known.widening(num_tasks + 1),
-    )
-    if not later:
-        return found
-    second = min(later, key=lambda group: later[group])
-    return replace(
-        found,
-        next_num_tasks=int(later[second]),
-        next_bottleneck=second,
-        to_next=known.widening(int(later[second])),
-    )
+    if rooms:
+        first = min(rooms, key=lambda group: rooms[group])
+        return replace(found, num_tasks=int(rooms[first]), bottleneck=first)
+    if like and not any(free.values()):
+        return replace(found, need=_before_it_was_full(capacity, tasks))
+    return found
 
 
 def _before_it_was_full(capacity: Capacity, tasks: Sequence[str]) -> dict[str, float]:
@@ -238,7 +202,7 @@ def _exact(need: float) -> Fraction:
     return Fraction(need).limit_denominator(RECENT)
 
 
-def full_told(groups: Sequence[str]) -> str:
+def full_note(groups: Sequence[str]) -> str:
     """Return the full groups, to be appended to a sentence; nothing if none is full."""
     return f"; {_are_full(groups)}" if groups else ""
 
@@ -254,26 +218,23 @@ def _named(group: str | None) -> str:
 
 def _names(groups: Sequence[str]) -> str:
     """Return "a, b and c", or "a, b and 3 others"."""
-    groups = [_named(group) for group in groups]
-    if len(groups) > MOST_NAMED:
-        return f"{', '.join(groups[: MOST_NAMED - 1])} and {len(groups) - MOST_NAMED + 1} others"
-    *front, last = groups
-    return f"{', '.join(front)} and {last}" if front else last
+    shown = groups if len(groups) <= MOST_NAMED else groups[: MOST_NAMED - 1]
+    others = [f"{len(groups) - len(shown)} others"] if len(shown) < len(groups) else []
+    return _joined([*map(_named, shown), *others])
 
 
-def _neurons(extra: Mapping[str, int], *, more: bool = True) -> str:
-    """Return "3 more neurons in fc1 and 6 in fc2"; of many groups, those that take the most.
+def _neurons(extra: Mapping[str, int]) -> str:
+    """Return "3 in fc1 and 6 in fc2"; of many groups, those that take the most.
 
     In the order of the network, so that two lists in a sentence can be compared.
     """
-    most = sorted(extra, key=lambda group: -extra[group])[:MOST_NAMED]
-    order = [group for group in extra if group in most]
-    rest = [group for group in extra if group not in most]
-    parts = [f"{extra[group]} in {_named(group)}" for group in order]
-    if rest:
-        total, groups = sum(extra[group] for group in rest), "group" if rest[1:] == [] else "groups"
-        parts.append(f"{total} in {len(rest)} other {groups}")
-    if more:
-        unit = "neuron" if extra[order[0]] == 1 else "neurons"
-        parts[0] = f"{extra[order[0]]} more {unit} in {_named(order[0])}"
-    return f"{', '.join(parts[:-1])} and {parts[-1]}" if parts[1:] else parts[0]
+    num_named = MOST_NAMED if len(extra) <= MOST_NAMED else MOST_NAMED - 1
+    most = sorted(extra, key=lambda group: -extra[group])[:num_named]
+    parts = [f"{count} in {_named(group)}" for group, count in extra.items() if group in most]
+    rest = [count for group, count in extra.items() if group not in most]
+    return _joined([*parts, f"{sum(rest)} in {len(rest)} others"] if rest else parts)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    *front, last = parts
+    return f"{', '.join(front)} and {last}" if front else last

@@ -18,7 +18,6 @@ from clnp.core.pruning.plan import PruningPlan, num_kept
 from clnp.core.pruning.recalibrate import recalibrate as recalibrate_norms
 from clnp.core.pruning.subsets import Subsets
 from clnp.core.pruning.thresholds import (
-    KEEP_ALL,
     Neurons,
     checked_score,
     extra_by_group,
@@ -83,7 +82,7 @@ class ContinualNet(nn.Module):
         >>> ...  # Train: loss = F.cross_entropy(net(x), y) + net.l1_penalty(1e-5)
         >>> activity = net.measure_activity(loader)
         >>> net.end_task(net.plan_pruning(activity, score, margin=0.5))
-        >>> net(x, task="flowers")  # The same for ever.
+        >>> net(x, task="flowers")  # The same forever.
     """
 
     def __init__(
@@ -152,13 +151,12 @@ class ContinualNet(nn.Module):
         if task is None or task == self.open_task:
             if self._open is None:
                 raise TaskError(
-                    "no task is open: name one of the ended tasks, net(x, task=...), "
+                    "no task is open. Name one of the ended tasks, net(x, task=...), "
                     f"or begin one. Ended: {', '.join(self.tasks) or 'none'}"
                 )
             return self._body.run_open(args, kwargs)
         # Never compiled: a graph that is compiled again, for other widths, may round differently.
-        which = self.ledger.index(task), *self.ledger.widths(task)
-        return eagerly(lambda: self._body.run_task(*which, args=args, kwargs=kwargs))
+        return eagerly(lambda: self._body.run_task(self.ledger, task, args, kwargs))
 
     def predict_all(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run all ended tasks at once; each neuron is computed once for all of them.
@@ -169,7 +167,7 @@ class ContinualNet(nn.Module):
 
         Returns:
             The outputs of every ended task, by name: `net(x, task=name)` up to rounding, since
-            products of other shapes round differently. They are bit-identical for ever too.
+            products of other shapes round differently. They are bit-identical forever, too.
 
         Example:
             >>> {name: y.argmax(1) for name, y in net.predict_all(x).items()}
@@ -202,7 +200,7 @@ class ContinualNet(nn.Module):
         if not isinstance(name, str) or not name or not name.isprintable():
             raise ArgumentError(f"the name of a task is {name!r}; it must be a line of text")
         if name in self.tasks:
-            raise TaskError(f"task {name!r} has ended already; give the new task another name")
+            raise TaskError(f"task {name!r} has ended already. Give the new task another name")
         own = self._body.head.most_outputs
         num_outputs = checked_outputs(num_outputs, own=own, single=self.head == "single")
         if isinstance(initial, str):
@@ -341,18 +339,15 @@ class ContinualNet(nn.Module):
         task = self._need_open("plan_pruning")
         if not isinstance(activity, Activity) or activity.num_free() != self._body.stage.free:
             raise PruningError(
-                "this activity does not belong to the open task as it is now; measure it again"
+                "this activity does not belong to the open task as it is now. Measure it again"
             )
         if score is not None and not callable(score):
             raise ArgumentError(f"score is {score!r}; it must be a function of predict")
-        explicit = None
-        if thresholds is not None:
-            explicit = threshold_by_group(self.graph, thresholds, otherwise=KEEP_ALL)
         return plan(
             activity,
             None if score is None else Subsets(self._body, score, recalibrate=recalibrate).score,
             task=task.name,
-            thresholds=explicit,
+            thresholds=None if thresholds is None else threshold_by_group(self.graph, thresholds),
             margin=margin,
             best=best,
             per_layer=per_layer,
@@ -417,7 +412,7 @@ class ContinualNet(nn.Module):
     def end_task(
         self, plan: PruningPlan | Neurons | None = None, *, recalibrate: Iterable[Any] | None = None
     ) -> Certificate:
-        """Claim the planned neurons of the open task, freeze them for ever, and free the rest.
+        """Claim the planned neurons of the open task, freeze them forever, and free the rest.
 
         If anything fails, the task is open as before.
 
@@ -437,8 +432,8 @@ class ContinualNet(nn.Module):
         """
         task = self._need_open("end_task")
         body = self._body
-        wanted = {} if plan is None else plan
-        keep, reused = kept_by(wanted, self.graph, task=task.name, free=body.stage.free)
+        given = {} if plan is None else plan
+        keep, reused = kept_by(given, self.graph, task=task.name, free=body.stage.free)
         with body.undone_on_error():
             body.restrict(keep)
             if recalibrate is not None:
@@ -476,8 +471,8 @@ class ContinualNet(nn.Module):
         Example:
             >>> net.widen(net.forecast().widening(3))  # Room for three more tasks.
         """
-        needed = self._body.head_groups if self.head == "single" else []
-        return forecast(self.capacity(), head=self.head, head_groups=needed)
+        groups = self._body.head_groups if self.head == "single" else []
+        return forecast(self.capacity(), head=self.head, head_groups=groups)
 
     @in_turn
     def widen(self, extra: Mapping[str, int]) -> None:
@@ -506,7 +501,7 @@ class ContinualNet(nn.Module):
         Example:
             >>> torch.save(net.subnetwork("flowers").state_dict(), "flowers.pt")
         """
-        return self._body.subnetwork(self.ledger.index(task), *self.ledger.widths(task))
+        return self._body.subnetwork(self.ledger, task)
 
     @in_turn
     def verify(self) -> None:
@@ -522,8 +517,7 @@ class ContinualNet(nn.Module):
             certificate.check(self._certify(certificate.task, self.ledger))
 
     def _certify(self, task: str, ledger: Ledger) -> Certificate:
-        reads = self._body.reads(ledger.index(task), *ledger.widths(task))
-        return certify(ledger.row(task), reads)
+        return certify(ledger.row(task), self._body.reads(ledger, task))
 
     def record(self) -> Record:
         """Return all about the network but its tensors and the code of its model."""
@@ -635,7 +629,7 @@ class ContinualNet(nn.Module):
     ) -> Any:
         """Load a state dict of this network. One of another network is refused."""
         if self.ledger.rows and "_extra_state" not in state_dict:
-            raise TaskError("this state dict does not say which tasks it is of; nothing was loaded")
+            raise TaskError("this state dict does not say which tasks it is of. Nothing was loaded")
         if "_extra_state" in state_dict:
             self.set_extra_state(state_dict["_extra_state"])
         for name in self._body.changed_by(state_dict, "model."):
@@ -668,7 +662,7 @@ class ContinualNet(nn.Module):
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
         """Refuse to drop ended tasks."""
         if self.ledger.rows:
-            raise TaskError("to_empty would wipe the ended tasks; use net.to(device)")
+            raise TaskError("to_empty would wipe the ended tasks. Use net.to(device)")
         return super().to_empty(device=device, recurse=recurse)
 
     def extra_repr(self) -> str:
@@ -694,13 +688,13 @@ class ContinualNet(nn.Module):
 
     def _need_open(self, call: str) -> OpenTask:
         if self._open is None:
-            raise TaskError(f"{call} needs an open task; begin one with net.begin_task(name)")
+            raise TaskError(f"{call} needs an open task. Begin one with net.begin_task(name)")
         return self._open
 
     def _need_closed(self, call: str) -> None:
         if self._open is not None:
             raise TaskError(
-                f"{call} is not possible while task {self._open.name!r} is open; end or abandon it"
+                f"{call} is not possible while task {self._open.name!r} is open. End or abandon it"
             )
 
 
@@ -711,8 +705,8 @@ def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
     number: int = COUNT("num_outputs", num_outputs)
     if single and number > own:
         raise ArgumentError(
-            f"num_outputs is {number}, and the single head has {own} for all tasks; "
-            'give the model a larger classifier, or use head="multi"'
+            f"num_outputs is {number}, and the single head has {own} for all tasks. "
+            'Give the model a larger classifier, or use head="multi"'
         )
     return number
 
@@ -733,12 +727,12 @@ def check_initial(
 ) -> None:
     """Raise an error unless `initial` is a function, or can give a first task all its weights."""
     if not isinstance(initial, nn.Module):
-        if initial is None or callable(initial):
-            return
-        what = "a model, a function of a layer, or the name of an initialisation"
-        raise ArgumentError(f"initial is {initial!r}; it must be {what}")
+        if initial is not None and not callable(initial):
+            what = "a model, a function of a layer, or the name of an initialisation"
+            raise ArgumentError(f"initial is {initial!r}; it must be {what}")
+        return
     if not is_first:
-        raise TaskError("initial weights are for the first task; later ones start in free neurons")
+        raise TaskError("initial weights are for the first task. Later ones start in free neurons")
     difference = expected.difference(initial)
     if difference is None and widened:
         difference = "the network has been widened"

@@ -7,7 +7,6 @@ can serve both. Files are only kept if they are complete and have the published 
 import hashlib
 import http.client
 import os
-import shutil
 import tarfile
 import tempfile
 import urllib.request
@@ -33,24 +32,13 @@ CHUNK = 1 << 18
 
 
 def fetch(
-    url: str,
-    path: Path,
-    *,
-    checksum: str,
-    on_progress: OnProgress | None = None,
-    timeout: float = 30.0,
+    url: str, path: Path, *, md5: str, on_progress: OnProgress | None = None, timeout: float = 30.0
 ) -> None:
     """Download a file to `path`, which is only changed if the download succeeds.
 
-    Args:
-        url: The address of the file.
-        path: The file to write.
-        checksum: An algorithm of `hashlib` and the expected digest, such as `"md5:9fb6..."`.
-        on_progress: Called after each chunk.
-        timeout: The longest time without data, in seconds.
+    `timeout` is the longest time without data, in seconds.
     """
-    algorithm, _, expected = checksum.partition(":")
-    hashed = hashlib.new(algorithm, usedforsecurity=False)
+    hashed = hashlib.md5(usedforsecurity=False)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file, closing(_chunks(url, timeout)) as chunks:
@@ -59,10 +47,10 @@ def fetch(
                 file.write(chunk)
                 if on_progress is not None:
                     on_progress(path.name, done, total)
-        if hashed.hexdigest() != expected:
+        if hashed.hexdigest() != md5:
             raise DataError(
-                f"{url} is not the published file and was not kept: its {algorithm} is "
-                f"{hashed.hexdigest()}, not {expected}"
+                f"{url} is not the published file and was not kept: its MD5 is "
+                f"{hashed.hexdigest()}, not {md5}"
             )
         os.replace(part, path)
     except OSError as error:
@@ -83,45 +71,39 @@ def _chunks(url: str, timeout: float) -> Generator[tuple[bytes, int, int | None]
             while chunk := response.read(CHUNK):
                 done += len(chunk)
                 yield chunk, done, total
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise DataError(
-            f"{url} cannot be downloaded: the server says {error.code} {error.reason}"
-        ) from error
-    except urllib.error.URLError as error:
-        raise DataError(f"{url} cannot be reached: {error.reason}") from error
+        if total is not None and done != total:
+            raise OSError(f"{total - done} bytes are missing")
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"{url} broke off after {done} bytes: {error}") from error
-    if total is not None and done != total:
-        raise DataError(f"{url} broke off after {done} of {total} bytes")
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise DataError(f"{url} failed after {done} bytes: {error}") from error
 
 
-def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Write members of a gzipped tar archive to the given paths.
+def extract(archive: Path, names: Sequence[str]) -> list[Path]:
+    """Write the members of these names to the folder of a gzipped tar archive.
 
-    Other members are ignored, and no path is taken from the archive.
+    The files are called like the last parts of the names. Other members are ignored.
     """
-    missing = dict(members)
+    paths = {}
     try:
         with tarfile.open(archive, "r:gz") as file:
             for member in file:
-                name = str(PurePosixPath(member.name))
-                source = file.extractfile(member) if name in missing and member.isreg() else None
+                source = file.extractfile(member) if member.name in names else None
                 if source is not None:
-                    with source, missing.pop(name).open("wb") as target:
-                        shutil.copyfileobj(source, target, CHUNK)
-                if not missing:
-                    break
+                    paths[member.name] = archive.with_name(PurePosixPath(member.name).name)
+                    paths[member.name].write_bytes(source.read())
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}") from error
+    missing = [name for name in names if name not in paths]
     if missing:
         raise DataError(f"{archive} does not contain {', '.join(missing)}")
+    return list(paths.values())
 
 
 Labelled = tuple[Tensor, Tensor]
 Files = Sequence[tuple[Path, Published]]
-Read = Callable[[Files, int], Labelled]
-"""Reads images and labels from the files of a part of a data set with so many classes."""
+Read = Callable[[Files], Labelled]
+"""Reads images and labels from the files of a part of a data set."""
 
 
 @dataclass(frozen=True)
@@ -140,23 +122,11 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A file to download: a gzipped data file, or a tar archive of a whole folder."""
-
-    url: str
-    checksum: str
-
-    @property
-    def name(self) -> str:
-        """Last part of the address."""
-        return self.url.rpartition("/")[2]
-
-
-@dataclass(frozen=True)
 class Entry:
     """A data set of bytes; mean and standard deviation of each channel are for bytes / 255.
 
-    Downloaded files get the first of its layouts.
+    `remotes` has the MD5 of each file to download, by address: gzipped data files, or tar archives
+    of a whole folder. Downloaded files get the first of the layouts.
     """
 
     num_classes: int
@@ -164,7 +134,7 @@ class Entry:
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     layouts: tuple[Layout, ...]
-    remotes: tuple[Remote, ...]
+    remotes: Mapping[str, str]
 
 
 def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -> LabelledData:
@@ -176,14 +146,18 @@ def load(name: str, directory: Path, *, on_progress: OnProgress | None = None) -
         layout = entry.layouts[0]
     folder = directory / layout.folder
     train, test = (
-        layout.read([(_path(folder, each.name), each) for each in part], entry.num_classes)
+        layout.read([(_path(folder, each.name), each) for each in part])
         for part in (layout.train, layout.test)
     )
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise DataError(
-            f"{folder}: training samples have shape {tuple(train[0].shape[1:])} and test samples "
-            f"{tuple(test[0].shape[1:])}. Download the files again"
-        )
+    for part, (_, labels) in (("training", train), ("test", test)):
+        if len(labels) == 0:
+            raise DataError(f"{folder} has no {part} samples. Download the files again")
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= entry.num_classes:
+            raise DataError(
+                f"{folder}: {part} labels go from {low} to {high}, but {name} has labels from 0 to "
+                f"{entry.num_classes - 1}. Download the files again"
+            )
     return LabelledData(
         name,
         train,
@@ -232,72 +206,39 @@ def _download(name: str, entry: Entry, directory: Path, on_progress: OnProgress 
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=directory) as temporary:
             arrived: list[Path] = []
-            for remote in entry.remotes:
-                path = Path(temporary, remote.name)
-                fetch(remote.url, path, checksum=remote.checksum, on_progress=on_progress)
-                if remote.name.endswith(".tar.gz"):
-                    members = {f"{layout.folder}/{each}": each for each in layout.names}
-                    paths = {member: Path(temporary, each) for member, each in members.items()}
-                    extract(path, paths)
-                    arrived += paths.values()
+            for url, md5 in entry.remotes.items():
+                path = Path(temporary, url.rpartition("/")[2])
+                fetch(url, path, md5=md5, on_progress=on_progress)
+                if path.name.endswith(".tar.gz"):
+                    arrived += extract(path, [f"{layout.folder}/{each}" for each in layout.names])
                 else:
                     arrived.append(path)
             folder.mkdir(parents=True, exist_ok=True)
             for path in arrived:
                 os.replace(path, folder / path.name)
     except (DataError, OSError) as error:
-        places = {tuple(each.names): directory / each.folder for each in reversed(entry.layouts)}
-        wanted = " or ".join(
-            f"{', '.join(names)} into {place}" for names, place in reversed(places.items())
-        )
         raise DataError(
-            f"{name} is not in {directory} and cannot be downloaded: {error}. Or put {wanted} "
-            "yourself, gzipped or not"
+            f"{name} is not in {directory} and cannot be downloaded: {error}. Check the "
+            f"connection, or put {', '.join(layout.names)} into {folder}, gzipped or not"
         ) from error
 
 
-def _of_idx(files: Files, num_classes: int) -> Labelled:
+def _of_idx(files: Files) -> Labelled:
     """Return images, uint8 [N, 1, height, width], and labels, int64 [N], from a file each."""
-    (images_path, images_published), (labels_path, labels_published) = files
-    images = read_idx(images_path, images_published)
-    labels = read_idx(labels_path, labels_published)
-    if images.ndim != 3 or labels.ndim != 1:
-        path, found = (labels_path, labels) if images.ndim == 3 else (images_path, images)
+    images, labels = (read_idx(path, published) for path, published in files)
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         raise DataError(
-            f"{path} has shape {tuple(found.shape)}; it must have three dimensions for images and "
-            "one for labels"
+            f"{files[0][0]} has shape {tuple(images.shape)} and {files[1][0].name} "
+            f"{tuple(labels.shape)}. They must have three dimensions and one, and as many images "
+            "as labels. Download both again"
         )
-    if len(images) != len(labels):
-        raise DataError(
-            f"{images_path} has {len(images)} images and {labels_path.name} {len(labels)} labels. "
-            "Download both again"
-        )
-    labels = labels.to(torch.int64)
-    _check_labels(labels_path, labels, num_classes)
-    return images.unsqueeze(1), labels
+    return images.unsqueeze(1), labels.to(torch.int64)
 
 
-def _joined(
-    files: Files, num_classes: int, *, read: Callable[[Path, Published], Labelled]
-) -> Labelled:
+def _joined(files: Files, *, read: Callable[[Path, Published], Labelled]) -> Labelled:
     """Return images and labels of all files, each read by `read`."""
-    parts = []
-    for path, published in files:
-        images, labels = read(path, published)
-        _check_labels(path, labels, num_classes)
-        parts.append((images, labels))
+    parts = [read(path, published) for path, published in files]
     return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
-
-
-def _check_labels(path: Path, labels: Tensor, num_classes: int) -> None:
-    if len(labels) == 0:
-        raise DataError(f"{path} has no samples. Download it again")
-    wrong = labels[(labels < 0) | (labels >= num_classes)]
-    if len(wrong):
-        raise DataError(
-            f"{path} has the label {int(wrong[0])}, but there are only {num_classes} classes: it "
-            "is damaged or of another data set. Download it again"
-        )
 
 
 def _mnist(
@@ -318,10 +259,7 @@ def _mnist(
         mean=(mean,),
         deviation=(deviation,),
         layouts=tuple(Layout(folder, files[:2], files[2:], _of_idx) for folder in folders),
-        remotes=tuple(
-            Remote(f"{site}{name}.gz", f"md5:{md5}")
-            for name, md5 in zip(names, md5s[4:], strict=True)
-        ),
+        remotes={f"{site}{name}.gz": md5 for name, md5 in zip(names, md5s[4:], strict=True)},
     )
 
 
@@ -389,12 +327,11 @@ CATALOG = {
                 partial(_joined, read=read_python),
             ),
         ),
-        remotes=(
-            Remote(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                "md5:c32a1d4ab5d03f1284b67883e8d87530",
+        remotes={
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": (
+                "c32a1d4ab5d03f1284b67883e8d87530"
             ),
-        ),
+        },
     ),
     "cifar100": Entry(
         num_classes=100,
@@ -415,11 +352,10 @@ CATALOG = {
                 partial(_joined, read=partial(read_python, labels="fine_labels")),
             ),
         ),
-        remotes=(
-            Remote(
-                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-                "md5:03b5dce01913d631647c71ecec9e9cb8",
+        remotes={
+            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz": (
+                "03b5dce01913d631647c71ecec9e9cb8"
             ),
-        ),
+        },
     ),
 }

@@ -7,13 +7,13 @@ objects are refused, because they could execute code.
 """
 
 import importlib.util
-import math
 import os
 from pathlib import Path
-from zipfile import is_zipfile
+from zipfile import ZipFile
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from clnp.errors import DataError, unknown_name
 
@@ -26,7 +26,6 @@ MOST_CLASSES = 1_000_000
 """Larger labels are assumed to be something else."""
 DIGITS: tuple[int, ...] = (1, 8, 8)
 """Shape of a handwritten digit of scikit-learn."""
-DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
 NUM_RANDOM = 1000
 """Number of random samples that replace a part of a data set."""
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -113,90 +112,56 @@ def data_directory(directory: str | os.PathLike[str] | None = None) -> Path:
 
 def digits() -> LabelledData:
     """Return 1,797 handwritten digits of 8 x 8 pixels; every fifth is a test sample."""
-    x, y = map(torch.from_numpy, _digits())
-    apart = torch.arange(len(x), device="cpu") % 5 == 4
-    return LabelledData("digits", (x[~apart], y[~apart]), (x[apart], y[apart]), 10, largest=16.0)
-
-
-def _digits() -> "tuple[np.ndarray, np.ndarray]":
-    """Return images and labels from the file of scikit-learn, whose import takes seconds."""
     found = importlib.util.find_spec("sklearn")
     if found is None:
         raise DataError(
             "the data set 'digits' is a part of scikit-learn, which is not installed: "
             "pip install 'clnp[demo]'"
         )
-    file = Path(found.origin or "").parent.joinpath(*DIGITS_FILE)
-    if file.is_file():
-        numbers = np.loadtxt(file, delimiter=",", dtype=np.uint8)
-        images, labels = numbers[:, :-1], numbers[:, -1]
-    else:  # Another version of scikit-learn, so far none.
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-
-        images, labels = load_digits(return_X_y=True)
-    return images.reshape(-1, *DIGITS).astype(np.uint8), labels.astype(np.int64)
+    # Importing scikit-learn would take seconds.
+    file = Path(found.origin or "").parent / "datasets" / "data" / "digits.csv.gz"
+    numbers = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.uint8))
+    x, y = numbers[:, :-1].reshape(-1, *DIGITS), numbers[:, -1].to(torch.int64)
+    apart = torch.arange(len(x), device="cpu") % 5 == 4
+    return LabelledData("digits", (x[~apart], y[~apart]), (x[apart], y[apart]), 10, largest=16.0)
 
 
 def read_arrays(path: Path) -> LabelledData:
     """Return the data set in an npz file."""
+    arrays = {}
     try:
-        if not is_zipfile(path):
-            path.open("rb").close()  # Raises an error if there is no permission.
-            raise DataError(f"{path} is not an npz file, or is truncated")
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in ARRAYS if name not in file]
-            if missing:
-                needed = ", ".join(ARRAYS)
-                raise DataError(f"{path} has no array {missing[0]}; it must contain {needed}")
-            # A file that is not an array is read as bytes.
-            arrays = {name: np.asarray(file[name]) for name in ARRAYS}
-    except DataError:
-        raise
+        with ZipFile(path) as file:
+            for name in ARRAYS:
+                with file.open(f"{name}.npy") as stored:
+                    arrays[name] = np.lib.format.read_array(stored, allow_pickle=False)
     except Exception as error:  # A damaged file makes numpy and zipfile raise all kinds of errors.
         # The further sentences suggest to allow pickles, which could execute code.
         reason = str(error).partition(". ")[0].partition("\n")[0]
         raise DataError(
-            f"{path} cannot be read as an npz file of plain arrays: {reason}"
+            f"{path} cannot be read as an npz file of the arrays {', '.join(ARRAYS)}: {reason}"
         ) from error
-    for part in ("train", "test"):
-        _check(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"])
-    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
-        raise DataError(
-            f"{path}: samples of x_train have shape {arrays['x_train'].shape[1:]} and those of "
-            f"x_test {arrays['x_test'].shape[1:]}; they must have the same"
-        )
-    bytes_stored = arrays["x_train"].dtype == np.uint8
-    if bytes_stored != (arrays["x_test"].dtype == np.uint8):
-        raise DataError(
-            f"{path}: x_train is {arrays['x_train'].dtype} and x_test {arrays['x_test'].dtype}; "
-            "both must be uint8, or both floating point"
-        )
-    parts = {}
-    for part in ("train", "test"):
-        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        with np.errstate(over="ignore"):  # Numbers that are too large are refused as infinite.
-            inputs = torch.tensor(x if bytes_stored else x.astype(np.float32), device="cpu")
-        parts[part] = (inputs, torch.tensor(y.astype(np.int64), device="cpu"))
-    num_classes = 1 + max(int(parts[part][1].max()) for part in parts)
-    largest = 255.0 if bytes_stored else 1.0
-    return LabelledData(path.stem, parts["train"], parts["test"], num_classes, largest=largest)
+    train, test = (
+        _tensors(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")
+    )
+    num_classes = 1 + int(max(train[1].max(), test[1].max()))
+    largest = 255.0 if train[0].dtype == torch.uint8 else 1.0
+    return LabelledData(path.stem, train, test, num_classes, largest=largest)
 
 
-def _check(path: Path, part: str, x: "np.ndarray", y: "np.ndarray") -> None:
-    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
+def _tensors(path: Path, part: str, x: "np.ndarray", y: "np.ndarray") -> tuple[Tensor, Tensor]:
+    is_number = x.dtype == np.uint8 or np.issubdtype(x.dtype, np.floating)
+    if not is_number or x.ndim < 2 or x.size == 0:
         raise DataError(
-            f"{path}: x_{part} is {x.dtype}; it must be uint8 (0 to 255) or floating point"
+            f"{path}: x_{part} is {x.dtype} of shape {x.shape}. It must have samples of uint8 (0 "
+            "to 255) or of floating-point numbers"
         )
-    if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1:
+    if not np.issubdtype(y.dtype, np.integer) or y.shape != x.shape[:1]:
         raise DataError(
-            f"{path}: y_{part} is {y.dtype} of shape {y.shape}; it must be one integer for each "
-            "sample"
+            f"{path}: y_{part} is {y.dtype} of shape {y.shape}. It must have one integer for each "
+            f"of the {len(x)} samples"
         )
-    if x.ndim < 2 or math.prod(x.shape) == 0 or len(x) != len(y):
-        raise DataError(
-            f"{path}: x_{part} has shape {x.shape} and y_{part} {y.shape}; they must have one "
-            "entry for each sample, and samples at least one number"
-        )
-    for label in (int(y.min()), int(y.max())):
-        if not 0 <= label < MOST_CLASSES:
-            raise DataError(f"{path}: y_{part} has the label {label}; labels count from 0")
+    if y.min() < 0 or y.max() >= MOST_CLASSES:
+        raise DataError(f"{path}: y_{part} goes from {y.min()} to {y.max()}. Labels count from 0")
+    with np.errstate(over="ignore"):  # Numbers that are too large are refused as infinite.
+        inputs = x if x.dtype == np.uint8 else x.astype(np.float32)
+    return torch.tensor(inputs, device="cpu"), torch.tensor(y.astype(np.int64), device="cpu")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from clnp.errors import ArgumentError
+from clnp.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,14 @@ class LabelledData:
     largest: float = 1.0
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds = [f"{x.dtype} of shape {tuple(x.shape[1:])}" for x, _ in (self.train, self.test)]
+        if kinds[0] != kinds[1]:
+            raise DataError(
+                f"data set {self.name!r}: training samples are {kinds[0]}, and test samples "
+                f"{kinds[1]}. Both must be the same"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,35 +63,16 @@ class Prepare:
     order: Tensor | None = None
     mean: tuple[float, ...] = field(default=(), kw_only=True)
     deviation: tuple[float, ...] = field(default=(), kw_only=True)
-    _orders: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
-    _scales: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(self.deviation):
-            raise ArgumentError(
-                f"mean has {len(self.mean)} numbers and deviation {len(self.deviation)}; both must "
-                "have one for each channel",
-                argument="deviation",
-            )
-        if any(not each > 0 for each in self.deviation):
-            raise ArgumentError(
-                f"deviation is {self.deviation}; every number must be more than 0",
-                argument="deviation",
-            )
+    _constants: dict[torch.device, tuple[Tensor | None, Tensor | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __call__(self, stored: Tensor) -> Tensor:
-        if self.mean and len(self.mean) not in (1, stored.shape[1]):
-            raise ArgumentError(
-                f"mean has {len(self.mean)} numbers and samples of shape "
-                f"{tuple(stored.shape[1:])} have {stored.shape[1]} channels; give one for each",
-                argument="mean",
-            )
         device = stored.device
-        if self.order is not None and device not in self._orders:
-            self._orders[device] = self.order.to(device)
-        if self.mean and device not in self._scales:
-            self._scales[device] = self.scale.to(device)
-        order, scale = self._orders.get(device), self._scales.get(device)
+        if device not in self._constants:
+            order = None if self.order is None else self.order.to(device)
+            self._constants[device] = order, self.scale.to(device) if self.mean else None
+        order, scale = self._constants[device]
         return prepared(stored, self.largest, order=order, scale=scale)
 
     @property

@@ -1,6 +1,5 @@
 """Streams: sequences of tasks made from data sets."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clnp.checks import COUNT, optional, settle
 from clnp.errors import ArgumentError
-from clnp.training.rng import derive
-from clnp.training.task import Task
+from clnp.training.rng import derive, permutation
+from clnp.training.task import Task, check_names
 
 from .labelled import LabelledData, Prepare
 
@@ -34,7 +34,7 @@ class Permuted:
     """Number of training samples, drawn at random. By default, all of them."""
 
     def __post_init__(self) -> None:
-        _check_counts(self, "num_tasks", "num_train")
+        settle(self, {"num_tasks": COUNT, "num_train": optional(COUNT)})
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Split:
     """Number of training samples of each task, drawn at random. By default, all of them."""
 
     def __post_init__(self) -> None:
-        _check_counts(self, "classes_per_task", "num_tasks", "num_train")
+        counts = {"num_tasks": optional(COUNT), "num_train": optional(COUNT)}
+        settle(self, {"classes_per_task": COUNT, **counts})
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,10 @@ class Chain:
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ArgumentError("parts is empty; give at least one stream", argument="parts")
+            raise ArgumentError("parts is empty. Give at least one stream", argument="parts")
 
 
 Stream = Permuted | Split | Chain
-
-
-def _check_counts(stream: Permuted | Split, *names: str) -> None:
-    for name in names:
-        value = getattr(stream, name)
-        if value is not None and value < 1:
-            raise ArgumentError(f"{name} is {value}; it must be 1 or more", argument=name)
 
 
 def tasks_of(stream: Stream, find: Find, *, seed: int = 0) -> list[Task]:
@@ -99,9 +93,7 @@ def tasks_of(stream: Stream, find: Find, *, seed: int = 0) -> list[Task]:
         >>> tasks = tasks_of(Permuted("permuted", "digits", num_tasks=3), datasets.find)
     """
     tasks = _tasks(stream, find, seed)
-    name, times = Counter(task.name for task in tasks).most_common(1)[0]
-    if times > 1:
-        raise ArgumentError(f"two tasks of the stream are {name!r}; their names must be distinct")
+    check_names(tasks)
     return tasks
 
 
@@ -121,8 +113,7 @@ def permuted(data: LabelledData, stream: Permuted, seed: int) -> list[Task]:
     train = _some(data.train, stream.num_train, derive(seed, "samples", data.name))
     tasks = []
     for number in range(1, stream.num_tasks + 1):
-        generator = torch.Generator().manual_seed(derive(seed, "permutation", data.name, number))
-        order = torch.randperm(size, generator=generator, device="cpu")
+        order = permutation(size, derive(seed, "permutation", data.name, number))
         tasks.append(
             Task(
                 f"{data.name} permuted {number}",
@@ -140,29 +131,28 @@ def split(data: LabelledData, stream: Split, seed: int) -> list[Task]:
     """Return the tasks of a `Split` stream."""
     size = stream.classes_per_task
     most, left = divmod(data.num_classes, size)
-    num_tasks = most if stream.num_tasks is None else stream.num_tasks
-    if not 1 <= num_tasks <= most:
-        many = "1 task" if max(num_tasks, 1) == 1 else f"{num_tasks} tasks"
+    num_tasks = max(most, 1) if stream.num_tasks is None else stream.num_tasks
+    if num_tasks > most:
         raise ArgumentError(
-            f"{many} of {size} classes: {data.name} has only {data.num_classes}",
+            f"{num_tasks} x {size} classes are more than the {data.num_classes} of {data.name}. "
+            "Use fewer tasks, or fewer classes per task",
             argument="classes_per_task" if stream.num_tasks is None else "num_tasks",
         )
     if left and stream.num_tasks is None:
         raise ArgumentError(
-            f"the {data.num_classes} classes of {data.name} do not divide into tasks of {size}; "
-            f"num_tasks = {most} leaves {left} of them out",
+            f"the {data.num_classes} classes of {data.name} do not divide into tasks of {size}. "
+            f"Set num_tasks = {most} to leave {left} of them out",
             argument="classes_per_task",
         )
     classes = list(range(data.num_classes))
     if stream.order == "shuffled":
-        generator = torch.Generator().manual_seed(derive(seed, "classes", data.name))
-        drawn = torch.randperm(data.num_classes, generator=generator, device="cpu")
-        classes = drawn.tolist()
+        classes = permutation(data.num_classes, derive(seed, "classes", data.name)).tolist()
     elif not isinstance(stream.order, str):
         classes = list(stream.order)
         if sorted(classes) != list(range(data.num_classes)):
             raise ArgumentError(
-                f"order must hold each of the {data.num_classes} classes of {data.name} once",
+                f"order is {classes}. Give each of the {data.num_classes} classes of {data.name} "
+                "once",
                 argument="order",
             )
     mean, deviation = _mean_and_deviation(data, stream)
@@ -192,7 +182,7 @@ def _mean_and_deviation(
         return (), ()
     if not data.mean:
         raise ArgumentError(
-            f"the mean and deviation of {data.name} are not known; remove normalise",
+            f"the mean and deviation of {data.name} are not known. Remove normalise",
             argument="normalise",
         )
     return data.mean, data.deviation
@@ -202,9 +192,7 @@ def _some(samples: tuple[Tensor, Tensor], count: int | None, seed: int) -> tuple
     """Return this many of the samples, drawn at random, in their order."""
     if count is None or count >= len(samples[0]):
         return samples
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(samples[0]), generator=generator, device="cpu")
-    chosen = order[:count].sort().values
+    chosen = permutation(len(samples[0]), seed)[:count].sort().values
     return samples[0][chosen], samples[1][chosen]
 
 
@@ -225,6 +213,7 @@ def _of_classes(data: LabelledData, part: str, classes: Sequence[int]) -> tuple[
     new = place[labels]
     if not bool((new >= 0).any()):
         raise ArgumentError(
-            f"{data.name}: no sample of class {', '.join(map(str, classes))} in the {part} data"
+            f"the {part} data of {data.name} has no sample of class "
+            f"{', '.join(map(str, classes))}. Leave such classes out"
         )
     return inputs[new >= 0], new[new >= 0]

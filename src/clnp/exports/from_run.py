@@ -13,8 +13,7 @@ from clnp.data.labelled import Prepare, prepared
 from clnp.errors import ArgumentError, RunError, unknown_name
 from clnp.records import OURS, RunResult
 from clnp.runs.directory import CHECKPOINT, RECIPE, command, expanded, read_config, read_result
-from clnp.studies.comparison import read_comparison
-from clnp.studies.series import read_series, run_of
+from clnp.studies.study import read_comparison, read_series, run_of
 from clnp.studies.verify import Rebuilt, rebuild
 from clnp.training.task import Task
 

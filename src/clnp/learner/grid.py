@@ -1,13 +1,12 @@
-"""Candidates of the grid, several of which may be trained at the same time on one device.
+"""Fits of a task, several of which may run at the same time on one device.
 
-On a GPU, each has a lane: a stream for its kernels and a generator for its random numbers. An epoch
-of each is queued before the first is waited for. Each draws and computes what it would alone.
+On a GPU, each of several has a stream for its kernels and a generator for its random numbers. An
+epoch of each is queued before the first is waited for. Each draws and computes what it would alone.
 """
 
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 import torch
@@ -15,54 +14,26 @@ import torch
 from clnp.core.net import ContinualNet
 from clnp.core.record import OpenState
 from clnp.errors import DivergedError
-from clnp.training.config import Alpha, Training
+from clnp.records import CandidateRecord
+from clnp.training.config import Training
 from clnp.training.fit import Epoch, Fit, FitState, l1_rule
 from clnp.training.rng import default_generator
 from clnp.training.task import TaskData
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A point of the grid after training; `state` is kept as long as it may still be chosen."""
-
-    alpha: Alpha
-    lr: float
-    num_epochs: int
-    score: float | None
-    diverged: str | None = None
-    state: OpenState | None = field(default=None, repr=False)
-
-
-def candidate_of(
-    net: ContinualNet,
-    fit: Fit,
-    score: Callable[[ContinualNet], float],
-    error: DivergedError | None,
-) -> Candidate:
-    """Return the candidate that was trained in `net`, scored with all of its neurons."""
-    training, num_epochs = fit.training, len(fit.epochs)
-    if error is None:
-        try:
-            found = score(net)
-            state = net.open_state()
-            return Candidate(training.alpha, training.lr, num_epochs, found, None, state)
-        except DivergedError as diverged:
-            error = diverged
-    return Candidate(training.alpha, training.lr, num_epochs, None, str(error))
-
-
 class LaneState(TypedDict):
-    """All that a lane resumes from, between two epochs."""
+    """All that a lane resumes from, between two epochs; `open` is None if the network has it."""
 
-    open: dict[str, Any]
+    open: dict[str, Any] | None
     fit: FitState
     error: str | None
 
 
 class Lane:
-    """A fit in a copy of the network; on a GPU, with its own stream and generator.
+    """A fit in the open task of a network, or in a copy of the network.
 
-    `begin` opens the task in the copy, with a seed. `error` is set if the fit diverges.
+    With `begin`, which opens the task in the copy, it is a copy; on a GPU, with its own stream and
+    generator. `error` is set if the fit diverges.
     """
 
     def __init__(
@@ -72,18 +43,20 @@ class Lane:
         training: Training,
         *,
         seed: int,
-        begin: Callable[[ContinualNet, int], None],
+        begin: Callable[[ContinualNet], None] | None = None,
         state: LaneState | None = None,
     ) -> None:
-        self._device = net.device
-        if self._device.type == "cuda":
+        self._device, self._is_copy = net.device, begin is not None
+        self._has_stream = self._is_copy and self._device.type == "cuda"
+        if self._has_stream:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             self._generator = torch.Generator(self._device).graphsafe_get_state()
         self.error: DivergedError | None = None
         with self.entered():
-            self.net = copy.deepcopy(net)
-            begin(self.net, seed)
-            if state is not None:
+            self.net = net if begin is None else copy.deepcopy(net)
+            if begin is not None:
+                begin(self.net)
+            if state is not None and state["open"] is not None:
                 self.net.set_open_state(OpenState.from_state(state["open"]))
             rule = l1_rule(self.net, training.alpha)
             self.fit = Fit(self.net, data, training, seed=seed, rule=rule)
@@ -94,15 +67,30 @@ class Lane:
     def state(self) -> LaneState:
         """Return all that a lane resumes from."""
         return {
-            "open": self.net.open_state().to_state(),
+            "open": self.net.open_state().to_state() if self._is_copy else None,
             "fit": self.fit.state(),
             "error": None if self.error is None else str(self.error),
         }
 
+    def score(self, score: Callable[[ContinualNet], float]) -> float | None:
+        """Return the score of the trained network; None, with `error`, if that diverged."""
+        try:
+            return score(self.net) if self.error is None else None
+        except DivergedError as error:
+            self.error = error
+            return None
+
+    def record(self, score: Callable[[ContinualNet], float]) -> CandidateRecord:
+        """Return the record of the candidate that was trained, scored with all of its neurons."""
+        training, found = self.fit.training, self.score(score)
+        diverged = None if self.error is None else str(self.error)
+        num_epochs = len(self.fit.epochs)
+        return CandidateRecord(training.alpha, training.lr, num_epochs, found, diverged)
+
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """Queue the block in the lane, after all that has been queued outside."""
-        if self._device.type != "cuda":
+        if not self._has_stream:
             yield
             return
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -118,7 +106,7 @@ class Lane:
 
     def leave(self) -> None:
         """Let all that is queued outside from now on wait for the lane."""
-        if self._device.type == "cuda":
+        if self._has_stream:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,12 +33,12 @@ from clnp.records import (
     TaskEnded,
 )
 from clnp.training.config import LearnerConfig, Training
-from clnp.training.fit import Epoch, Fit, evaluate, l1_rule
-from clnp.training.optimizer import check_optimizer
+from clnp.training.fit import Epoch, evaluate
+from clnp.training.optimizer import check_optimizers
 from clnp.training.rng import derive, isolated, seed_all
-from clnp.training.task import Task, TaskData, load_task
+from clnp.training.task import Task, TaskData, load
 
-from .grid import Candidate, Lane, LaneState, candidate_of, train_together
+from .grid import Lane, LaneState, train_together
 from .progress import Choice, Progress, TaskReport
 from .scoring import Scorer
 
@@ -100,14 +101,14 @@ class Learner:
         start = time.monotonic()
         net = self.net
         progress = progress if progress is not None else Progress()
-        if net.open_task is not None and progress.resumed is None and progress.winner is None:
+        if net.open_task is not None and not progress.resumed and progress.winner is None:
             raise TaskError(f"task {net.open_task!r} is open. End or abandon it before the next")
         mode = net.training
         with isolated(net.device):
-            data = load_task(task, net.device, self.config, seed=self.seed)
+            data = load(task, net.device, self.config, seed=self.seed)
             scorer = Scorer(net, data, self.config, seed=self.seed)
             try:
-                if not progress.trained and progress.resumed is None:
+                if not progress.trained and not progress.resumed:
                     self._check_trainable(data)
                 if progress.winner is None:
                     self._train_all(scorer, progress)
@@ -135,7 +136,7 @@ class Learner:
             return  # Counting the labels would read all samples.
         config = replace(self.config, check_data=False, resident=None if tensors else False)
         with isolated(self.net.device):
-            data = load_task(task, self.net.device, config, seed=self.seed)
+            data = load(task, self.net.device, config, seed=self.seed)
             mode = self.net.training
             try:
                 self._check_trainable(data)
@@ -163,22 +164,22 @@ class Learner:
         initial = initialisation(self.config.training.initialisation)
         net.begin_task(data.task.name, data.num_outputs, initial=initial)
 
-    def _reopen(self, data: TaskData, state: OpenState | None) -> None:
-        assert state is not None
+    def _reopen(self, data: TaskData, state: OpenState) -> None:
         self._open(self.net, data, 0)
         self.net.set_open_state(state)
 
     def _check_trainable(self, data: TaskData) -> None:
         """Raise an `ArgumentError` if a penalty, optimizer or input does not fit."""
-        for training in self.candidates(data.task.name):
+        trainings = self.candidates(data.task.name)
+        for training in trainings:
             alpha_by_layer(self.net.graph, training.alpha)
-            check_optimizer(training, self.net.device)
         if self.config.fine_tuning is not None:
             alpha_by_layer(self.net.graph, self.config.fine_tuning.alpha)
         self._open(self.net, data, 0)
         parts = {"training": data.train, "validation": data.validation, "test": data.test}
         size = min(2, self.config.training.batch_size)
         try:
+            check_optimizers(trainings, self.net)
             for part, batches in parts.items():
                 if batches is not None:
                     self._check_batch(data, part, *next(batches.batches(size)))
@@ -202,15 +203,10 @@ class Learner:
         name = scorer.data.task.name
         trainings = self.candidates(name)
         while (first := len(progress.trained)) < len(trainings):
-            # A candidate that was in training alone resumes alone.
-            num = 1 if progress.resumed is not None else self.config.candidates_at_once
-            wave = trainings[first : first + num]
-            train = self._train_one if len(wave) == 1 else self._train_several
-            for number, candidate in enumerate(train(scorer, progress, wave), first):
-                progress.trained.append(candidate)
-                fields = {key: value for key, value in vars(candidate).items() if key != "state"}
-                self.on_event(CandidateTrained(task=name, candidate=number, **fields))
-            progress.drop_states(below=scorer.margin)
+            # Candidates that were in training together resume together.
+            num = len(progress.resumed) or self.config.candidates_at_once
+            self._train_wave(scorer, progress, trainings[first : first + num])
+            progress.drop_states(scorer.margin)
             # Not earlier: some of several candidates without the others cannot be saved.
             self.on_progress(progress)
         if all(candidate.score is None for candidate in progress.trained):
@@ -219,88 +215,73 @@ class Learner:
             )
             raise DivergedError(f"every candidate of task {name!r} diverged: {reasons}")
 
-    def _seed_of(self, scorer: Scorer, training: Training) -> int:
-        alpha = dict(training.alpha) if isinstance(training.alpha, Mapping) else training.alpha
-        return derive(self.seed, "candidate", scorer.data.task.name, alpha, training.lr)
-
-    def _train_one(
+    def _train_wave(
         self, scorer: Scorer, progress: Progress, trainings: Sequence[Training]
-    ) -> list[Candidate]:
-        """Train a candidate in the network itself."""
-        [training] = trainings
-        seed = self._seed_of(scorer, training)
-        if progress.resumed is None:
-            self._open(self.net, scorer.data, seed)
-        error = None
-        try:
-            self._fit(scorer, progress, training, seed=seed, candidate=len(progress.trained))
-        except DivergedError as found:
-            error = found
-        assert progress.fit is not None
-        candidate = candidate_of(self.net, progress.fit, scorer.unpruned, error)
-        self.net.abandon_task()
-        progress.fit = None
-        return [candidate]
-
-    def _train_several(
-        self, scorer: Scorer, progress: Progress, trainings: Sequence[Training]
-    ) -> list[Candidate]:
-        """Train several candidates at the same time, each in a copy of the network."""
+    ) -> None:
+        """Train candidates at the same time, and score them."""
         name, first = scorer.data.task.name, len(progress.trained)
+        seeds = [self._seed_of(name, training) for training in trainings]
+        if len(trainings) == 1 and not progress.resumed:
+            self._open(self.net, scorer.data, seeds[0])
+        lanes = self._fit(scorer, progress, trainings, seeds, first=first)
+        for number, lane in enumerate(lanes, first):
+            record = lane.record(scorer.unpruned)
+            progress.trained.append(record)
+            if record.score is not None:
+                progress.states[number] = lane.net.open_state()
+            self.on_event(CandidateTrained(task=name, candidate=number, **vars(record)))
+        if len(trainings) == 1:
+            self.net.abandon_task()
 
-        def log(index: int, epoch: Epoch) -> None:
-            num_epochs = trainings[index].epochs
-            self.on_event(
-                EpochEnded(task=name, candidate=first + index, num_epochs=num_epochs, **vars(epoch))
-            )
-
-        states: Sequence[LaneState | None] = progress.resumed_lanes
-        if not states:
-            states = [None] * len(trainings)
-        lanes = [
-            Lane(
-                self.net,
-                scorer.data,
-                training,
-                seed=self._seed_of(scorer, training),
-                begin=lambda net, seed: self._open(net, scorer.data, seed),
-                state=state,
-            )
-            for training, state in zip(trainings, states, strict=True)
-        ]
-        progress.lanes, progress.resumed_lanes = lanes, []
-        train_together(lanes, on_epoch=log, on_round=lambda: self.on_progress(progress))
-        progress.lanes = []
-        return [candidate_of(lane.net, lane.fit, scorer.unpruned, lane.error) for lane in lanes]
+    def _seed_of(self, task: str, training: Training) -> int:
+        alpha = dict(training.alpha) if isinstance(training.alpha, Mapping) else training.alpha
+        return derive(self.seed, "candidate", task, alpha, training.lr)
 
     def _fit(
         self,
         scorer: Scorer,
         progress: Progress,
-        training: Training,
+        trainings: Sequence[Training],
+        seeds: Sequence[int],
         *,
-        seed: int,
-        candidate: int | None = None,
+        first: int | None = None,
         round: int | None = None,
-    ) -> None:
-        """Train a candidate, or a round of fine-tuning, in the open task; resume it if possible."""
-        rule = l1_rule(self.net, training.alpha)
-        progress.fit = fit = Fit(self.net, scorer.data, training, seed=seed, rule=rule)
-        if progress.resumed is not None:
-            fit.restore(progress.resumed)
-            progress.resumed = None
+    ) -> list[Lane]:
+        """Train candidates from index `first`, or a round of fine-tuning; resume them if possible.
 
-        def log(epoch: Epoch) -> None:
-            event = EpochEnded(
-                task=scorer.data.task.name,
-                candidate=candidate,
-                round=round,
-                num_epochs=training.epochs,
-                **vars(epoch),
+        A single one is trained in the network itself, several in copies of it.
+        """
+        data = scorer.data
+
+        def log(index: int, epoch: Epoch) -> None:
+            self.on_event(
+                EpochEnded(
+                    task=data.task.name,
+                    candidate=None if first is None else first + index,
+                    round=round,
+                    num_epochs=trainings[index].epochs,
+                    **vars(epoch),
+                )
             )
-            self._log(progress, event)
 
-        fit.run(log)
+        states: Sequence[LaneState | None] = progress.resumed
+        if not states:
+            states = [None] * len(trainings)
+        lanes = progress.lanes = [
+            Lane(
+                self.net,
+                data,
+                training,
+                seed=seed,
+                begin=partial(self._open, data=data, seed=seed) if len(trainings) > 1 else None,
+                state=state,
+            )
+            for training, seed, state in zip(trainings, seeds, states, strict=True)
+        ]
+        progress.resumed = []
+        train_together(lanes, on_epoch=log, on_round=lambda: self.on_progress(progress))
+        progress.lanes = []
+        return lanes
 
     def _prune_winner(self, scorer: Scorer, progress: Progress) -> None:
         """Prune all candidates within the margin; open the sparsest, pruned (Alg. 1, line 5)."""
@@ -309,11 +290,10 @@ class Learner:
         best = max(scores)
         choices = progress.pruned
         done = {choice.candidate for choice in choices}
-        for number, candidate in enumerate(progress.trained):
-            is_within = scores[number] >= best - scorer.margin
-            if candidate.state is None or not is_within or number in done:
+        for number, state in progress.states.items():
+            if number in done:
                 continue
-            self._reopen(scorer.data, candidate.state)
+            self._reopen(scorer.data, state)
             plan = scorer.plan(best)
             left = {
                 group: free - plan.kept[group] for group, free in self.net.ledger.free().items()
@@ -324,8 +304,8 @@ class Learner:
         chosen = max(choices, key=lambda c: (c.free_fraction, scores[c.candidate], -c.candidate))
         number, plan = chosen.candidate, chosen.plan
         progress.winner, progress.plans = number, [plan]
-        self._reopen(scorer.data, progress.trained[number].state)
-        progress.drop_states()
+        self._reopen(scorer.data, progress.states[number])
+        progress.states = {}
         self.net.prune(plan)
         scorer.recalibrate(best)
         self._log(progress, CandidateChosen(task=name, candidate=number, kept=plan.kept))
@@ -350,19 +330,14 @@ class Learner:
         )
         while progress.round < tuning.rounds and not progress.left_margin:
             number = progress.round
-            if progress.resumed is None:
+            if not progress.resumed:
                 progress.before_round = self.net.open_state()
                 if number > 0:
                     progress.plans.append(scorer.plan(best))
                     self.net.prune(progress.plans[-1])
             seed = derive(self.seed, "fine-tuning", name, number)
-            score: float | None
-            try:
-                self._fit(scorer, progress, training, seed=seed, round=number)
-                score = scorer.unpruned(self.net)
-            except DivergedError:
-                score = None
-            progress.fit = None
+            lanes = self._fit(scorer, progress, [training], [seed], round=number)
+            score = lanes.pop().score(scorer.unpruned)
             kept = score is not None and score >= best - scorer.margin
             progress.left_margin = not kept
             if kept:
@@ -394,7 +369,7 @@ class Learner:
             self.kept = replace(self.config.training, alpha=winner.alpha, lr=winner.lr)
         report = TaskReport(
             task=name,
-            candidates=tuple(replace(c, state=None) for c in progress.trained),
+            candidates=tuple(progress.trained),
             winner=progress.winner,
             best_score=max(c.score for c in progress.trained if c.score is not None),
             plans=tuple(progress.plans),

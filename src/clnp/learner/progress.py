@@ -1,18 +1,18 @@
 """The progress of a task, from which it resumes after a crash, and the report at its end."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from clnp.core.forecast import full_told
+from clnp.core.forecast import full_note
 from clnp.core.pruning.plan import PruningPlan
 from clnp.core.record import OpenState
 from clnp.plain import read, to_plain
-from clnp.records import guess_note
+from clnp.records import CandidateRecord, guess_note
 from clnp.text import duration
-from clnp.training.fit import Fit, FitState
+from clnp.training.fit import FitState
 
-from .grid import Candidate, Lane, LaneState
+from .grid import Lane, LaneState
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class ProgressState(TypedDict):
     """A `Progress` as plain data and tensors, for a checkpoint."""
 
     trained: list[dict[str, Any]]
-    fit: FitState | None
     group: list[LaneState]
     pruned: list[dict[str, Any]]
     winner: int | None
@@ -42,18 +41,19 @@ class ProgressState(TypedDict):
 class Progress:
     """The progress of a task. Together with the network, it is enough to resume after a crash.
 
-    Candidates are `trained` one by one: `fit` is the one in training, and `resumed` the state of
-    one that was in training at the checkpoint. Several that are trained at the same time are in
-    `lanes` and `resumed_lanes`. `pruned` has the plans so far. Then there is a `winner`, and
-    `plans` has a plan for each time that it was pruned. `fit` is now the fine-tuning round number
-    `round`, before which the open task was `before_round`. A round that `left_margin` is the last.
+    `trained` has the candidates so far, `states` the open tasks of those that may still be chosen,
+    by index, and `pruned` their plans. Then there is a `winner`, and `plans` has a plan for each
+    time that it was pruned. `round` is the number of the fine-tuning
+    round, before which the open task was `before_round`. A round that `left_margin` is the last.
+
+    What is in training, candidates or a round, is in `lanes`; `resumed` has the states of what was
+    in training at the checkpoint.
     """
 
-    trained: list[Candidate] = field(default_factory=list)
-    fit: Fit | None = None
-    resumed: FitState | None = None
+    trained: list[CandidateRecord] = field(default_factory=list)
+    states: dict[int, OpenState] = field(default_factory=dict)
     lanes: list[Lane] = field(default_factory=list)
-    resumed_lanes: list[LaneState] = field(default_factory=list)
+    resumed: list[LaneState] = field(default_factory=list)
     pruned: list[Choice] = field(default_factory=list)
     winner: int | None = None
     plans: list[PruningPlan] = field(default_factory=list)
@@ -61,21 +61,20 @@ class Progress:
     left_margin: bool = False
     before_round: OpenState | None = None
 
-    def drop_states(self, *, below: float = -math.inf) -> None:
-        """Drop the states of candidates whose score is more than `below` under the best one."""
-        best = max((c.score for c in self.trained if c.score is not None), default=math.inf)
-        for index, candidate in enumerate(self.trained):
-            score = -math.inf if candidate.score is None else candidate.score
-            if score < best - below:
-                self.trained[index] = replace(candidate, state=None)
+    def drop_states(self, margin: float) -> None:
+        """Drop the states of candidates that are outside the margin of the best one so far."""
+        scores = [-math.inf if c.score is None else c.score for c in self.trained]
+        lowest = max(scores) - margin
+        self.states = {n: state for n, state in self.states.items() if scores[n] >= lowest}
 
     def to_state(self) -> ProgressState:
         """Return the progress as plain data and tensors, for `from_state`."""
         before = self.before_round
+        states = {number: state.to_state() for number, state in self.states.items()}
+        trained = [{**vars(c), "state": states.get(n)} for n, c in enumerate(self.trained)]
         return {
-            "trained": [{**vars(c), "state": c.state and c.state.to_state()} for c in self.trained],
-            "fit": self.resumed if self.fit is None else self.fit.state(),
-            "group": [lane.state() for lane in self.lanes] or self.resumed_lanes,
+            "trained": trained,
+            "group": [lane.state() for lane in self.lanes] or self.resumed,
             "pruned": [{**vars(c), "plan": to_plain(c.plan)} for c in self.pruned],
             "winner": self.winner,
             "plans": [to_plain(plan) for plan in self.plans],
@@ -87,20 +86,25 @@ class Progress:
     @staticmethod
     def from_state(state: ProgressState) -> "Progress":
         """Return the progress that `to_state` described, for `Learner.learn`."""
-
-        def restored(open_state: dict[str, Any] | None) -> OpenState | None:
-            return None if open_state is None else OpenState.from_state(open_state)
-
+        before, lanes = state["before_round"], state.get("group", [])
+        # Earlier versions saved a fit that was in training alone under this key.
+        alone: FitState | None = dict(state).get("fit")  # type: ignore[assignment]
+        if alone is not None:
+            lanes = [LaneState(open=None, fit=alone, error=None)]
         return Progress(
-            trained=[Candidate(**{**c, "state": restored(c["state"])}) for c in state["trained"]],
-            resumed=state["fit"],
-            resumed_lanes=state.get("group", []),  # Earlier versions did not save lanes.
+            trained=[read(CandidateRecord, c) for c in state["trained"]],
+            states={
+                number: OpenState.from_state(c["state"])
+                for number, c in enumerate(state["trained"])
+                if c["state"] is not None
+            },
+            resumed=lanes,
             pruned=[Choice(**{**c, "plan": read(PruningPlan, c["plan"])}) for c in state["pruned"]],
             winner=state["winner"],
             plans=[read(PruningPlan, plan) for plan in state["plans"]],
             round=state["round"],
             left_margin=state["left_margin"],
-            before_round=restored(state["before_round"]),
+            before_round=None if before is None else OpenState.from_state(before),
         )
 
 
@@ -115,7 +119,7 @@ class TaskReport:
 
     task: str
     """Name of the task."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateRecord, ...]
     """All candidates of the grid, in its order."""
     winner: int
     """Index of the chosen candidate."""
@@ -149,5 +153,5 @@ class TaskReport:
             f"learned {self.task}: validation {self.score:.2f}{test}"
             f"{guess_note(self.score, self.guess)}, best unpruned "
             f"{self.best_score:.2f}; alpha {chosen.alpha}, lr {chosen.lr:g}; "
-            f"pruning: {self.plans[-1]}{full_told(self.full)}; {duration(self.seconds)}"
+            f"pruning: {self.plans[-1]}{full_note(self.full)}; {duration(self.seconds)}"
         )

@@ -27,7 +27,7 @@ from clnp.training.batches import RESIDENT_BYTES, Batches
 from clnp.training.config import Training
 from clnp.training.fit import StepRule
 from clnp.training.objective import objective_named
-from clnp.training.optimizer import check_optimizer
+from clnp.training.optimizer import check_optimizers
 from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task
 
@@ -239,7 +239,7 @@ class JointMethod(WholeNetwork):
 
     def check(self, task: Task) -> None:
         """Raise an `ArgumentError` if the optimizer cannot be used."""
-        check_optimizer(self.training, self.device)
+        check_optimizers([self.training], self.net.model)
 
     def num_candidates(self, task: str) -> int:
         """Return the number of candidates: one with the last task, none before."""

@@ -14,7 +14,7 @@ from clnp.core.structure.inputs import imitate, tensors_in
 from clnp.records import Event, NetworkRecord, TaskRecord
 from clnp.training.config import LearnerConfig, Training
 from clnp.training.fit import StepRule
-from clnp.training.task import Task, TaskData, load_task
+from clnp.training.task import Task, TaskData, load
 
 from .dense import DenseNet
 
@@ -41,7 +41,7 @@ class Setting:
 
     def load(self, task: Task, device: torch.device) -> TaskData:
         """Return the data of a task, with the same samples held out for every method."""
-        return load_task(task, device, self.config, seed=self.seed)
+        return load(task, device, self.config, seed=self.seed)
 
 
 class Method(Protocol):

@@ -12,7 +12,6 @@ from clnp.core.net import ContinualNet
 from clnp.learner.learner import Learner
 from clnp.learner.progress import Progress, TaskReport
 from clnp.records import (
-    CandidateRecord,
     CapacityRecord,
     NetworkRecord,
     PruningRecord,
@@ -116,10 +115,7 @@ class NeuralPruning(Method):
         return TaskRecord(
             task=report.task,
             objective=objective_named(task.objective).name,
-            candidates=tuple(
-                CandidateRecord(c.alpha, c.lr, c.num_epochs, c.score, c.diverged)
-                for c in report.candidates
-            ),
+            candidates=report.candidates,
             winner=report.winner,
             best_score=report.best_score,
             pruning=PruningRecord(plan.score, plan.kept, report.plans[-1].thresholds),

@@ -28,7 +28,7 @@ from clnp.storage import checkpoint
 from clnp.training.config import Training
 from clnp.training.fit import Epoch, Fit, FitState, StepRule, evaluate, evaluating
 from clnp.training.objective import guessing, objective_named
-from clnp.training.optimizer import check_optimizer
+from clnp.training.optimizer import check_optimizers
 from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task, TaskData
 
@@ -245,7 +245,7 @@ class DenseMethod(WholeNetwork):
                 self._trained = Trained(**state["trained"])
 
     def check(self, task: Task) -> None:
-        check_optimizer(self.training, self.device)
+        check_optimizers([self.training], self.net.model)
         self.strategy.check(task)
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         most = len(layer.weight)

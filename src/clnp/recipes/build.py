@@ -16,7 +16,7 @@ from clnp.errors import ArgumentError, RecipeError, first_line, unknown_name
 from clnp.methods.registry import baseline_of
 from clnp.runs.experiment import Experiment
 from clnp.training.config import Alpha
-from clnp.training.optimizer import check_optimizer
+from clnp.training.optimizer import check_optimizers
 
 from .recipe import LoadedRecipe
 
@@ -68,8 +68,7 @@ def experiment_of(
     example = torch.zeros(2, *shape, device=device)
     _check_alphas(loaded, model, example)
     with _at(loaded, "learner", "training"):
-        for training in learner.candidates():
-            check_optimizer(training, device)
+        check_optimizers(learner.candidates(), model)
     return Experiment(
         model,
         example,

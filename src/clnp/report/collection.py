@@ -19,8 +19,7 @@ from clnp.runs.directory import (
     resume_command,
 )
 from clnp.runs.history import RunHistory, TaskHistory, read_run
-from clnp.studies.comparison import read_comparison
-from clnp.studies.series import SERIES, read_series, run_of
+from clnp.studies.study import SERIES, read_comparison, read_series, run_of
 from clnp.text import clean
 
 MOST_NAMED = 4

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from clnp.core.layers.ledger import free_fraction
 from clnp.runs.history import RunHistory, TaskHistory
 from clnp.runs.metrics import Scores, average, backward_transfer, forgetting, forward_transfer
-from clnp.studies.comparison import ALONE
+from clnp.studies.summaries import ALONE
 
 from .collection import Collection, Member
 

@@ -48,8 +48,6 @@ CONFIG = "config.json"
 RECIPE = "recipe.toml"
 ENVIRONMENT = "environment.json"
 LOCK = ".lock"
-SERIES = "series.json"
-COMPARISON = "compare.json"
 NAME_ONE = "Give the directory of a run, a series or a comparison."
 
 T = TypeVar("T")

@@ -151,7 +151,10 @@ class Experiment:
         if self.baseline is not None:
             check_baseline(self.baseline)
         own = self.config.candidates() if self.baseline is None else [self.baseline.training]
-        check_optimizers([each or self.config.training for each in own], self.model)
+        trainings = [each or self.config.training for each in own]
+        # The function of a user may expect the weights of the network.
+        by_name = [each for each in trainings if isinstance(each.optimizer, str)]
+        check_optimizers(by_name, self.model)
 
     def describe(self) -> RunConfig:
         """Return the config of a run of this experiment.

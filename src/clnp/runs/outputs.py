@@ -40,7 +40,7 @@ def score_and_digest(
     with isolated(device):
         # As in the learner: test data that draws random numbers is the same every time.
         seed_all(derive(seed, "test", task.name))
-        batches = load_test(task, device, resident=config.resident, num_workers=config.num_workers)
+        batches = load_test(task, device, config)
         if batches is None:
             return None
         seed_all(derive(seed, "test", task.name))

@@ -191,7 +191,9 @@ class _Learning:
     def num_trained(self) -> int:
         """The epochs of candidates that are done, or not needed any more."""
         if self.phase in ("starting", "training"):
-            return min(sum(self.reached.values()), self.num_epochs)
+            # Where the events before a crash are not known, earlier candidates are trained.
+            before = min(self.reached, default=0) * self.start.num_epochs
+            return min(before + sum(self.reached.values()), self.num_epochs)
         return self.num_epochs
 
 
@@ -280,7 +282,7 @@ class Progress:
         task.phase, task.round = "fine-tuning", number
         task.tuned = min(number * self._tuning.epochs + num_epochs, self._most_tuned)
 
-    def _epochs(self) -> tuple[int, int]:
+    def epochs(self) -> tuple[int, int]:
         """Return the epochs of the run that are done, and all if none is left out."""
         start, task, tuned = self._start, self._open, self._most_tuned
         if start is None:
@@ -301,7 +303,7 @@ class Progress:
         """
         if self._known.state != RUNNING or self._known.full is not None:
             return 0.0
-        task, (done, num_epochs) = self._open, self._epochs()
+        task, (done, num_epochs) = self._open, self.epochs()
         timed = [took for took in self._took if took[1]]
         timed = (timed[1:] or timed)[-RECENT:]
         usual = sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else None
@@ -326,7 +328,7 @@ class Progress:
     def status(self) -> Status:
         """Return the progress as a record."""
         groups = dict.fromkeys(group for task in self._ended for group in task.new)
-        done, num_epochs = self._epochs()
+        done, num_epochs = self.epochs()
         return replace(
             self._known,
             learned=tuple(LearnedTask(task.task, task.test_score) for task in self._ended),

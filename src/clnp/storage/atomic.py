@@ -22,7 +22,7 @@ def replace_file(
         missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
         raise OSError(missing, os.strerror(missing), str(path.parent))
     if path.is_dir():
-        raise OSError(errno.EISDIR, "this is a directory; give the name of a file", str(path))
+        raise OSError(errno.EISDIR, "this is a directory. Give the name of a file", str(path))
     # Not by tempfile, whose files other users cannot read: the umask cannot be read safely.
     name = path.parent / f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

@@ -17,15 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor, nn
 
-from clnp.core.certificate import Certificate, digest_of
-from clnp.core.layers.ledger import Ledger, OpenTask, Row
+from clnp.core.certificate import digest_of
 from clnp.core.net import ContinualNet
-from clnp.core.record import Description, Record
-from clnp.core.structure.axis import Axis, Segment
-from clnp.core.structure.graph import Graph, Site
+from clnp.core.record import Record
+from clnp.core.structure.axis import Axis
 from clnp.devices import on_the_host
 from clnp.errors import CheckpointError
-from clnp.plain import to_plain
+from clnp.plain import read as read_record, to_plain
 
 from .atomic import replace_file
 from .packing import pack, unpack
@@ -93,14 +91,11 @@ def write(path: str | PathLike[str], record: Record, tensors: Mapping[str, Tenso
         name: tensor.detach().to("cpu", copy=True).contiguous()
         for name, tensor in {**tensors, **beside}.items()
     }
-    graph = {
-        **to_plain(record.graph),
-        "sites": [
-            {"path": site.path, "kind": site.kind, "rows": _triples(site.rows)}
-            | {"columns": _triples(site.columns)}
-            for site in record.graph.sites.values()
-        ],
-    }
+    sites = [
+        {**to_plain(site), "rows": _triples(site.rows), "columns": _triples(site.columns)}
+        for site in record.graph.sites.values()
+    ]
+    graph = {**to_plain(record.graph), "sites": sites}
     digests = {name: digest_of(tensor) for name, tensor in stored.items()}
     plain = to_plain(replace(record, attached=packed))
     manifest = json.dumps({**plain, "graph": graph, "tensors": digests})
@@ -131,7 +126,7 @@ def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict
     try:
         fields = json.loads(manifest)
         digests = fields.pop("tensors")
-        record = _record_from_json(fields)
+        record = _record_of(fields)
         with on_the_host():
             tensors = load_tensors(data)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -161,30 +156,12 @@ def attached(path: str | PathLike[str]) -> Any:
     return record.attached
 
 
-def _record_from_json(fields: dict[str, Any]) -> Record:
-    graph = fields["graph"]
-    sites = {
-        site["path"]: Site(
-            site["path"],
-            site["kind"],
-            tuple(Segment(*segment) for segment in site["rows"]),
-            tuple(Segment(*segment) for segment in site["columns"]),
-        )
-        for site in graph["sites"]
-    }
-    own = (graph["classifier"], tuple(graph["constants"]), graph["num_inputs"])
-    open_task = fields["open_task"]
-    return Record(
-        graph=Graph(graph["groups"], sites, *own),
-        head=fields["head"],
-        description=Description(**fields["description"]),
-        ledger=Ledger(fields["ledger"]["sizes"], tuple(Row(**r) for r in fields["ledger"]["rows"])),
-        certificates=tuple(Certificate(**certificate) for certificate in fields["certificates"]),
-        num_outputs=tuple(fields["num_outputs"]),
-        open_task=None if open_task is None else OpenTask(**open_task),
-        open_free=fields["open_free"],
-        attached=fields["attached"],
-    )
+def _record_of(manifest: dict[str, Any]) -> Record:
+    sites = {}
+    for site in manifest["graph"]["sites"]:
+        axes = {name: [_segment(*entry) for entry in site[name]] for name in ("rows", "columns")}
+        sites[site["path"]] = {**site, **axes}
+    return read_record(Record, {**manifest, "graph": {**manifest["graph"], "sites": sites}})
 
 
 def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
@@ -208,8 +185,8 @@ def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
         raise foreign
     if metadata.get("version") != str(VERSION):
         raise CheckpointError(
-            f"{path} has format version {metadata.get('version')}, this clnp reads {VERSION}; "
-            "use the clnp that wrote it"
+            f"{path} has format version {metadata.get('version')}, this clnp reads {VERSION}. "
+            "Use the clnp that wrote it"
         )
     if len(data) != 8 + size + end:
         what = "truncated" if len(data) < 8 + size + end else "corrupted"
@@ -218,4 +195,9 @@ def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
 
 
 def _triples(axis: Axis) -> list[list[object]]:
+    """Return an axis as lists, which take less space than dictionaries."""
     return [[segment.group, segment.size, segment.span] for segment in axis]
+
+
+def _segment(group: str | None, size: int, span: int) -> dict[str, object]:
+    return {"group": group, "size": size, "span": span}

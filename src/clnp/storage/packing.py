@@ -48,7 +48,7 @@ def _check_tensor(value: Tensor, name: str) -> None:
     if value.is_nested or value.layout is not torch.strided:
         kind = "nested" if value.is_nested else "sparse"
         raise ArgumentError(
-            f"{name} is a {kind} tensor, which cannot be stored; store its parts, or a dense one"
+            f"{name} is a {kind} tensor, which cannot be stored. Store its parts, or a dense one"
         )
     if value.is_meta:
         raise ArgumentError(f"{name} is a tensor on the device meta, which holds no numbers")

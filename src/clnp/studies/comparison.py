@@ -1,218 +1,44 @@
 """Several methods on the same tasks, network and seeds, and a table of their results.
 
-compare.json            a `SeriesConfig` with the methods
-recipe.toml             the recipe with every default
-clnp/, ewc/, ...        a series of runs for each method
+A comparison also has
+
 comparison.json         a list of `ComparisonRow`: the table, also as .txt, .csv, .md and .tex
 """
 
-import csv
-import io
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from clnp.core.layers.ledger import aligned
 from clnp.errors import RunError, unknown_name
 from clnp.methods.registry import NAMES
 from clnp.plain import to_json
 from clnp.recipes.recipe import difference
 from clnp.recipes.schema import to_toml
-from clnp.records import FORMAT, OURS, ComparisonRow, RunResult, SeriesConfig, Spread
-from clnp.runs.directory import (
-    CONFIG,
-    LOCK,
-    RECIPE,
-    expanded,
-    locked,
-    missing_run,
-    resume_command,
-    writing,
-)
-from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
+from clnp.records import FORMAT, OURS, ComparisonRow, SeriesConfig
+from clnp.runs.directory import LOCK, RECIPE, expanded, locked, missing_run, resume_command, writing
 from clnp.storage.atomic import TEMPORARY, replace_file
 
-from .launch import HEADER, Console, RunOptions, Source, data_directory
-from .series import (
+from .launch import HEADER, RunOptions, Source, data_directory
+from .series import another_study, begin_series, check_data, run_members, summarise
+from .study import (
+    COMPARISON,
     SERIES,
-    Member,
-    add_seeds,
-    begin_series,
-    check_data,
     finished_results,
-    plus_minus,
+    has_started,
+    members_of,
+    read_comparison,
     read_series,
-    read_study,
-    run_members,
-    run_of,
-    spread,
-    summarise,
     write_study,
 )
+from .summaries import rows_of, texts
 
-COMPARISON = "compare.json"
 TABLE = "comparison"
-ALONE = "single"
-"""The method that forward transfer is measured against."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table: its title, its field in a `ComparisonRow`, and its digits."""
-
-    title: str
-    key: str
-    digits: int
-
-    def of(self, row: ComparisonRow) -> Spread | None:
-        """Return the value of a row."""
-        value: Spread | None = getattr(row, self.key)
-        return value
-
-
-LEARNED = Column("tasks learned", "tasks", 1)
-"""Shown unless every run learned all tasks: all other columns are about these."""
-COLUMNS = (
-    LEARNED,
-    Column("average", "average", 2),
-    Column("forgetting", "forgetting", 2),
-    Column("backward transfer", "backward_transfer", 2),
-    Column("forward transfer", "forward_transfer", 2),
-    Column("stored, MB", "stored", 2),
-    Column("seconds", "seconds", 0),
-    Column("peak memory, MB", "peak", 0),
-)
-
-
-def read_comparison(path: Path) -> SeriesConfig | None:
-    """Return the config of the comparison at `path`; None if there is none."""
-    return read_study(path, COMPARISON, "seeds", "methods")
-
-
-def rows(path: Path) -> list[ComparisonRow]:
-    """Return the results of each method of the comparison at `path` so far."""
-    config = read_comparison(path)
-    if config is None:
-        raise RunError(f"{path} has no comparison any more. It was removed while it ran.")
-    return rows_of({method: finished_results(path / method) for method in config.methods or ()})
-
-
-def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
-    """Return mean and deviation over the seeds of each method that has results, in every column.
-
-    Forward transfer is known if each task has also been learned alone, with the same seed.
-    """
-    everyone = [result for own in results.values() for result in own]
-    most = max((result.num_tasks for result in everyone), default=0)
-    all_learned = all(len(result.scores) == most for result in everyone)
-    alone = {r.seed: [row[-1] for row in r.scores] for r in results.get(ALONE, ())}
-    found = []
-    for method, own in results.items():
-        if not own:
-            continue
-        values = [_values(result, alone.get(result.seed, [])) for result in own]
-        columns = [column for column in COLUMNS if column is not LEARNED or not all_learned]
-        spreads = {column.key: _spread([each[column.key] for each in values]) for column in columns}
-        seeds = tuple(result.seed for result in own if result.seed is not None)
-        found.append(ComparisonRow(method, seeds, **spreads))
-    return found
-
-
-def _values(result: RunResult, alone: Sequence[float | None]) -> dict[str, float | None]:
-    """Return the value of a run in every column; `alone` has the scores of tasks learned alone."""
-    scores = result.scores
-    known = bool(scores) and len(alone) >= len(scores)
-    return {
-        "tasks": float(len(scores)),
-        "average": average(scores) if scores else None,
-        "forgetting": forgetting(scores) if scores else None,
-        "backward_transfer": backward_transfer(scores) if scores else None,
-        "forward_transfer": forward_transfer(scores, alone) if known else None,
-        "stored": sum(result.stored_bytes.values()) / 1e6,
-        "seconds": result.timings.seconds,
-        "peak": result.timings.peak_bytes / 1e6,
-    }
-
-
-def _spread(values: Sequence[float | None]) -> Spread | None:
-    known = [value for value in values if value is not None]
-    return spread(known) if len(known) == len(values) else None
-
-
-def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
-    """Return the table in every format, by the suffix of its file."""
-    lines = _cells(found, "±")
-    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
-    markdown = "\n".join([head, "|" + "---|" * len(lines[0]), *rest])
-    return {
-        "txt": aligned(lines) + "\n",
-        "csv": _csv(found),
-        "md": markdown + "\n",
-        "tex": _latex(_cells(found, r"\pm")),
-    }
-
-
-def _columns(found: Sequence[ComparisonRow]) -> list[Column]:
-    """Return the columns that are shown."""
-    counted = any(row.tasks is not None for row in found)
-    return [column for column in COLUMNS if counted or column is not LEARNED]
-
-
-def _cells(found: Sequence[ComparisonRow], sign: str) -> list[list[str]]:
-    """Return the rows as text below a head; an unknown value is a dash."""
-    columns = _columns(found)
-    lines = [["method", *(column.title for column in columns), "seeds"]]
-    for row in found:
-        own = sign if len(row.seeds) > 1 else None  # One seed has no deviation.
-        values = [(column.of(row), column.digits) for column in columns]
-        cells = ["-" if v is None else plus_minus(v, digits, sign=own) for v, digits in values]
-        lines.append([row.method, *cells, str(len(row.seeds))])
-    return lines
-
-
-def _csv(found: Sequence[ComparisonRow]) -> str:
-    """Return means and deviations in separate columns, with all digits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns = _columns(found)
-    keys = [f"{column.key}_{part}" for column in columns for part in ("mean", "std")]
-    writer.writerow(["method", *keys, "seeds"])
-    for row in found:
-        cells: list[float | str] = []
-        for value in (column.of(row) for column in columns):
-            cells += ["", ""] if value is None else [value.mean, value.deviation]
-        writer.writerow([row.method, *cells, len(row.seeds)])
-    return text.getvalue()
-
-
-def _latex(lines: Sequence[Sequence[str]]) -> str:
-    """Return a tabular of booktabs, with numbers in math mode, where a minus is not a hyphen."""
-    head, *rest = lines
-    body = []
-    for method, *cells, seeds in rest:
-        numbers = ("--" if cell == "-" else f"${cell}$" for cell in cells)
-        body.append(" & ".join([method.replace("_", r"\_"), *numbers, seeds]) + r" \\")
-    columns = f"l{'r' * (len(head) - 1)}"
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            " & ".join(head) + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
 
 
 def compare(
     source: Source,
     options: RunOptions,
-    console: Console,
     *,
     methods: Sequence[str],
     seed: int | None,
@@ -234,37 +60,34 @@ def compare(
         if before is None:
             _check_empty(path)
         known = before or SeriesConfig()
-        first = loaded.recipe.seed
+        first, own = loaded.recipe.seed, known.methods or ()
         config = SeriesConfig(
             format=FORMAT,
             recipe=loaded.name,
             seeds=tuple(range(first, first + (num_seeds or len(known.seeds) or 1))),
             search_once=search_once,
-            data=data_directory(options.data),
-            methods=tuple(dict.fromkeys([*(known.methods or ()), *methods])),
+            data=data_directory(options.data) or known.data,
+            methods=tuple(dict.fromkeys([*own, *methods])),
         )
         if before is not None:
             _check_same(path, before, config)
-        for method in known.methods or ():
-            file = path / method / RECIPE
-            if not (_has_started(path / method, known.seeds) and file.is_file()):
-                continue
-            now = source.with_method(method).load(first).recipe
-            if found := difference(now, Source(str(file)).load().recipe):
-                raise _another(path, f"{found[0]} of its {method} is {found[1]}")
+        for method in own:
+            if has_started(path / method, known.seeds):
+                now = source.with_method(method).load(first).recipe
+                if found := difference(now, Source(str(path / method / RECIPE)).load().recipe):
+                    reason = f"{found[0]} of its {method} is {found[1]}"
+                    raise another_study(path, "comparison", reason)
         text = to_toml(loaded.recipe, header=HEADER)
-        return _run(path, config, methods, options, console, recipe=text)
+        return _run(path, config, methods, options, recipe=text)
 
 
-def resume_comparison(
-    path: Path, options: RunOptions, console: Console
-) -> tuple[list[ComparisonRow], str]:
+def resume_comparison(path: Path, options: RunOptions) -> tuple[list[ComparisonRow], str]:
     """Start or resume all runs of a comparison that are not finished."""
     with _locked(path):
         config = read_comparison(path)
         if config is None:
             raise RunError(missing_run(path))
-        return _run(path, config, config.methods or (), options, console)
+        return _run(path, config, config.methods or (), options)
 
 
 @contextmanager
@@ -286,17 +109,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _check_same(path: Path, before: SeriesConfig, now: SeriesConfig) -> None:
     """Raise a `RunError` if the comparison is another one; it may get more seeds and methods."""
+    reason = ""
     if before.recipe != now.recipe:
-        raise _another(path, f"its recipe is {before.recipe}, not {now.recipe}")
-    if before.seeds != now.seeds[: len(before.seeds)]:
+        reason = f"its recipe is {before.recipe}, not {now.recipe}"
+    elif before.seeds != now.seeds[: len(before.seeds)]:
         known, given = (" ".join(map(str, each.seeds)) for each in (before, now))
-        raise _another(path, f"its seeds are {known or 'none'}, not {given}")
-    if before.search_once != now.search_once:
-        raise _another(path, f"its --search-once is {before.search_once}, not {now.search_once}")
-
-
-def _another(path: Path, reason: str) -> RunError:
-    return RunError(f"{path} contains another comparison: {reason}. Choose another directory.")
+        reason = f"its seeds are {known}, not {given}"
+    elif before.search_once != now.search_once:
+        reason = f"its --search-once is {before.search_once}, not {now.search_once}"
+    if reason:
+        raise another_study(path, "comparison", reason)
 
 
 def _check_empty(path: Path) -> None:
@@ -307,17 +129,11 @@ def _check_empty(path: Path) -> None:
         raise RunError(f"{path} is not empty. Choose another directory for the comparison.")
 
 
-def _has_started(path: Path, seeds: Sequence[int]) -> bool:
-    """Whether the series has a run."""
-    return any(os.path.isfile(run_of(path, seed) / CONFIG) for seed in seeds)
-
-
 def _run(
     path: Path,
     config: SeriesConfig,
     methods: Sequence[str],
     options: RunOptions,
-    console: Console,
     *,
     recipe: str | None = None,
 ) -> tuple[list[ComparisonRow], str]:
@@ -326,38 +142,33 @@ def _run(
     The files of the table have everything that is finished, even if runs fail or are stopped. A
     comparison keeps its `recipe`, because the user may change the file before a method starts.
     """
-    members = {
-        method: [Member(path / method, seed, f"{method}, seed {seed}") for seed in config.seeds]
-        for method in config.methods or ()
-    }
-    _check_data(config, {method: members[method] for method in methods}, members, options, console)
-    write_study(path, COMPARISON, config, recipe)
+    every, options = config.methods or (), replace(options, data=options.data or config.data)
+    wanted = members_of(path, config, methods)
+    check_data(wanted, members_of(path, config, every), options)
+    write_study(path / COMPARISON, config, recipe)
     for method in methods:
         _write_method(path / method, config)
-    wanted = [member for method in methods for member in members[method]]
     # If the first run searches the grid for the others, it has to come first.
     searching = [m for m in wanted if config.search_once and m.series.name == OURS]
-    first = [member for member in searching if member.seed == config.seeds[0]]
-    failed = None
+    left, failed = [m for m in wanted if m not in searching[:1]], None
     try:
         try:
-            run_members(path, first, options, console)
+            run_members(path, searching[:1], options)
         except RunError as error:
-            failed = error
-        left = [m for m in wanted if m not in (first if failed is None else searching)]
-        run_members(path, left, options, console)
+            left, failed = [m for m in left if m not in searching], error
+        run_members(path, left, options)
         if failed is not None:
             raise failed
     except BaseException:
         with suppress(RunError):  # The first error says more.
-            _write_table(path)
+            _write_table(path, every)
         raise
-    found = _write_table(path)
+    found = _write_table(path, every)
     for method in methods:
         summarise(path / method)
     text = f"{texts(found)['txt']}\nThe runs are in {path}, the table in {path / TABLE}.*"
     num_seeds = len(config.seeds)
-    others = [m for m in config.methods or () if len(finished_results(path / m)) < num_seeds]
+    others = [method for method in every if len(finished_results(path / method)) < num_seeds]
     if others:
         text += f"\nSome seeds of {', '.join(others)} are missing. Run them with "
         text += f"{resume_command(path)}."
@@ -365,44 +176,24 @@ def _run(
 
 
 def _write_method(path: Path, config: SeriesConfig) -> None:
-    """Write the files of the series of a method, or restore those that it has lost."""
-    series, started = read_series(path), _has_started(path, config.seeds)
-    if series is not None and started:
-        add_seeds(path, series, config.seeds)
-        return
-    # The first run started with the recipe of the series.
-    places = [path / RECIPE, run_of(path, config.seeds[0]) / RECIPE] if started else []
-    recipes = [place.read_text("utf-8") for place in places if place.is_file()]
-    source = Source(str(path.parent / RECIPE)).with_method(path.name)
-    text = recipes[0] if recipes else to_toml(source.load(config.seeds[0]).recipe, header=HEADER)
-    series = replace(config, methods=(path.name,))
-    if started:
-        write_study(path, SERIES, series, text)
+    """Write the files of the series of a method, or add seeds to one that has started."""
+    series = read_series(path)
+    if series is not None and has_started(path, series.seeds):
+        write_study(path / SERIES, replace(series, seeds=config.seeds))
     else:
-        begin_series(path, series, text)
+        source = Source(str(path.parent / RECIPE)).with_method(path.name)
+        recipe = source.load(config.seeds[0]).recipe
+        begin_series(path, replace(config, methods=(path.name,)), recipe)
 
 
-def _check_data(
-    config: SeriesConfig,
-    wanted: Mapping[str, Sequence[Member]],
-    members: Mapping[str, Sequence[Member]],
-    options: RunOptions,
-    console: Console,
-) -> None:
-    """Raise a `RunError` if new runs would get other data than those that have started."""
-    started = [member for own in members.values() for member in own if member.started]
-    directories = []
-    for own in wanted.values():
-        if not all(member.started for member in own):
-            series = read_series(own[0].series) if any(m.started for m in own) else None
-            directories.append(options.data or (series or config).data)
-    if started:
-        check_data(started[0].path, directories, console)
+def rows(path: Path, methods: Sequence[str]) -> list[ComparisonRow]:
+    """Return the results of these methods of the comparison at `path` so far."""
+    return rows_of({method: finished_results(path / method) for method in methods})
 
 
-def _write_table(path: Path) -> list[ComparisonRow]:
+def _write_table(path: Path, methods: Sequence[str]) -> list[ComparisonRow]:
     """Write the table of everything that is finished, and return it."""
-    found = rows(path)
+    found = rows(path, methods)
     with writing(path):
         replace_file(path / f"{TABLE}.json", (to_json(found, indent=1) + "\n").encode())
         for suffix, text in texts(found).items():

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 from clnp.errors import STOPPED
@@ -25,21 +24,15 @@ COMMAND = "CLNP_COMMAND"
 POLL_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class Job:
-    """A name, and the arguments of Python: `("-m", "clnp", "resume", ...)`."""
-
-    name: str
-    arguments: tuple[str, ...]
-
-
-def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
+def run_jobs(jobs: Mapping[str, Sequence[str]], *, at_most: int) -> dict[str, int]:
     """Run jobs at the same time, and return their exit codes by name.
+
+    `jobs` has the arguments of Python by the name of the job: `["-m", "clnp", "resume", ...]`.
 
     A signal to stop is passed on to the jobs that are running, and starts no other one. The code
     of a job that it ended is `STOPPED`; a job that it kept from starting has none.
     """
-    waiting, codes = list(jobs), dict[str, int]()
+    waiting, codes = list(jobs.items()), dict[str, int]()
     running: dict[str, subprocess.Popen[bytes]] = {}
     threads, stopped = num_threads(at_most), False
 
@@ -54,8 +47,8 @@ def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
         with on_stop(stop):
             while waiting or running:
                 while waiting and len(running) < at_most:
-                    job = waiting.pop(0)
-                    running[job.name] = process = _start(job, threads)
+                    name, arguments = waiting.pop(0)
+                    running[name] = process = _start(arguments, threads)
                     if stopped:  # The signal came while the process was started.
                         process.terminate()
                 for name, process in list(running.items()):
@@ -71,7 +64,7 @@ def run_jobs(jobs: Sequence[Job], *, at_most: int) -> dict[str, int]:
     return codes
 
 
-def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
+def _start(arguments: Sequence[str], threads: int) -> subprocess.Popen[bytes]:
     # Without -P, Python looks for modules in the working directory first.
     safe = [] if os.getcwd() in map(os.path.abspath, sys.path) else ["-P"]
     # As torch.set_num_threads does.
@@ -79,7 +72,7 @@ def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
     limits["MKL_DYNAMIC"] = "FALSE"
     variables = {**os.environ, **limits, COMMAND: json.dumps(sys.argv)}
     return subprocess.Popen(
-        [sys.executable, *safe, *job.arguments],
+        [sys.executable, *safe, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env=variables,

@@ -1,10 +1,8 @@
 """One run from the command line: its recipe, its options, and how a signal stops it."""
 
 import os
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from clnp.devices import find_device, use_threads
 from clnp.errors import RunError, StoppedError
@@ -13,7 +11,7 @@ from clnp.recipes import recipe
 from clnp.recipes.build import experiment_of
 from clnp.recipes.recipe import LoadedRecipe, recipe_of
 from clnp.recipes.schema import to_toml
-from clnp.records import Event, RunResult
+from clnp.records import RunResult
 from clnp.runs.directory import (
     CONFIG,
     RECIPE,
@@ -32,25 +30,10 @@ from clnp.runs.experiment import Experiment, RunLoop
 from clnp.runs.trackers import Trackers, require, track_finished_run
 from clnp.trackers.named import trackers_named
 
+from .console import Console
 from .jobs import interrupt_at_once, on_stop
 
 HEADER = "A recipe with every default spelt out: clnp run FILE runs it again."
-
-
-class Console(Protocol):
-    """Shows the progress of runs."""
-
-    def show(self, event: Event) -> None:
-        """Show an event of a run."""
-
-    def download(self, file: str, num_bytes: int, total: int | None) -> None:
-        """Show the progress of a download."""
-
-    def say(self, text: str) -> None:
-        """Show a line."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,7 @@ class Source:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a command that do not belong to the experiment.
+    """The options of a command that do not belong to the experiment, and what shows progress.
 
     `num_jobs` is the number of runs at the same time.
     """
@@ -83,6 +66,7 @@ class RunOptions:
     trackers: tuple[str, ...] = ()
     quiet: bool = False
     num_jobs: int = 1
+    console: Console = field(default_factory=Console)
 
     def __post_init__(self) -> None:
         for name in self.trackers:
@@ -99,12 +83,10 @@ class RunOptions:
         ]
 
 
-def start_run(
-    loaded: LoadedRecipe, path: Path, options: RunOptions, console: Console
-) -> tuple[RunResult, str]:
+def start_run(loaded: LoadedRecipe, path: Path, options: RunOptions) -> tuple[RunResult, str]:
     """Run a recipe in a new directory; return the result, and a note for the user."""
     device = find_device(options.device)
-    experiment = experiment_of(loaded, device, options.data, on_download=console.download)
+    experiment = experiment_of(loaded, device, options.data, on_download=options.console.download)
     config = replace(experiment.describe(), recipe=loaded.name, data=data_directory(options.data))
     files = {
         CONFIG: to_json(config, indent=1),
@@ -114,64 +96,57 @@ def start_run(
         with Run.open(path) as left:
             left.withdraw()
     with Run.create(path, files) as run:
-        return _run(experiment, run, options, console)
+        return _run(experiment, run, options)
 
 
-def add_tasks(
-    loaded: LoadedRecipe, path: Path, options: RunOptions, console: Console
-) -> tuple[RunResult, str]:
+def add_tasks(loaded: LoadedRecipe, path: Path, options: RunOptions) -> tuple[RunResult, str]:
     """Resume a run with a recipe that differs from its own in tasks that have not ended.
 
     Any other recipe is refused, and so is the run's own: `clnp resume` is for that.
     """
-    experiment = _experiment(loaded, path, options, console)
+    experiment = _experiment(loaded, path, options)
     known = read_config(path)
     config = replace(experiment.describe(), recipe=known.recipe, data=known.data)
     if to_json(config) == to_json(known):
         raise RunError(already_a_run(path))
     with Run.open(path) as run:
         changed = to_toml(loaded.recipe, header=HEADER)
-        return _run(experiment, run, options, console, recipe=changed)
+        return _run(experiment, run, options, recipe=changed)
 
 
-def resume_run(path: Path, options: RunOptions, console: Console) -> tuple[RunResult, str]:
+def resume_run(path: Path, options: RunOptions) -> tuple[RunResult, str]:
     """Resume a run that was stopped or killed. A finished one is sent to trackers, if any."""
     read_config(path)
     result = read_result(path)
     if result is not None and result.finished:
         note = f"{path} was already finished."
         if options.trackers:
-            note += _send_finished(path, options, console)
+            note += _send_finished(path, options)
         return result, note
-    experiment = _experiment(recipe_of(path), path, options, console)
+    experiment = _experiment(recipe_of(path), path, options)
     with Run.open(path) as run:
-        return _run(experiment, run, options, console)
+        return _run(experiment, run, options)
 
 
-def _experiment(
-    loaded: LoadedRecipe, path: Path, options: RunOptions, console: Console
-) -> Experiment:
+def _experiment(loaded: LoadedRecipe, path: Path, options: RunOptions) -> Experiment:
     """Return the experiment of a recipe, on the device and with the data of the run at `path`."""
     config, before = read_config(path), last_environment(path)
     device = find_device(options.device or before.device)
     use_threads(device, before.num_threads)
-    return experiment_of(loaded, device, options.data or config.data, on_download=console.download)
+    data, show = options.data or config.data, options.console.download
+    return experiment_of(loaded, device, data, on_download=show)
 
 
 def _run(
     experiment: Experiment,
     run: Run,
     options: RunOptions,
-    console: Console,
     *,
     recipe: str | None = None,
 ) -> tuple[RunResult, str]:
     """Run an experiment until it ends or a signal stops it; `recipe` replaces that of the run."""
-    trackers = Trackers(
-        trackers_named(options.trackers, quiet=options.quiet),
-        lambda text: _warn(text, options, console),
-    )
-    seconds = options.checkpoint_seconds
+    trackers = Trackers(trackers_named(options.trackers, quiet=options.quiet), options.console.warn)
+    seconds, console = options.checkpoint_seconds, options.console
     loop = RunLoop(experiment, run, seconds, console.show, trackers=trackers, recipe=recipe)
 
     def stop() -> None:
@@ -194,24 +169,16 @@ def _run(
     return result, note
 
 
-def _send_finished(path: Path, options: RunOptions, console: Console) -> str:
+def _send_finished(path: Path, options: RunOptions) -> str:
     """Send a finished run to the trackers, and return a sentence about it."""
     failures: list[str] = []
     with reading(path):
         trackers = trackers_named(options.trackers, quiet=options.quiet)
         track_finished_run(path, trackers, failures.append)
     for text in failures:
-        _warn(text, options, console)
+        options.console.warn(text)
     names = ", ".join(options.trackers)
     return f" Not all of it was sent to {names}." if failures else f" It was sent to {names}."
-
-
-def _warn(text: str, options: RunOptions, console: Console) -> None:
-    """Show a line that the user must see even if no progress is shown."""
-    if options.quiet:
-        print(f"clnp: {text}", file=sys.stderr, flush=True)
-    else:
-        console.say(text)
 
 
 def data_directory(given: str | None) -> str | None:

@@ -35,8 +35,7 @@ from clnp.runs.outputs import agree, expected, is_in_points, score_and_digest, t
 from clnp.storage.checkpoint import attached, load
 from clnp.training.task import Task
 
-from .comparison import read_comparison
-from .series import read_series, run_of
+from .study import read_comparison, read_series, run_of
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> Verific
     config = read_config(path)
     _check_ended(path, "verify")
     device = next(experiment.model.parameters()).device
-    return _verify(path, restored(path, experiment, config, device))[0]
+    return _verify(restored(path, experiment, config, device))[0]
 
 
 def verify_at(
@@ -120,11 +119,11 @@ def verify_at(
     if (series := read_series(place)) is not None:
         runs = [run_of(place, seed) for seed in series.seeds]
         ended = [run for run in runs if (run / RESULT).is_file()] or runs
-        found = {run: _verify(run, rebuild(run, device=device, data=data)) for run in ended}
+        found = {run: _verify(rebuild(run, device=device, data=data)) for run in ended}
         lines = [f"{run}: {text}" for run, (_, text) in found.items()]
         lines += [f"{run}: no task has ended yet" for run in runs if run not in ended]
         return {run.name: verified for run, (verified, _) in found.items()}, "\n".join(lines)
-    return _verify(place, rebuild(place, device=device, data=data))
+    return _verify(rebuild(place, device=device, data=data))
 
 
 def rebuild(
@@ -200,7 +199,7 @@ def restored(
     return Rebuilt(experiment, net, result, device, tuple(absent))
 
 
-def _verify(path: Path, rebuilt: Rebuilt) -> tuple[Verification, str]:
+def _verify(rebuilt: Rebuilt) -> tuple[Verification, str]:
     """Verify the test scores of a run with verified certificates and figures."""
     experiment, net, device = rebuilt.experiment, rebuilt.net, rebuilt.device
     here = arithmetic(describe(device))
@@ -222,9 +221,9 @@ def _verify(path: Path, rebuilt: Rebuilt) -> tuple[Verification, str]:
     found = Verification(True, tuple(net.tasks), not loose, scores)
     within = " or ".join(f"{value:.3g}{unit}" for unit, value in loose.items())
     precision = f"to {within} (another machine or device)" if loose else "to the last bit"
-    tasks = "1 task" if len(net.tasks) == 1 else f"{len(net.tasks)} tasks"
+    tasks = "1 task reads" if len(net.tasks) == 1 else f"{len(net.tasks)} tasks read"
     return found, (
-        f"Verified: everything that {tasks} read is unchanged (SHA-256), and the test scores of "
+        f"Verified: everything that {tasks} is unchanged (SHA-256), and the test scores of "
         f"{len(scores)} are as recorded, {precision}."
     )
 
@@ -235,10 +234,7 @@ def _check_figures(net: ContinualNet, experiment: Experiment, result: RunResult)
     now = figures(net)
     for name, digest in result.certificates.items():
         if now.certificates.get(name) != digest:
-            raise ForgettingError(
-                f"Task {name!r} has changed: its certificate in {CHECKPOINT} differs from that in "
-                f"{RESULT}. Restore a copy of the run."
-            )
+            raise _changed(name, f"its certificate in {CHECKPOINT} differs from that in {RESULT}")
     if names != list(net.tasks)[: len(names)] or len(names) < len(net.tasks) - 1:
         raise _contradiction(f"it has tasks {names} instead of {list(net.tasks)}")
     if len(names) < len(net.tasks):
@@ -258,6 +254,10 @@ def _check_figures(net: ContinualNet, experiment: Experiment, result: RunResult)
         _check_later(task, index, result)
 
 
+def _changed(name: str, reason: str) -> ForgettingError:
+    return ForgettingError(f"Task {name!r} has changed: {reason}. Restore a copy of the run.")
+
+
 def _contradiction(reason: str) -> ForgettingError:
     return ForgettingError(
         f"{RESULT} contradicts the network: {reason}. Restore a copy of the run."
@@ -271,14 +271,10 @@ def _check_later(task: Task, index: int, result: RunResult) -> None:
     for later, row in zip(result.tasks[index:], result.scores[index:], strict=True):
         exact = own is not None and later.arithmetic == own
         if not agree(task, row[index], before, exact=exact):
-            raise ForgettingError(
-                f"Task {name!r} has changed: by {RESULT}, its score was {before} when it ended and "
-                f"{row[index]} after {later.task!r}."
-            )
+            then = f"its score was {before} when it ended and {row[index]} after {later.task!r}"
+            raise _changed(name, f"by {RESULT}, {then}")
     if own is not None and record.unchanged is False:
-        raise ForgettingError(
-            f"Task {name!r} has changed: by {RESULT}, its outputs after a later task differed."
-        )
+        raise _changed(name, f"by {RESULT}, its outputs after a later task differed")
 
 
 def _check_outputs(task: Task, record: TaskRecord, score: float, digest: str, *, here: str) -> bool:
@@ -287,14 +283,10 @@ def _check_outputs(task: Task, record: TaskRecord, score: float, digest: str, *,
     exact = record.arithmetic == here
     if not agree(task, score, before, exact=exact):
         now, then = (str(score), str(before)) if exact else (f"{score:.6g}", f"{before or 0.0:.6g}")
-        reason = "" if exact else " Rounding on another machine does not explain the difference."
-        raise ForgettingError(
-            f"Task {name!r} has changed: its test score is {now}, and was {then} when it ended."
-            f"{reason}"
-        )
+        reason = "" if exact else ", which rounding on another machine does not explain"
+        raise _changed(name, f"its test score is {now}, and was {then} when it ended{reason}")
     if (exact or outputs is not None) and digest != outputs:
-        raise ForgettingError(
-            f"Task {name!r} has changed: its test score is still {score}, but some bits of its "
-            "outputs differ."
+        raise _changed(
+            name, f"its test score is still {score}, but some bits of its outputs differ"
         )
     return outputs is not None

@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from clnp.records import (
-    CandidateChosen,
     CandidatePruned,
     CandidateTrained,
     EpochEnded,
     Event,
     NetworkFull,
     RoundEnded,
+    RunConfig,
     RunFailed,
     TaskEnded,
     TaskResumed,
@@ -20,6 +20,8 @@ from clnp.records import (
     alpha_text,
     guess_note,
 )
+from clnp.runs.status import Progress as Counted
+from clnp.studies.console import Console
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -28,23 +30,7 @@ LINE_SECONDS = 10.0
 """Least time between two lines about epochs in a log."""
 
 
-class Silence:
-    """Shows nothing."""
-
-    def show(self, event: Event) -> None:
-        """Show an event."""
-
-    def download(self, file: str, num_bytes: int, total: int | None) -> None:
-        """Show the progress of a download."""
-
-    def say(self, text: str) -> None:
-        """Show a line that the user must see."""
-
-    def close(self) -> None:
-        """Restore the terminal."""
-
-
-class Lines(Silence):
+class Lines(Console):
     """One line for each candidate, pruning and task, and at most every 10 s one for an epoch.
 
     Args:
@@ -79,19 +65,23 @@ class Lines(Silence):
             self.say(f"downloading {file}{size}")
 
     def say(self, text: str) -> None:
-        """Show a line that the user must see."""
+        """Show a line."""
         elapsed = int(time.monotonic() - self._started)
         clock = f"{elapsed // 3600}:{elapsed // 60 % 60:02}:{elapsed % 60:02}"
         # The run continues if the reader of the stream is gone.
         with contextlib.suppress(OSError, UnicodeError):
             print(f"[{clock}] {self._label}{text}", file=self._stream, flush=True)
 
+    def warn(self, text: str) -> None:
+        """Show a line that the user must see even without progress."""
+        self.say(text)
 
-class Bars(Silence):
+
+class Bars(Console):
     """A bar for the whole run and one for the task, with rate and remaining time."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
+        from rich import console
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -109,13 +99,12 @@ class Bars(Silence):
             TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(elapsed_when_finished=False),
-            console=Console(file=stream),
+            console=console.Console(file=stream),
         )
         self._run_bar = self._progress.add_task("run", total=None, rate="")
         self._task_bar = self._progress.add_task("", total=None, rate="")
         self._task: TaskStarted | None = None
-        # Epochs of each candidate so far; several may be trained at a time.
-        self._reached: dict[int, int] = {}
+        self._counted = Counted(RunConfig())
         self._downloads: Progress | None = None
         self._files: dict[str, TaskID] = {}
 
@@ -126,11 +115,18 @@ class Bars(Silence):
             self._show(event)
 
     def _show(self, event: Event) -> None:
+        self._counted.add(event)
         if isinstance(event, TaskStarted):
             self._start(event)
-        elif self._task is not None:
-            self._advance(event, self._task)
+        elif isinstance(event, EpochEnded) and event.candidate is not None:
+            rate = f"{per_second(event.seconds)}  {event.score:.2f} validation"
+            self._progress.update(self._task_bar, rate=rate)
         shown_by_bars = (EpochEnded, CandidateTrained, CandidatePruned)
+        if self._task is not None and isinstance(event, (*shown_by_bars, TaskStarted, TaskEnded)):
+            done, total = self._counted.epochs()
+            here = done - self._task.epochs_before
+            self._progress.update(self._run_bar, completed=done, total=total)
+            self._progress.update(self._task_bar, completed=here)
         if isinstance(event, shown_by_bars) or type(event) is TaskStarted:
             return
         text = described(event, self._task)
@@ -138,36 +134,14 @@ class Bars(Silence):
             self.say(text)
 
     def _start(self, event: TaskStarted) -> None:
-        self._task, self._reached = event, {}
+        self._task = event
         description = f"task {event.number} of {event.num_tasks}, {event.task}"
         size = event.num_candidates * event.num_epochs
         self._progress.reset(self._task_bar, description=description, total=size, rate="")
-        self._progress.update(
-            self._run_bar, total=event.epochs_of_run, completed=event.epochs_before
-        )
         if self._downloads is not None:
             self._downloads.stop()
         # Not before: an error in the recipe or the data is shown without bars.
         self._progress.start()
-
-    def _advance(self, event: Event, task: TaskStarted) -> None:
-        """Move the bars on."""
-        done = task.num_candidates * task.num_epochs
-        if isinstance(event, EpochEnded | CandidateTrained) and event.candidate is not None:
-            if isinstance(event, EpochEnded):
-                rate = f"{per_second(event.seconds)}  {event.score:.2f} validation"
-                self._progress.update(self._task_bar, rate=rate)
-                self._reached[event.candidate] = event.number + 1
-            else:
-                # One that stopped early, or diverged, makes the rest of its epochs unnecessary.
-                self._reached[event.candidate] = task.num_epochs
-            # Candidates before the first of these were trained before a crash.
-            before = min(self._reached) * task.num_epochs
-            done = before + sum(self._reached.values())
-        elif not isinstance(event, EpochEnded | CandidatePruned | CandidateChosen | TaskEnded):
-            return
-        self._progress.update(self._task_bar, completed=done)
-        self._progress.update(self._run_bar, completed=task.epochs_before + done)
 
     def download(self, file: str, num_bytes: int, total: int | None) -> None:
         """Show the progress of a download."""
@@ -195,14 +169,18 @@ class Bars(Silence):
         self._downloads.update(self._files[file], completed=num_bytes, total=total)
 
     def say(self, text: str) -> None:
-        """Show a line that the user must see."""
+        """Show a line."""
         with contextlib.suppress(OSError):
             self._progress.console.print(
                 text, markup=False, emoji=False, highlight=False, soft_wrap=True
             )
 
+    def warn(self, text: str) -> None:
+        """Show a line that the user must see even without progress."""
+        self.say(text)
+
     def close(self) -> None:
-        """Restore the terminal."""
+        """Leave the terminal as it was."""
         with contextlib.suppress(OSError):
             if self._downloads is not None:
                 self._downloads.stop()

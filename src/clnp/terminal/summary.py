@@ -1,8 +1,14 @@
-"""The results of a run as text: the summary after it, and all the details."""
+"""The results of a run as text: those for a screen, and all of them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
 
+from rich.console import RenderableType
+
+from clnp.core.layers.ledger import free_fraction
 from clnp.records import (
     OURS,
     CandidateRecord,
@@ -12,62 +18,69 @@ from clnp.records import (
     TaskRecord,
     alpha_text,
 )
-from clnp.runs.metrics import forgetting
-from clnp.text import clean
+from clnp.runs.directory import CHECKPOINT, RECIPE, command
+from clnp.runs.metrics import backward_transfer, forgetting
 
-from .tables import full_text, measure, number, table
+from .tables import UNLIMITED, Screen, layers, measure, number, table, tasks
 
 MOST_TASKS = 5
 """Tasks that a sentence names."""
+MOST_CHOICES = 2
+"""Winners of the grid that are spelled out."""
 AS_GOOD = (
     "Always naming the same class is as good: train longer, at another learning rate, or with a "
     "smaller alpha."
 )
 """The remedy for tasks in which nothing was learned."""
-LAYERS_ABREAST = 3
-"""Layers beside one another in a table."""
+LEGEND = "Neurons: new ones that the task claimed + those of earlier tasks that it reuses"
+FULL = Screen(UNLIMITED, UNLIMITED)
+"""A screen for all details."""
+
+Part = list[RenderableType]
+"""Lines and tables that stand below one another without a gap."""
 
 
-def summary(result: RunResult) -> str:
+def summary(result: RunResult, screen: Screen) -> str:
     """Return the result of a run: scores then and now, neurons by task and layer, room left."""
-    ours = bool(result.tasks) and result.method == OURS
-    parts = [scores(result) if result.tasks else "No task has ended yet."]
-    if ours:
-        parts.append(neurons(result))
-    if result.full is not None:
-        # The remedy after the first sentence is for Python programs.
-        reason = result.full.partition(". ")[0]
-        parts.append(f"Full: {reason}. Give the network larger widths, or the tasks more margin.")
-    if ours and result.forecast:
-        parts.append(f"Room: {result.forecast.headline}.")
-    return "\n\n".join(parts)
+    return screen.page([*figures(result, screen), [*room(result)]])
 
 
-def scores(result: RunResult) -> str:
-    """Return a table of the test score of each task when it ended and now, and the verdict."""
-    same = {True: "identical", False: "DIFFERENT", None: "no test data"}
+def figures(result: RunResult, screen: Screen) -> list[Part]:
+    """Return the headline and the tables of a result."""
+    if not result.tasks:
+        return [["No task has ended yet."]]
+    parts: list[Part] = [[*headline(result)], [tasks(result, screen)]]
+    if result.capacity.sizes:
+        parts[-1].append(LEGEND)
+        parts.append([layers(result, screen)])
+    return parts
+
+
+def headline(result: RunResult) -> list[str]:
+    """Return average, forgetting and free neurons, and whether that has been verified."""
     now = result.scores[-1] if result.scores else ()
-    rows = [
-        [task.task, number(task.test_score), number(score), same[task.unchanged]]
-        for task, score in zip(result.tasks, now, strict=False)
-    ]
-    percent = measure(result) == "test accuracy"
-    title = "Test accuracy in percent" if percent else "Test score"
-    text = f"{title}\n{full_text(table(['task', 'when learned', 'now', 'outputs'], rows))}"
     known = [score for score in now if score is not None]
-    if not known:
-        return text
-    average = f"Average{part_of(known, now)} {sum(known) / len(known):.2f}"
-    return "\n".join([text, f"{average}; {verdict(result)}.", *guesses(result.tasks)])
+    words = []
+    if known:
+        words.append(f"average {measure(result)}{part_of(known, result.tasks)} {fmean(known):.2f}")
+    lost = forgetting(result.scores) if result.scores else None
+    if lost is not None:
+        same = all(task.unchanged in (True, None) for task in result.tasks)
+        words.append("forgetting exactly 0" if same and lost == 0 else f"forgetting {lost:.2f}")
+        change = None if same else backward_transfer(result.scores)
+        words += [] if change is None else [f"backward transfer {change:.2f}"]
+    if result.capacity.sizes:
+        free = free_fraction(result.capacity.free, result.capacity.sizes)
+        words.append(f"layers {100 * free:.0f} % free on average")
+    lines = [sentence(", ".join(words))] if words else []
+    if any(task.unchanged is not None for task in result.tasks):
+        lines.append(f"Checked after every task; {verdict(result)}.")
+    return [*lines, *guesses(result.tasks)]
 
 
-def guesses(tasks: Iterable[TaskRecord]) -> list[str]:
-    """Return a sentence about the tasks in which nothing was learned, if there are any."""
-    found = [task.task for task in tasks if task.is_guess]
-    if not found:
-        return []
-    more = f" and {len(found) - MOST_TASKS} more" if len(found) > MOST_TASKS else ""
-    return [f"NOT LEARNED: {', '.join(found[:MOST_TASKS])}{more}. {AS_GOOD}"]
+def sentence(text: str) -> str:
+    """Return the text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def part_of(known: Sequence[object], tasks: Sequence[object]) -> str:
@@ -84,66 +97,125 @@ def verdict(result: RunResult) -> str:
         which = part_of(judged, result.tasks)
         outputs = f"the outputs{which}" if which else "all outputs"
         return f"nothing was forgotten: {outputs} are the same to the last bit"
-    lost = forgetting(result.scores)
-    end = "" if lost is None else f", forgetting {lost:.2f}"
-    if result.method == OURS:
-        end = ": see clnp verify"
+    end = ": see clnp verify" if result.method == OURS else ""
     return f"outputs differ from when their task ended{end}"
 
 
-def neurons(result: RunResult) -> str:
-    """Return tables of new, reused and free neurons by task, a few layers abreast."""
-    sizes = result.capacity.sizes
-    usages = {(usage.task, usage.group): usage for usage in result.capacity.usages}
-    groups, parts = list(sizes), ["Neurons: new with the task, reused by it, left free"]
-    for start in range(0, len(groups), LAYERS_ABREAST):
-        block = groups[start : start + LAYERS_ABREAST]
-        head, rows = ["task"], [["(at the start)"]]
-        for group in block:
-            head += [f"{group}: new", "reused", "free"]
-            rows[0] += ["", "", str(sizes[group])]
-        for task in result.tasks:
-            row = [task.task]
-            for group in block:
-                usage = usages.get((task.task, group))
-                counts = (usage.new, usage.reused, usage.free) if usage else (None, None, None)
-                row += ["?" if count is None else str(count) for count in counts]
-            rows.append(row)
-        parts += [full_text(table(head, rows)), ""]
-    return "\n".join(parts).rstrip()
+def guesses(tasks: Iterable[TaskRecord]) -> list[str]:
+    """Return a sentence about the tasks in which nothing was learned, if there are any."""
+    found = [task.task for task in tasks if task.is_guess]
+    if not found:
+        return []
+    more = f" and {len(found) - MOST_TASKS} more" if len(found) > MOST_TASKS else ""
+    return [f"NOT LEARNED: {', '.join(found[:MOST_TASKS])}{more}. {AS_GOOD}"]
+
+
+def room(result: RunResult) -> list[str]:
+    """Return why the network is full, if it is, and the forecast."""
+    found = []
+    if result.full is not None:
+        # The remedy after the first sentence is for Python programs.
+        reason = result.full.partition(". ")[0]
+        found.append(f"Full: {reason}. Give the network larger widths, or the tasks more margin.")
+    if result.tasks and result.method == OURS and result.forecast:
+        found.append(f"Room: {result.forecast}.")
+    return found
+
+
+def choices(settings: LearnerSettings, result: RunResult) -> list[str]:
+    """Return what pruning lost, and what was chosen from the grid."""
+    records = result.tasks
+    if not records or result.method != OURS:
+        return []
+    changes = [
+        record.score - record.best_score
+        for record in records
+        if record.best_score is not None and record.score is not None
+    ]
+    how = "one threshold for each layer" if settings.per_layer else "one threshold"
+    text = f"Pruning: by {settings.importance}, {how}, margin {settings.margin:g}"
+    if settings.tasks:
+        text += " unless a task has its own"
+    if changes:
+        # Fine-tuning may make up for more than pruning lost.
+        mean, worst = (f"{value:+.2f}" for value in (fmean(changes), min(changes)))
+        text += f"; change in validation {mean} on average, {worst} at worst"
+    if settings.fine_tuning is not None:
+        rounds = Counter(record.num_rounds for record in records)
+        kept = ", ".join(f"{times} by {_tasks(count)}" for times, count in sorted(rounds.items()))
+        text += f"; fine-tuning rounds kept: {kept}"
+    return [f"{text}.", *_grid(records)]
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"
+
+
+def _grid(records: Sequence[TaskRecord]) -> list[str]:
+    searched = [record for record in records if record.winner < len(record.candidates)]
+    if not searched:
+        return []
+    candidates = [each for record in searched for each in record.candidates]
+    diverged = sum(each.diverged is not None for each in candidates)
+    winners = Counter(
+        f"alpha {alpha_text(winner.alpha)}, lr {winner.lr:g}"
+        for winner in (record.candidates[record.winner] for record in searched)
+    )
+    parts = [f"{choice} ({_tasks(count)})" for choice, count in winners.most_common(MOST_CHOICES)]
+    if len(winners) > MOST_CHOICES:
+        parts.append(f"{len(winners) - MOST_CHOICES} others")
+    end = f" ({diverged} diverged)" if diverged else ""
+    return [f"Grid: {len(candidates)} candidates{end} in all; chosen: {'; '.join(parts)}."]
+
+
+def stored(result: RunResult) -> list[str]:
+    """Return the size of ended tasks on a disk, and the memory that the run took."""
+    if not result.tasks:
+        return []
+    sizes = {name: count for name, count in result.stored_bytes.items() if count}
+    parts = [f"{name.replace('_', ' ')} {count / 1e6:.2f} MB" for name, count in sizes.items()]
+    if peak := result.timings.peak_bytes:
+        parts.append(f"peak memory of the run {peak / 1e6:.0f} MB")
+    return [f"Size: {', '.join(parts)}."] if parts else []
+
+
+def proofs(path: Path, result: RunResult) -> list[str]:
+    """Return how many tasks have a certificate, and how to recompute them."""
+    digests = list(result.certificates.values())
+    if not digests:
+        return []
+    reads = f"{_tasks(len(digests))} {'reads' if len(digests) == 1 else 'read'}"
+    how = f"`{command('verify', path)}`"
+    if not (path / RECIPE).is_file():
+        how = f"`clnp.load` of its {CHECKPOINT}"
+    return [
+        f"Certificates: SHA-256 of everything that {reads}, the last {digests[-1][:12]}; "
+        f"{how} recomputes them."
+    ]
 
 
 def everything(
     settings: LearnerSettings, environments: Sequence[Environment], result: RunResult | None
-) -> list[str]:
+) -> list[Part]:
     """Return all details of a run: every task, candidate, threshold and certificate."""
-    parts = [] if result is None else [summary(result)]
+    parts: list[Part] = []
+    if result is not None:
+        parts += [*figures(result, FULL), [*room(result)]]
     if result is not None and result.tasks:
-        parts.append(f"Candidates\n{candidates(result)}")
+        parts.append(["Candidates", candidates(result)])
     if result is not None and result.tasks and result.method == OURS:
-        parts.append(f"Pruning, margin {settings.margin:g}\n{thresholds(result)}")
-        if result.forecast and result.forecast.free:
-            # A sentence that begins with the name of a layer keeps its case.
-            advice = "\n".join(
-                f"{text}." if text.startswith(tuple(result.forecast.free)) else sentence(text)
-                for text in result.forecast.advice
-            )
-            parts.append(f"Forecast\n{result.forecast.table()}\n{advice}".rstrip())
-        digests = [f"{digest}  {clean(task)}" for task, digest in result.certificates.items()]
-        parts.append("\n".join(["Certificates, SHA-256 of what each task reads", *digests]))
+        parts.append([f"Pruning, margin {settings.margin:g}", thresholds(result)])
+        digests = [[digest, task] for task, digest in result.certificates.items()]
+        title = "Certificates, SHA-256 of what each task reads"
+        parts.append([title, table(["", ""], digests, "ll")])
     for index, environment in enumerate(environments):
         values = {**asdict(environment), "command": " ".join(environment.command)}
         rows = [f"{name}: {value}" for name, value in values.items() if value is not None]
-        parts.append("\n".join([f"Environment of start {index + 1}", *rows]))
+        parts.append([f"Environment of start {index + 1}", *rows])
     return parts
 
 
-def sentence(text: str) -> str:
-    """Return the text with a capital letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def candidates(result: RunResult) -> str:
+def candidates(result: RunResult) -> RenderableType:
     """Return a table of every candidate of every task; a star marks the chosen one."""
 
     def row(record: TaskRecord, index: int, candidate: CandidateRecord) -> list[str]:
@@ -154,10 +226,10 @@ def candidates(result: RunResult) -> str:
 
     head = ["task", "chosen", "alpha", "lr", "epochs", "validation"]
     rows = [row(r, i, each) for r in result.tasks for i, each in enumerate(r.candidates)]
-    return full_text(table(head, rows))
+    return table(head, rows)
 
 
-def thresholds(result: RunResult) -> str:
+def thresholds(result: RunResult) -> RenderableType:
     """Return a table of the scores before and after pruning and at the end, and thresholds."""
     groups = list(result.capacity.sizes)
 
@@ -175,4 +247,4 @@ def thresholds(result: RunResult) -> str:
         ]
         for record in result.tasks
     ]
-    return full_text(table(["task", "best", "pruned", "at the end", "rounds", *groups], rows))
+    return table(["task", "best", "pruned", "at the end", "rounds", *groups], rows)

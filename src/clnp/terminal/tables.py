@@ -3,7 +3,7 @@
 import io
 import math
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -33,7 +33,10 @@ LEAST_NAME = 12
 """Columns for the name of a task."""
 NARROW = 60
 """Columns that a table of layers with all its numbers needs."""
+MOST_BAR = 80
+"""Columns for the neurons of a layer."""
 UNLIMITED = 10_000
+"""Columns or lines of a screen that shows everything."""
 
 Item = TypeVar("Item")
 
@@ -80,6 +83,10 @@ class Screen:
             console.print(part, crop=False, soft_wrap=isinstance(part, Text))
         file.seek(0)
         return "\n".join(line.rstrip() for line in file.read().rstrip().split("\n"))
+
+    def page(self, parts: Iterable[Sequence[RenderableType]]) -> str:
+        """Return parts as text, with an empty line between them; empty parts are left out."""
+        return "\n\n".join(self.text(*lines) for lines in parts if lines)
 
     def bar(self, fraction: float) -> ProgressBar:
         """Return a progress bar, in a quarter of the screen."""
@@ -137,16 +144,6 @@ def _cell(cell: RenderableType) -> RenderableType:
     return Text(clean(cell)) if isinstance(cell, str) and cell else cell
 
 
-def printable(line: str) -> str:
-    """Return a line without characters that move a cursor or change a colour."""
-    return "".join(character if character.isprintable() else "?" for character in line)
-
-
-def full_text(made: Table) -> str:
-    """Return a table as text, however wide it is."""
-    return Screen(UNLIMITED).text(made)
-
-
 def number(score: float | None) -> str:
     """Return a score with two decimals."""
     return "-" if score is None else f"{score:.2f}"
@@ -172,25 +169,21 @@ def tasks(result: RunResult, screen: Screen) -> Table:
     groups = list(result.capacity.sizes)
     pairs = list(zip(result.tasks, result.scores[-1], strict=False))
     front, hidden, back = ends(pairs, max(LEAST_TASKS, screen.height - OTHER_LINES))
-    columns = _columns(groups, each=len(groups) <= LAYERS_IN_TABLE)
-    while True:
-        head = ["learned", "now", *(title for title, _ in columns)]
+    names = [record.task for record, _ in front]
+    names += [f"... {len(hidden)} more, mean"] if hidden else []
+    names += [record.task for record, _ in back]
+    for columns in _columns(groups, each=screen.width == UNLIMITED):
+        head = ["learned", "now", *columns]
         rows = [
-            [number(record.test_score), number(now), *(cell(record) for _, cell in columns)]
+            [number(record.test_score), number(now), *(cell(record) for cell in columns.values())]
             for record, now in [*front, *back]
         ]
         if hidden:
             means = [_mean(r.test_score for r, _ in hidden), _mean(score for _, score in hidden)]
             rows.insert(len(front), [*means, *[""] * len(columns)])
         room = screen.width - _width([head, *rows]) - 2
-        if room >= LEAST_NAME or not columns:
+        if room >= LEAST_NAME:
             break
-        # A sum over all layers is narrower, and the last columns matter least.
-        total = _columns(groups, each=False)
-        columns = total if len(columns) > len(total) else columns[:-1]
-    names = [record.task for record, _ in front]
-    names += [f"... {len(hidden)} more, mean"] if hidden else []
-    names += [record.task for record, _ in back]
     title = screen.short(f"task, {measure(result).removeprefix('test ')}", room)
     shown = [[screen.short(name, room), *row] for name, row in zip(names, rows, strict=True)]
     return table([title, *head], shown)
@@ -201,19 +194,24 @@ def _width(rows: Sequence[Sequence[str]]) -> int:
     return sum(max(map(cell_len, column)) + 2 for column in zip(*rows, strict=True)) - 2
 
 
-Column = tuple[str, Callable[[TaskRecord], str]]
+Columns = dict[str, Callable[[TaskRecord], str]]
 
 
-def _columns(groups: Sequence[str], *, each: bool) -> list[Column]:
-    """Return what a table has of each task, for each layer or for all of them."""
+def _columns(groups: Sequence[str], *, each: bool) -> Iterator[Columns]:
+    """Yield what a table has of each task by title, from the widest choice to the narrowest."""
     same = {True: "same", False: "DIFFERENT", None: "-"}
-    outputs: list[Column] = [("outputs", lambda record: same[record.unchanged])]
-    if not groups:
-        return outputs
-    neurons: list[Column] = [("neurons", lambda record: _claim(record, groups))]
-    layers = [(group, partial(_claim, groups=[group])) for group in groups]
-    threshold: list[Column] = [("threshold", lambda r: _range(r.pruning.thresholds))]
-    return [*outputs, *(layers if each else neurons), *threshold]
+    outputs: Columns = {"outputs": lambda record: same[record.unchanged]}
+    if groups:
+        layers: Columns = {group: partial(_claim, groups=[group]) for group in groups}
+        neurons: Columns = {"neurons": partial(_claim, groups=groups)}
+        threshold: Columns = {"threshold": lambda record: _range(record.pruning.thresholds)}
+        if each or len(groups) <= LAYERS_IN_TABLE:
+            yield {**outputs, **layers, **threshold}
+        # A sum over all layers is narrower, and the last columns matter least.
+        yield {**outputs, **neurons, **threshold}
+        yield {**outputs, **neurons}
+    yield outputs
+    yield {}
 
 
 def _claim(record: TaskRecord, groups: Sequence[str]) -> str:
@@ -266,10 +264,11 @@ def stacked_bars(
     screen: Screen,
 ) -> Table:
     """Return a table with the row of each group, and a bar of its neurons in the last column."""
-    front, hidden, back = ends(list(sizes), MOST_LAYERS)
+    most = len(sizes) if screen.height == UNLIMITED else MOST_LAYERS
+    front, hidden, back = ends(list(sizes), most)
     rows = [row(group) for group in [*front, *back]]
     gap = [[f"... {len(hidden)} more", *[""] * (len(head) - 2)]] if hidden else []
-    width = max(4, screen.width - _width([head[:-1], *rows, *gap]) - 2)
+    width = max(4, min(MOST_BAR, screen.width - _width([head[:-1], *rows, *gap]) - 2))
     for group, cells in zip([*front, *back], rows, strict=True):
         cells.append(screen.stacked(new.get(group, ()), sizes[group], width))
     rows[len(front) : len(front)] = [[*cells, ""] for cells in gap]

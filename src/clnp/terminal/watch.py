@@ -2,14 +2,13 @@
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -19,18 +18,7 @@ from rich.text import Text
 
 from clnp.errors import RunError
 from clnp.plain import to_plain
-from clnp.records import SeriesConfig
-from clnp.runs.directory import (
-    COMPARISON,
-    CONFIG,
-    SERIES,
-    STATUS,
-    command,
-    expanded,
-    read_config,
-    read_record,
-    resume_command,
-)
+from clnp.runs.directory import CONFIG, STATUS, command, expanded, read_config, resume_command
 from clnp.runs.status import (
     FAILED,
     FINISHED,
@@ -40,42 +28,45 @@ from clnp.runs.status import (
     Status,
     read_status,
 )
+from clnp.studies.jobs import on_stop
+from clnp.studies.study import Member, members_of, read_comparison, read_series
 from clnp.text import clean, duration
 
 from .tables import Screen, screen_of, stacked_bars, table
 
 WAITING = "waiting"
+NOT_STARTED = Status(state=WAITING)
 ENDED = (FINISHED, FAILED, STOPPED)
 PATIENCE = 10.0
-"""Seconds for which a file may be unreadable: on a network it may still be on its way."""
-GRACE = 60.0
-"""Seconds without news after which the other runs of a series with a failed run have ended."""
+"""Seconds for which a file may be unreadable: a network file system may be slow."""
 SILENCE = 60.0
-"""Seconds without news that are worth a sentence."""
+"""Seconds after which missing news is reported, and the series of a failed run has ended."""
 SCREEN_SECONDS, LINE_SECONDS, LEAST_SECONDS = 1.0, 10.0, 0.05
 """Time between two looks, by default on a screen and in a log, and at least."""
 LEAST_RUNS = 6
 """Runs of a series that are shown however low the screen is."""
+ORDER = (RUNNING, FAILED, STOPPED, WAITING, FINISHED)
+"""The states of runs by how much they matter."""
 
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """A run and its last status, None before it starts.
+    """A run and its last status.
 
     `silent` counts the seconds since the status was written, and `dead` says that the process of
-    the run has ended without a word.
+    the run has ended and could not write it.
     """
 
     label: str
     path: str
-    status: Status | None = None
+    status: Status = NOT_STARTED
     silent: float = 0.0
     dead: bool = False
 
     @property
     def state(self) -> str:
-        """The state of the run, or waiting."""
-        return WAITING if self.status is None else self.status.state
+        """The state of the run, or waiting before it starts."""
+        return self.status.state
 
     @property
     def is_late(self) -> bool:
@@ -84,17 +75,18 @@ class WatchedRun:
 
     @property
     def _epoch_seconds(self) -> float:
-        return self.status.open.epoch_seconds if self.status and self.status.open else 0.0
+        return self.status.open.epoch_seconds if self.status.open else 0.0
 
     @property
     def left(self) -> str:
-        """The estimate of the time left, to be put at the end of a text."""
-        status = self.status
-        if status is None or status.seconds_left is None or status.state != RUNNING:
+        """The estimate of the time left, or how late news is, to be put at the end of a text."""
+        if self.is_late:
+            return f", no news for {duration(self.silent)}"
+        if self.status.seconds_left is None or self.state != RUNNING:
             return ""
         # The epoch that is being trained has taken some of it.
-        left = max(0.0, status.seconds_left - min(self.silent, self._epoch_seconds))
-        return f", {status.bound} {duration(left)} left"
+        left = max(0.0, self.status.seconds_left - min(self.silent, self._epoch_seconds))
+        return f", {self.status.bound} {duration(left)} left"
 
 
 @dataclass(frozen=True)
@@ -115,58 +107,55 @@ class Scene:
         if found <= {*ENDED, *({WAITING} if STOPPED in found else ())}:
             return next(state for state in (FAILED, STOPPED, FINISHED) if state in found)
         # A series ends with the first run that fails, unless others are still working.
-        return FAILED if FAILED in found and self.silent >= GRACE else RUNNING
+        return FAILED if FAILED in found and self.silent >= SILENCE else RUNNING
 
     @property
     def silent(self) -> float:
         """The seconds since the last news of any run."""
-        return min((run.silent for run in self.runs if run.status), default=0.0)
+        return min((run.silent for run in self.runs if run.state != WAITING), default=0.0)
 
     @property
     def finished(self) -> str:
         """The number of finished runs, as a text."""
         return f"{sum(r.state == FINISHED for r in self.runs)} of {len(self.runs)} runs finished"
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """Return the scene as plain data for JSON."""
         runs = [
-            {**to_plain(run), "state": run.state, "fraction": run.status and run.status.fraction}
+            {
+                **to_plain(run),
+                "status": None if run.state == WAITING else to_plain(run.status),
+                **{"state": run.state, "fraction": run.status.fraction},
+            }
             for run in self.runs
         ]
         return {"path": str(self.path), "kind": self.kind, "state": self.state, "runs": runs}
 
 
-Show = Callable[[Scene], None]
-
-
 @dataclass
 class Watcher:
-    """Looks at a run, a series or a comparison again and again; it may not exist yet."""
+    """Looks at a run, a series or a comparison, which may not exist yet."""
 
     path: Path
     clock: Callable[[], float] = time.monotonic
-    _scene: Scene | None = None
-    _unreadable: float | None = None
     # By the path of a run: when its status was written, and when that was first seen.
     _heard: dict[Path, tuple[float, float]] = field(default_factory=dict)
 
-    def look(self, *, patience: float = PATIENCE) -> Scene:
-        """Return everything as it is now; a `RunError` if a file is damaged for good."""
-        now = self.clock()
-        try:
-            kind, paths = runs_at(self.path)
-            runs = tuple(self._look_at(label, path, now) for label, path in paths.items())
-            # A directory that vanishes is no news.
-            self._scene = Scene(self.path, kind, runs) if kind else self._scene
-            self._unreadable = None
-        except RunError:
-            self._unreadable = now if self._unreadable is None else self._unreadable
-            if now - self._unreadable >= patience:
-                raise
-        return self._scene or Scene(self.path)
+    def look(self) -> Scene:
+        """Return everything as it is now."""
+        kind, members = "run", dict[str, Path]()
+        if comparison := read_comparison(self.path):
+            kind = "comparison"
+            members = _paths(members_of(self.path, comparison, comparison.methods or ()))
+        elif series := read_series(self.path):
+            kind, members = "series", _paths(members_of(self.path, series))
+        elif any(os.path.isfile(self.path / name) for name in (STATUS, CONFIG)):
+            members = {"run": self.path}
+        runs = tuple(self._look_at(label, path) for label, path in members.items())
+        return Scene(self.path, kind if members else None, runs)
 
-    def _look_at(self, label: str, path: Path, now: float) -> WatchedRun:
-        status = read_status(path)
+    def _look_at(self, label: str, path: Path) -> WatchedRun:
+        status, now = read_status(path), self.clock()
         if status is None:
             return WatchedRun(label, str(path))
         updated, heard = self._heard.get(path, (None, 0.0))
@@ -177,46 +166,27 @@ class Watcher:
         return WatchedRun(label, str(path), status, now - heard, status.is_dead)
 
 
-def runs_at(path: Path) -> tuple[str | None, dict[str, Path]]:
-    """Return the kind of a directory, and its runs by their label."""
-    for name, kind in ((COMPARISON, "comparison"), (SERIES, "series")):
-        found = read_record(path / name, SeriesConfig) if os.path.isfile(path / name) else None
-        if found is None:
-            continue
-        methods = found.methods or () if kind == "comparison" else ("",)
-        if not found.seeds or not methods:
-            raise RunError(
-                f"{path / name} is damaged: it has no {'methods' if found.seeds else 'seeds'}. "
-                "Restore a copy of it."
-            )
-        return kind, {
-            f"{method}{', ' if method else ''}seed {seed}": path / method / f"seed{seed}"
-            for method in methods
-            for seed in found.seeds
-        }
-    there = any(os.path.isfile(path / name) for name in (STATUS, CONFIG))
-    return ("run", {"run": path}) if there else (None, {})
+def _paths(members: list[Member]) -> dict[str, Path]:
+    return {member.title: member.path for member in members}
 
 
 def closing(scene: Scene) -> str:
-    """Return the last sentence about the runs that were watched."""
+    """Return the last sentences about the runs that were watched."""
     seen = f"`{command('inspect', scene.path)}` shows all."
-    if scene.kind == "run":
-        text = state_of(scene.runs[0])
-        return f"{text}. {seen}" if scene.state == FINISHED else text
-    failed = [f"{run.label}: {state_of(run)}" for run in scene.runs if run.state == FAILED]
-    resume = f" Resume with {resume_command(scene.path)}." if scene.state == STOPPED else ""
-    return "\n".join([*failed, f"{scene.finished}. {seen}{resume}"])
+    if scene.kind != "run":
+        return "\n".join([f"{scene.finished}. {seen}", *unfinished(scene)])
+    text = state_of(scene.runs[0])
+    return f"{text}. {seen}" if scene.state == FINISHED else text
 
 
 def unfinished(scene: Scene) -> list[str]:
     """Return the states of several runs that are not all finished, and how to resume them."""
-    resume = f"Resume with {resume_command(scene.path)}."
-    if scene.state in (FINISHED, WAITING):
-        return [] if scene.state == FINISHED else [f"No run has started. {resume}"]
+    if scene.state == FINISHED:
+        return []
     runs = [run for run in scene.runs if run.state not in (FINISHED, WAITING)]
-    states = [f"{run.label}: {state_of(run)}" for run in runs]
-    return [*states, resume if scene.state in ENDED else news(scene)]
+    states = [f"{run.label}: {state_of(run)}" for run in runs] or ["No run has started."]
+    resume = f"Resume with {resume_command(scene.path)}."
+    return [*states, news(scene) if scene.state == RUNNING else resume]
 
 
 def line(scene: Scene) -> str:
@@ -226,21 +196,21 @@ def line(scene: Scene) -> str:
     if scene.kind == "run":
         return state_of(scene.runs[0])
     runs = [run for run in scene.runs if run.state not in (FINISHED, WAITING)]
-    return "; ".join([scene.finished, *(f"{run.label} {_shortly(run)}" for run in runs)])
+    return "; ".join([scene.finished, *(f"{run.label}: {_shortly(run)}" for run in runs)])
 
 
 def state_of(run: WatchedRun) -> str:
     """Return the state of a run in one line."""
     status = run.status
-    if status is None:
-        return "waiting"
+    if run.state == WAITING:
+        return WAITING
     tasks = f"{len(status.learned)} of {status.num_tasks} tasks"
     resume = f"Resume with {resume_command(run.path)}."
-    if status.state == FAILED:
+    if run.state == FAILED:
         return f"failed after {tasks}: {status.reason}"
-    if status.state == STOPPED:
+    if run.state == STOPPED:
         return f"stopped after {tasks}. {resume}"
-    if status.state == FINISHED:
+    if run.state == FINISHED:
         average = "" if status.average is None else f", average {status.average:.2f}"
         return f"finished: {tasks} in {duration(status.seconds)}{average}"
     if run.dead:
@@ -255,14 +225,8 @@ def state_of(run: WatchedRun) -> str:
 
 
 def _shortly(run: WatchedRun) -> str:
-    """Return the state of one of several runs in a few words."""
-    status = run.status
-    if status is None or status.open is None or status.state != RUNNING or run.dead:
-        # The bar of a finished run is full.
-        return state_of(run).partition(". Resume")[0].removeprefix("finished: ")
-    late = f", no news for {duration(run.silent)}" if run.is_late else run.left
-    where = f"task {status.open.number} of {status.num_tasks}"
-    return f"{100 * status.fraction:.0f} %, {where}{late}, {doing(status.open)}"
+    """Return the state of one of several runs: all of them are resumed together."""
+    return state_of(run).partition(". Resume")[0]
 
 
 def doing(task: OpenTask) -> str:
@@ -291,10 +255,7 @@ def frame(scene: Scene, screen: Screen) -> RenderableType:
     run = scene.runs[0] if scene.kind == "run" else None
     if scene.kind is None:
         return Text(clean(line(scene)))
-    if run is not None:
-        parts = _run(run, run.status or Status(), screen)
-    else:
-        parts = [_title(str(scene.path), scene.finished, screen), *_several(scene, screen)]
+    parts = _several(scene, screen) if run is None else _run(run, screen)
     if scene.state == RUNNING and not (run and run.dead):
         parts.append(Text(news(scene)))
     return Group(*parts)
@@ -304,29 +265,21 @@ def _title(path: str, text: str, screen: Screen) -> Text:
     return Text(f"{screen.short(path, max(12, screen.width - cell_len(text) - 2))}: {text}")
 
 
-def _run(run: WatchedRun, status: Status, screen: Screen) -> list[RenderableType]:
+def _run(run: WatchedRun, screen: Screen) -> list[RenderableType]:
+    status, task = run.status, run.status.open
     what = f"{clean(status.recipe or 'an experiment')}, {status.method}, seed {status.seed}"
     parts: list[RenderableType] = [_title(run.path, what, screen)]
-    task = status.open
-    if status.state != RUNNING or run.dead or task is None:
+    if run.state != RUNNING or run.dead or task is None:
         parts.append(Text(clean(state_of(run))))
-    if status.state == RUNNING and not run.dead:
-        if task is not None:
-            parts.append(Text(clean(f"task {task.number} of {status.num_tasks}: {task.task}")))
-        bars = Table.grid(padding=(0, 2))
-        percent = f"{100 * status.fraction:.0f} %{run.left}"
-        bars.add_row("run", screen.bar(status.fraction), Text(percent))
-        if task is not None:
-            done = (task.epoch or 0) / (task.num_epochs or 1)
-            bars.add_row("now", screen.bar(done), Text(doing(task)))
-        parts.append(bars)
-        if task is not None and task.loss is not None and task.score is not None:
-            width = max(4, min(60, screen.width - 24))
-            loss = ["loss", f"{task.loss:.4g}", screen.curve(task.losses, width)]
-            score = ["validation", f"{task.score:.2f}", screen.curve(task.scores, width)]
-            parts.append(table(["", "", ""], [loss, score], "lrl"))
+    else:
+        parts += _open_task(run, task, screen)
     if status.learned:
-        parts.append(Text(_learned(status, screen)))
+        last = status.learned[-1]
+        name = screen.short(last.task, max(8, screen.width // 4))
+        score = "" if last.test_score is None else f" {last.test_score:.2f}"
+        average = "" if status.average is None else f"; average {status.average:.2f}"
+        learned = f"{len(status.learned)} of {status.num_tasks}"
+        parts.append(Text(f"learned: {learned}, last {name}{score}{average}"))
     if status.sizes:
         parts.append(_neurons(status, screen))
     if status.full is not None:
@@ -334,20 +287,21 @@ def _run(run: WatchedRun, status: Status, screen: Screen) -> list[RenderableType
     return parts
 
 
-def _learned(status: Status, screen: Screen) -> str:
-    """Return the last tasks that ended, as many as fit into a line."""
-    parts = [
-        screen.short(task.task, max(8, screen.width // 4))
-        + ("" if task.test_score is None else f" {task.test_score:.2f}")
-        for task in status.learned
-    ]
-    average = "" if status.average is None else f"; average {status.average:.2f}"
-    for hidden in range(len(parts)):
-        before = f"{hidden} before, " if hidden else ""
-        text = f"learned: {before}{', '.join(parts[hidden:])}{average}"
-        if cell_len(text) <= screen.width:
-            break
-    return text
+def _open_task(run: WatchedRun, task: OpenTask, screen: Screen) -> list[RenderableType]:
+    """Return the bars and the curves of a run that is learning a task."""
+    bars = Table.grid(padding=(0, 2))
+    fraction = run.status.fraction
+    bars.add_row("run", screen.bar(fraction), Text(f"{100 * fraction:.0f} %{run.left}"))
+    done = (task.epoch or 0) / (task.num_epochs or 1)
+    bars.add_row("now", screen.bar(done), Text(doing(task)))
+    title = clean(f"task {task.number} of {run.status.num_tasks}: {task.task}")
+    parts: list[RenderableType] = [Text(title), bars]
+    if task.loss is not None and task.score is not None:
+        width = max(4, min(60, screen.width - 24))
+        loss = ["loss", f"{task.loss:.4g}", screen.curve(task.losses, width)]
+        score = ["validation", f"{task.score:.2f}", screen.curve(task.scores, width)]
+        parts.append(table(["", "", ""], [loss, score], "lrl"))
+    return parts
 
 
 def _neurons(status: Status, screen: Screen) -> Table:
@@ -362,24 +316,19 @@ def _neurons(status: Status, screen: Screen) -> Table:
 
 
 def _several(scene: Scene, screen: Screen) -> list[RenderableType]:
-    """Return a row for each run; if there are too many, those that are working come first."""
+    """Return a row for each run; if there are too many, those that matter most."""
     runs, most = list(scene.runs), max(LEAST_RUNS, screen.height - 4)
     if len(runs) > most:
-        order = [RUNNING, FAILED, STOPPED, WAITING, FINISHED]
-        first = sorted(range(len(runs)), key=lambda index: order.index(runs[index].state))
-        runs = [runs[index] for index in sorted(first[: most - 1])]
-    hidden = len(scene.runs) - len(runs)
+        runs = sorted(runs, key=lambda run: ORDER.index(run.state))[: most - 1]
     names = [screen.short(run.label, screen.width // 3) for run in runs]
-    room = screen.width - max(map(cell_len, names)) - screen.width // 4 - 4
+    room = max(8, screen.width - max(map(cell_len, names)) - screen.width // 4 - 4)
     rows: list[list[RenderableType]] = [
-        [
-            name,
-            screen.bar(run.status.fraction if run.status else 0.0),
-            screen.short(_shortly(run), max(8, room)),
-        ]
+        [name, screen.bar(run.status.fraction), screen.short(_shortly(run), room)]
         for name, run in zip(names, runs, strict=True)
     ]
-    return [table([""] * 3, rows, "lll"), *([Text(f"... {hidden} more")] if hidden else [])]
+    hidden = len(scene.runs) - len(runs)
+    more = [Text(f"... {hidden} more")] if hidden else []
+    return [_title(str(scene.path), scene.finished, screen), table([""] * 3, rows, "lll"), *more]
 
 
 def watch(
@@ -398,32 +347,45 @@ def watch(
     """
     watcher = Watcher(expanded(path))
     if once:
-        scene = watcher.look(patience=0.0)
+        scene = watcher.look()
         if scene.kind is None:
             read_config(watcher.path)  # It says what is missing.
         screen = screen_of(sys.stdout)
         return scene, screen.text(frame(scene, screen))
     is_log = not sys.stdout.isatty() or Console(file=sys.stdout).is_dumb_terminal
     seconds = LINE_SECONDS if is_log and not quiet else SCREEN_SECONDS
-    display: contextlib.AbstractContextManager[Show] = _screen(sys.stdout)
+    if interval is not None:
+        seconds = max(interval, LEAST_SECONDS)
     if quiet or is_log:
-        display = contextlib.nullcontext((lambda _: None) if quiet else Log(sys.stdout).show)
-    with display as show:
-        seconds = seconds if interval is None else max(interval, LEAST_SECONDS)
+        show = (lambda _: None) if quiet else Log(sys.stdout).show
         scene = follow(watcher, show, seconds=seconds)
+    else:
+        with _screen(sys.stdout) as show:
+            scene = follow(watcher, show, seconds=seconds)
     return scene, closing(scene)
 
 
 def follow(
     watcher: Watcher,
-    show: Show,
+    show: Callable[[Scene], None],
     *,
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Scene:
-    """Look and show until everything has ended, and return the last scene."""
+    """Look and show until everything has ended, and return the last scene.
+
+    Raises:
+        RunError: If a file is damaged for good.
+    """
+    scene, readable = Scene(watcher.path), watcher.clock()
     while True:
-        scene = watcher.look()
+        try:
+            found = watcher.look()
+            # A directory that vanishes may come back.
+            scene, readable = found if found.kind else scene, watcher.clock()
+        except RunError:
+            if watcher.clock() - readable >= PATIENCE:
+                raise
         show(scene)
         if scene.state in ENDED:
             return scene
@@ -431,35 +393,27 @@ def follow(
 
 
 class Log:
-    """A line for each change, and less and less often one if there is none."""
+    """A line for each change, and one when there should have been news."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._news: object = None
-        self._silence = SILENCE
 
     def show(self, scene: Scene) -> None:
         """Print a line if something has changed."""
-        if scene.state in ENDED:
-            return  # The closing sentence follows.
-        text = line(scene)
-        now = [(run.state, run.dead, run.status and run.status.updated) for run in scene.runs]
-        if now == self._news:
-            if scene.silent < self._silence:
-                return
-            # After 1, 2, 4, 8 ... minutes.
-            while scene.silent >= self._silence:
-                self._silence *= 2
+        now = [(run.state, run.dead, run.status.updated, run.is_late) for run in scene.runs]
+        if now == self._news or scene.state in ENDED:
+            return  # A closing sentence follows.
+        self._news, text = now, line(scene)
+        if any(run.state == RUNNING and run.is_late for run in scene.runs):
             text = f"{news(scene)} {text}"
-        else:
-            self._news, self._silence = now, SILENCE
         encoding = self._stream.encoding or "utf-8"
         data = f"{datetime.now():%H:%M:%S} {clean(text)}".encode(encoding, "backslashreplace")
         print(data.decode(encoding), file=self._stream, flush=True)
 
 
 @contextlib.contextmanager
-def _screen(stream: TextIO) -> Iterator[Show]:
+def _screen(stream: TextIO) -> Iterator[Callable[[Scene], None]]:
     """Show scenes on a terminal, each in place of the one before."""
     unicode = screen_of(stream).unicode
     console = Console(file=stream, highlight=False, emoji=False, markup=False)
@@ -472,23 +426,13 @@ def _screen(stream: TextIO) -> Iterator[Show]:
         # Without Unicode, other characters are escaped.
         live.update(shown if unicode else Text(screen.text(shown)), refresh=True)
 
+    # A signal that ends the process leaves a visible cursor.
     with (
-        _interruptible(),
+        on_stop(_interrupt),
         Live(console=console, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         yield show
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let signals that end the process leave a visible cursor."""
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
-    before = {name: handler for name, handler in before.items() if handler is not signal.SIG_IGN}
-    for name in before:
-        signal.signal(getattr(signal, name), signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
+def _interrupt() -> None:
+    raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from clnp.devices import on_the_host
 from clnp.errors import ArgumentError
 
-from .rng import derive
+from .rng import derive, permutation
 
 RESIDENT_BYTES = 2 << 30
 """Size up to which a data set is put on the device by default."""
@@ -100,10 +100,7 @@ class Batches:
 
     def indices(self, size: int, *, seed: int) -> Iterator[Tensor]:
         """Iterate over the indices of the samples in each batch of a shuffled pass, [size]."""
-        # Drawn on the CPU, so that the order does not depend on the device.
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self), generator=generator, device="cpu")
-        for batch in torch.split(order.to(self.device), size):
+        for batch in torch.split(permutation(len(self), seed).to(self.device), size):
             if len(batch) > 1 or 1 in (size, len(self)):
                 yield batch
 
@@ -115,7 +112,7 @@ class Batches:
         return inputs if self.prepare is None else self.prepare(inputs), self.targets[indices]
 
     def _streamed(self, size: int, seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        loader = _loader(
+        batches = _read(
             self.dataset,
             size,
             num_workers=self.num_workers,
@@ -123,18 +120,12 @@ class Batches:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator().manual_seed(seed if seed is not None else 0),
         )
-        for inputs, targets in _read(loader):
+        for inputs, targets in batches:
             if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
                 yield (
                     inputs.to(self.device, non_blocking=True),
                     targets.to(self.device, non_blocking=True),
                 )
-
-
-def _loader(dataset: Any, size: int, *, num_workers: int, **options: Any) -> DataLoader[Any]:
-    return DataLoader(
-        dataset, size, num_workers=num_workers, worker_init_fn=_ignore_signals, **options
-    )
 
 
 def _ignore_signals(worker: int) -> None:
@@ -143,9 +134,12 @@ def _ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _read(loader: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+def _read(dataset: Any, size: int, **options: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """Iterate over batches without gradients; the default device is set aside for the loader."""
     with on_the_host():
+        loader: DataLoader[Any] = DataLoader(
+            dataset, size, worker_init_fn=_ignore_signals, **options
+        )
         batches = iter(loader)
     while True:
         with on_the_host():
@@ -183,7 +177,7 @@ def batches_of(
         resident = fits(samples) and _is_constant(samples)
     if not resident:
         return Batches(device, dataset=samples, num_workers=num_workers, prepare=prepare)
-    parts = list(_read(_loader(samples, 1024, num_workers=num_workers)))
+    parts = list(_read(samples, 1024, num_workers=num_workers))
     inputs, targets = (torch.cat(part).to(device) for part in zip(*parts, strict=True))
     return Batches(device, inputs, targets, prepare=prepare)
 
@@ -216,8 +210,7 @@ def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
             f"holding out {fraction:g} of {count} training samples leaves an empty part. Give "
             "validation data, or another fraction"
         )
-    generator = torch.Generator().manual_seed(derive(seed, "split"))
-    order = torch.randperm(count, generator=generator, device="cpu")
+    order = permutation(count, derive(seed, "split"))
     apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
     if is_pair(data):
         return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from inspect import signature
 from typing import Any, Protocol, TypedDict
 
 import torch
@@ -23,7 +22,7 @@ from .augment import augmentation
 from .batches import Batches
 from .config import Alpha, Training
 from .cuda_graph import CapturedStep
-from .objective import Objective
+from .objective import Objective, check_loss
 from .optimizer import can_be_captured, load_optimizer, make_optimizer, rate_shares
 from .rng import derive, seed_all
 from .task import TaskData
@@ -37,23 +36,12 @@ class Trainable(Protocol):
     training: bool
 
     @property
-    def open_task(self) -> str | None:
-        """The name of the open task."""
-
-    def __call__(self, inputs: Tensor, /) -> Any:
-        """Return the outputs of the open task."""
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Iterate over what the open task may change."""
-
-    def train(self, mode: bool = True) -> Any:
-        """Set training or evaluation mode."""
-
-    def open_state(self) -> OpenState:
-        """Return a copy of the open task."""
-
-    def set_open_state(self, state: OpenState) -> None:
-        """Restore the open task from a copy."""
+    def open_task(self) -> str | None: ...
+    def __call__(self, inputs: Tensor, /) -> Any: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def train(self, mode: bool = True) -> Any: ...
+    def open_state(self) -> OpenState: ...
+    def set_open_state(self, state: OpenState) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -79,37 +67,19 @@ class StepRule:
     """
 
     before_step: Callable[[float], None] = lambda over: None
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor | float] | None = None
     after_backward: Callable[[], None] = lambda: None
     after_step: Callable[[], None] = lambda: None
     penalty: Callable[[], float] = lambda: 0.0
     set_up: Callable[[Optimizer], None] = lambda optimizer: None
 
-    def __post_init__(self) -> None:
-        try:
-            if self.loss is not None:
-                signature(self.loss).bind(None, None)
-        except TypeError as error:
-            raise ArgumentError(
-                f"the loss of a StepRule cannot be called: {error}. It must be a function of the "
-                "inputs and targets of the step, loss(inputs, targets)",
-                argument="loss",
-            ) from error
-        except ValueError:
-            pass  # Some built-in functions have no signature.
-
     def added(self, loss: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of a step with that of the rule."""
         if self.loss is None:
             return loss
-        own: object = self.loss(inputs, targets)
-        if not isinstance(own, Tensor | int | float) or (isinstance(own, Tensor) and own.ndim):
-            found = f"of shape {list(own.shape)}" if isinstance(own, Tensor) else repr(own)
-            raise ArgumentError(
-                f"the loss of a StepRule is {found}. It must be a tensor with a single number, "
-                "such as the mean over the batch",
-                argument="loss",
-            )
+        own = self.loss(inputs, targets)
+        if not isinstance(own, int | float):
+            check_loss("the loss of a StepRule", own)
         return loss + own
 
 

@@ -41,16 +41,12 @@ class Objective:
 
     def check_loss(self, loss: object, *, gradient: bool = False) -> None:
         """Raise an `ArgumentError` unless the loss is one number, and has a gradient if asked."""
-        if not isinstance(loss, Tensor) or loss.ndim:
-            found = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{loss!r}"
+        what = f"the loss of the objective {self.name!r}"
+        number = check_loss(what, loss)
+        if gradient and not number.requires_grad:
             raise ArgumentError(
-                f"the loss of the objective {self.name!r} is {found}. It must be a tensor with a "
-                "single number, such as the mean over the batch"
-            )
-        if gradient and not loss.requires_grad:
-            raise ArgumentError(
-                f"the loss of the objective {self.name!r} has no gradient. Compute it from the "
-                "outputs with PyTorch, without detach, item or argmax"
+                f"{what} has no gradient. Compute it from the outputs with PyTorch, without "
+                "detach, item or argmax"
             )
 
     def number(self, outputs: Any, targets: Tensor) -> float:
@@ -62,6 +58,17 @@ class Objective:
             raise ArgumentError(
                 f"the score of the objective {self.name!r} is {score!r}. It must be a number"
             ) from None
+
+
+def check_loss(what: str, loss: object) -> Tensor:
+    """Return the loss; an `ArgumentError` unless it is a tensor with a single number."""
+    if isinstance(loss, Tensor) and not loss.ndim:
+        return loss
+    found = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+    raise ArgumentError(
+        f"{what} is {found}. It must be a tensor with a single number, such as the mean over the "
+        "batch"
+    )
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:

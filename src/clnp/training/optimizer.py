@@ -84,28 +84,20 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 def check_optimizers(trainings: Iterable[Training], model: nn.Module) -> None:
-    """Raise an `ArgumentError` unless optimizers given by name accept weights of these shapes.
+    """Raise an `ArgumentError` unless the optimizers accept such weights and take a step.
 
-    Some accept matrices only.
+    Some accept matrices only. Weights of the model are neither read nor changed.
     """
-    weights = {weight.ndim: weight.device for weight in model.parameters()}
-    for training in trainings:
-        if weights and isinstance(training.optimizer, str):
-            check_optimizer(training, next(iter(weights.values())), num_axes=weights)
-
-
-def check_optimizer(
-    training: Training, device: torch.device, *, num_axes: Iterable[int] = (2,)
-) -> None:
-    """Raise an `ArgumentError` unless the optimizer can be made and takes a step."""
-    weights = [nn.Parameter(torch.zeros([2] * num, device=device)) for num in num_axes]
-    optimizer = make_optimizer(training, weights)
-    torch.autograd.backward([weight.sum() for weight in weights])
-    step: Any = optimizer.step
-    try:
-        with on_the_host():
-            step()
-    except Exception as error:  # Optimizers raise errors of any type.
-        raise ArgumentError(
-            f"training: {type(optimizer).__name__} cannot be used: {error}", argument="optimizer"
-        ) from error
+    devices = {weight.ndim: weight.device for weight in model.parameters()}
+    for training in trainings if devices else ():
+        weights = [nn.Parameter(torch.zeros([2] * n, device=d)) for n, d in devices.items()]
+        optimizer = make_optimizer(training, weights)
+        torch.autograd.backward([weight.sum() for weight in weights])
+        step: Any = optimizer.step
+        try:
+            with on_the_host():
+                step()
+        except Exception as error:  # Optimizers raise errors of any type.
+            name = type(optimizer).__name__
+            message = f"training: {name} cannot be used: {error}"
+            raise ArgumentError(message, argument="optimizer") from error

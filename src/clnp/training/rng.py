@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def derive(seed: int, *purpose: Any) -> int:
@@ -41,6 +42,12 @@ def seed_all(seed: int) -> None:
         torch.mps.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
+
+
+def permutation(count: int, seed: int) -> Tensor:
+    """Return the numbers below `count` in random order, int64 [count], drawn on the CPU."""
+    # So that the order does not depend on the device.
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed), device="cpu")
 
 
 @contextmanager

@@ -62,10 +62,15 @@ def checked_tasks(tasks: object) -> tuple[Task, ...]:
     if not found:
         message = "an experiment needs at least one task. Give a list of tasks"
         raise ArgumentError(message, argument="tasks")
-    name, times = Counter(task.name for task in found).most_common(1)[0]
-    if times > 1:
-        raise ArgumentError(f"two tasks are called {name!r}. Rename one", argument="tasks")
+    check_names(found)
     return tuple(found)
+
+
+def check_names(tasks: Iterable[Task]) -> None:
+    """Raise an `ArgumentError` if two tasks have the same name."""
+    name, times = Counter(task.name for task in tasks).most_common(1)[0]
+    if times > 1:
+        raise ArgumentError(f"two tasks are called {name!r}. The names of tasks must be unique")
 
 
 @dataclass(frozen=True)
@@ -80,49 +85,32 @@ class TaskData:
     test: Batches | None
 
 
-def load_task(task: Task, device: torch.device, config: LearnerConfig, *, seed: int) -> TaskData:
-    """Load the data of a task on the device, with the same samples held out for every method."""
-    seed_all(derive(seed, "load", task.name))
-    return load(
-        task,
-        device,
-        seed=seed,
-        validation_fraction=config.validation_fraction,
-        resident=config.resident,
-        num_workers=config.num_workers,
-        check=config.check_data,
-    )
-
-
 def load(
-    task: Task,
-    device: torch.device,
-    *,
-    seed: int = 0,
-    validation_fraction: float = 0.1,
-    resident: bool | None = None,
-    num_workers: int = 0,
-    check: bool = True,
+    task: Task, device: torch.device, config: LearnerConfig | None = None, *, seed: int = 0
 ) -> TaskData:
     """Load the data of a task on the device, and hold out validation data if it has none.
 
+    The same samples are held out for every method. All generators are seeded.
+
     Raises an `ArgumentError` for data that cannot be learned: empty parts, inputs that are NaN or
-    infinite, labels out of range. That takes one pass over the data; `check=False` saves it for
-    streamed data.
+    infinite, labels out of range. That takes one pass over the data; without `config.check_data`,
+    streamed data is not checked.
     """
+    config = config or LearnerConfig()
+    seed_all(derive(seed, "load", task.name))
     objective = objective_named(task.objective)
     check_parts(task)
-    train, validation = task.train, task.validation
+    train, validation, resident = task.train, task.validation, config.resident
     for part, data in _parts(task).items():
         _check_first(_where(task, part), data)
     if validation is None:
         validation_seed = derive(seed, "validation", task.name)
         try:
-            train, validation = split_off(train, validation_fraction, seed=validation_seed)
+            fraction = config.validation_fraction
+            train, validation = split_off(train, fraction, seed=validation_seed)
         except ArgumentError as error:
             raise ArgumentError(f"task {task.name!r}: {error}") from error
-    prepare = _prepare_of(task)
-    place = partial(batches_of, device=device, num_workers=num_workers, prepare=prepare)
+    place = partial(batches_of, device=device, num_workers=config.num_workers, prepare=task.prepare)
     loaded = {"training": place(train, resident=resident)}
     with isolated(device):
         # All scores use the same samples, also of random data: they are drawn once if they fit, and
@@ -139,7 +127,7 @@ def load(
         num_outputs = _num_outputs(task, objective, [loaded[part] for part in given])
     num_outputs = checked_outputs(num_outputs, own=1, single=False)
     for part, batches in loaded.items():
-        if check or batches.inputs is not None:
+        if config.check_data or batches.inputs is not None:
             _check_values(_where(task, part), batches, objective, num_outputs)
     validation_batches = loaded["validation"].prepared()
     return TaskData(
@@ -147,36 +135,17 @@ def load(
     )
 
 
-def load_test(
-    task: Task, device: torch.device, *, resident: bool | None = None, num_workers: int = 0
-) -> Batches | None:
+def load_test(task: Task, device: torch.device, config: LearnerConfig) -> Batches | None:
     """Load the test data of a task on the device; None if it has none."""
     if task.test is None:
         return None
-    _check_shape(_where(task, "test"), task.test)
-    _check_first(_where(task, "test"), task.test)
     return batches_of(
-        task.test, device, resident=resident, num_workers=num_workers, prepare=_prepare_of(task)
+        task.test,
+        device,
+        resident=config.resident,
+        num_workers=config.num_workers,
+        prepare=task.prepare,
     )
-
-
-def _prepare_of(task: Task) -> Prepare | None:
-    """Return the task's `prepare` with a check of its result."""
-    given = task.prepare
-    if given is None:
-        return None
-
-    def prepare(inputs: Tensor) -> Tensor:
-        found: object = given(inputs)
-        if not isinstance(found, Tensor):
-            raise ArgumentError(
-                f"task {task.name!r}: prepare returns a {type(found).__name__}. It must return the "
-                "inputs of the network, a tensor",
-                argument="prepare",
-            )
-        return found
-
-    return prepare
 
 
 def check_parts(task: Task) -> None:
@@ -207,14 +176,11 @@ def _parts(task: Task) -> dict[str, Data]:
 
 def _check_shape(where: str, data: Any) -> None:
     if is_pair(data):
-        if len(data) != 2 or not all(isinstance(t, Tensor) and t.ndim for t in data):
+        are_tensors = len(data) == 2 and all(isinstance(t, Tensor) and t.ndim for t in data)
+        if not are_tensors or len(data[0]) != len(data[1]):
             raise ArgumentError(
-                f"{where} is {_kinds(data)}. Give a pair of tensors, inputs and targets"
-            )
-        if len(data[0]) != len(data[1]):
-            raise ArgumentError(
-                f"{where} has {len(data[0])} inputs and {len(data[1])} targets. Give one target "
-                "for each input"
+                f"{where} is {_kinds(data)}. Give a pair of tensors, inputs and targets, with one "
+                "target for each input"
             )
     elif isinstance(data, IterableDataset | Mapping | Tensor | ndarray | str) or not (
         hasattr(data, "__getitem__") and hasattr(data, "__len__")
@@ -227,10 +193,8 @@ def _check_shape(where: str, data: Any) -> None:
 def _kinds(values: Any) -> str:
     """Return the types in a tuple or list, in a few words."""
     kinds = [
-        "a tensor without an axis"
-        if isinstance(value, Tensor) and not value.ndim
-        else type(value).__name__
-        for value in values[:3]
+        f"{type(v).__name__} {list(v.shape)}" if isinstance(v, Tensor) else type(v).__name__
+        for v in values[:3]
     ]
     return f"({', '.join(kinds)}{', ...' if len(values) > 3 else ''})"
 
@@ -276,8 +240,15 @@ def _check_labels(where: str, targets: Tensor) -> None:
 
 def _check_values(where: str, batches: Batches, objective: Objective, num_outputs: int) -> None:
     for inputs, targets in batches.batches(4096):
-        if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
-            raise ArgumentError(f"{where}: an input is NaN or infinite. Remove or replace it")
+        if not isinstance(inputs, Tensor):
+            raise ArgumentError(
+                f"{where}: prepare returns a {type(inputs).__name__}. It must return the inputs of "
+                "the network, a tensor",
+                argument="prepare",
+            )
+        for what, values in (("an input", inputs), ("a target", targets)):
+            if values.is_floating_point() and not bool(values.isfinite().all()):
+                raise ArgumentError(f"{where}: {what} is NaN or infinite. Remove or replace it")
         if objective is CLASSIFICATION:
             _check_labels(where, targets)
             low, high = int(targets.min()), int(targets.max())
@@ -296,5 +267,3 @@ def _check_values(where: str, batches: Batches, objective: Objective, num_output
             raise ArgumentError(
                 f"{where}: a target is neither 0 nor 1. Multi-label needs 0 or 1 for each label"
             )
-        if targets.is_floating_point() and not bool(targets.isfinite().all()):
-            raise ArgumentError(f"{where}: a target is NaN or infinite. Remove or replace it")

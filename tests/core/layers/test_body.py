@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
-import clnp.core.net
 from clnp.core.layers.stage import Pass, Staged
 from clnp.core.structure.axis import positions
 from clnp.errors import TaskError
@@ -44,7 +43,7 @@ from support.networks import (
     train,
 )
 
-few = settings(max_examples=max(5, settings.default.max_examples // 6))
+few = settings(max_examples=settings.default.max_examples // 10)
 
 
 heads = st.sampled_from(HEADS)
@@ -129,16 +128,15 @@ def of_later_tasks(net: clnp.ContinualNet, num_tasks: int) -> Iterator[tuple[Ten
         yield weight, torch.ones_like(weight, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_task_reads_nothing_of_a_later_one(name, head, value):
+def test_a_task_reads_nothing_of_a_later_one(name, head):
     net, x = learned(name, head)
     before = net.predict_all(x)
     for num_tasks in range(len(net.tasks) - 1, 0, -1):
         num_poisoned = 0
         for tensor, others in of_later_tasks(net, num_tasks):
-            tensor[others] = value
+            tensor[others] = torch.nan
             num_poisoned += int(others.sum())
         assert num_poisoned
         net._body.stage.showing = None
@@ -504,7 +502,7 @@ def test_a_layer_that_runs_again_in_the_backward_pass_is_an_error(reentrant):
 
     layer.forward = again
     outputs = net(X)
-    with pytest.raises(TaskError, match=r"fc2 runs outside of .* gradient checkpointing"):
+    with pytest.raises(TaskError, match=r"fc2 runs outside of .* Gradient checkpointing"):
         outputs.sum().backward()
 
 
@@ -614,7 +612,7 @@ def test_gradients_reach_an_input_in_a_structure_through_the_frozen_neurons():
 
 def held(net: clnp.ContinualNet) -> list[Tensor]:
     """The tensors that layers and head have laid out at the moment."""
-    parts = [module for module in net.modules() if hasattr(module, "show_portions")]
+    parts = [module for module in net.modules() if isinstance(module, Staged)]
     assert len(parts) == 3
     shown = [tensor for part in parts for tensor in part._shown.values()]
     portions = [p for part in parts for portion in part._portions for p in portion.tensors.values()]
@@ -779,7 +777,7 @@ def test_layers_may_be_called_by_keyword_and_by_forward():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset():
+def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset(monkeypatch):
     num_runs = 0
 
     def backend(graph, inputs):
@@ -793,7 +791,8 @@ def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset():
     x = torch.randn(4, 6)
     net = clnp.ContinualNet(clnp.models.MLP(6, (40, 40), 3), x)
     compiled = torch.compile(net, backend=backend)
-    for number in range(10):
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+    for number in range(4):
         net.begin_task(f"t{number}")
         torch.compiler.reset()
         before = num_runs

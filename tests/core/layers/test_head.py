@@ -20,7 +20,8 @@ def make_head(*, shared: bool, bias: bool = True) -> tuple[Head, Stage]:
 
 def begin(head: Head, stage: Stage, *, free: int, num_outputs: int = 4) -> None:
     stage.free = {"last": free}
-    head.open(num_outputs, None)
+    head.num_outputs = num_outputs
+    head.open(None)
 
 
 def end(head: Head, stage: Stage, *, index: int) -> None:
@@ -61,7 +62,8 @@ def test_a_first_task_can_start_from_given_weights_with_fewer_outputs():
     head, stage = make_head(shared=False)
     stage.free = {"last": 6}
     initial = nn.Linear(6, 4)
-    head.open(3, initial)
+    head.num_outputs = 3
+    head.open(initial)
     assert torch.equal(head.weight_free, initial.weight[:3])
     assert torch.equal(head.bias_free, initial.bias[:3])
 
@@ -183,7 +185,7 @@ def test_a_convolution_can_be_the_classifier():
     head = in_front_of(Head, layer)
     head.set_up(layer, Site("c", "Conv2d", (), (Segment("last", 6),)), stage, shared=True)
     stage.free = {"last": 6}
-    head.open(4, layer)
+    head.open(layer)
     stage.running = Pass.FREE
     x = torch.randn(2, 6, 5, 5)
     assert torch.equal(head(x), layer(x))

@@ -43,7 +43,7 @@ def claim(layer: PrefixLayer, stage: Stage) -> None:
     tensors = layer.extended()
     stage.frozen = {group: stage.frozen[group] + count for group, count in stage.free.items()}
     stage.free = dict.fromkeys(stage.free, 0)
-    layer.close(tensors)
+    layer.close(tensors, index=0)
 
 
 def test_a_new_layer_has_no_parameters_and_keeps_its_class():
@@ -135,7 +135,7 @@ def test_a_closed_layer_has_buffers_only():
     assert layer.free() == {}
     before = {name: tensor.clone() for name, tensor in layer.named_buffers()}
     open_task(layer, stage, **{"in": 2, "out": 3})
-    layer.close(None)
+    layer.close({}, index=0)
     assert all(torch.equal(t, before[name]) for name, t in layer.named_buffers())
 
 

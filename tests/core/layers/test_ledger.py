@@ -30,8 +30,7 @@ def test_claims_add_up(ledger):
 
 
 def test_widths_before_and_after_a_task(ledger):
-    assert ledger.before("a") == {"fc1": 0, "fc2": 0}
-    assert ledger.before("b") == {"fc1": 12, "fc2": 3}
+    assert ledger.widths("a") == ({"fc1": 0, "fc2": 0}, {"fc1": 12, "fc2": 3})
     assert ledger.widths("b") == ({"fc1": 12, "fc2": 3}, {"fc1": 16, "fc2": 3})
 
 
@@ -48,12 +47,6 @@ def test_nothing_is_reused_where_nothing_was_frozen():
     assert ledger.row("a").reused == {"fc1": 0, "fc2": 0}
     assert ledger.claim("b", {"fc2": 1}).row("b").reused == {"fc1": None, "fc2": 0}
     assert ledger.claim("b", {}, {"fc1": 1, "fc2": 1}).row("b").reused == {"fc1": 1, "fc2": 0}
-
-
-@pytest.mark.parametrize("count", [-1, 5])
-def test_a_claim_of_more_than_is_free_is_refused(ledger, count):
-    with pytest.raises(ArgumentError, match=f"c claims {count} neurons of fc1, 4 are free"):
-        ledger.claim("c", {"fc1": count})
 
 
 def test_an_unknown_task_is_named(ledger):
@@ -87,11 +80,6 @@ def test_capacity_has_new_reused_and_free_neurons(ledger):
     assert capacity.of("b", "fc1").reused == 9
     assert capacity.free == ledger.free()
     assert capacity.free_fraction == (4 / 20 + 7 / 10) / 2
-
-
-def test_capacity_cannot_be_changed_through_its_sizes(ledger):
-    with pytest.raises(TypeError):
-        ledger.capacity().sizes["fc1"] = 3
 
 
 @pytest.mark.parametrize(("task", "group"), [("c", "fc1"), ("a", "fc9")])

@@ -203,7 +203,7 @@ def test_inputs_are_taken_from_a_batch():
 def test_an_empty_batch_is_refused(batch):
     net = make()
     net.begin_task("a")
-    with pytest.raises(ArgumentError, match="a batch is empty; it needs at least the input"):
+    with pytest.raises(ArgumentError, match=r"a batch is empty\. Give at least the input"):
         net.measure_activity([batch])
 
 
@@ -211,7 +211,7 @@ def test_arrays_are_refused_with_what_to_do():
     net, array = make(), example("mlp").numpy()
     net.begin_task("a")
     for batch in (array, (array, 0), ((array,), 0), {"x": array}):
-        with pytest.raises(ArgumentError, match=r"holds an ndarray; give tensors, .*from_numpy"):
+        with pytest.raises(ArgumentError, match=r"holds an ndarray. Give tensors, .*from_numpy"):
             net.measure_activity([batch])
 
 

@@ -5,16 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch import nn
 
 import clnp
-import clnp.core.net
 from clnp.core.pruning import recalibrate
 from clnp.core.pruning.activity import measured
-from clnp.errors import (
-    ArgumentError,
-)
+from clnp.errors import ArgumentError
 from support.networks import (
     ConvNet,
     copied_state,
@@ -108,7 +104,7 @@ def test_a_batch_says_which_of_its_tensors_are_inputs(tmp_path, loaded):
     assert not torch.equal(together["hidden"], alone["hidden"])
     for batch in ((x, mask, y), [x, y]):
         for use in (net.measure_activity, net.recalibrate):
-            with pytest.raises(ArgumentError, match=r"has 2 inputs.* give its inputs together"):
+            with pytest.raises(ArgumentError, match=r"has 2 inputs.* Give its inputs together"):
                 use([batch])
 
 

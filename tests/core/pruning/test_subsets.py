@@ -5,11 +5,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import clnp
-import clnp.core.net
 from clnp.core.layers.layer import PrefixLayer
 from clnp.core.pruning.subsets import Subsets
 from clnp.errors import (
@@ -57,13 +55,11 @@ def subsets(net, x, **options):
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("step", [1, 2, 1000])
-def test_copies_that_round_widths_up_change_nothing(name, head, step):
+def test_copies_that_round_widths_up_change_nothing(name, head):
     net, x = opened(name, head=head)
-    keep = some(net, step)
-    plain = subsets(net, x)(keep)
-    aligned = subsets(net, x, multiple=8)(keep)
-    torch.testing.assert_close(aligned, plain)
+    for step in (1, 2, 1000):
+        keep = some(net, step)
+        torch.testing.assert_close(subsets(net, x, multiple=8)(keep), subsets(net, x)(keep))
 
 
 class Log(nn.Module):
@@ -168,8 +164,7 @@ def opened_with_norms(*, head="multi"):
 
 
 @pytest.mark.parametrize("aligned", [1, 8])
-@pytest.mark.parametrize("step", [2, 3, 1000])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("head", "step"), [("multi", 2), ("multi", 1000), ("single", 3)])
 def test_a_recalibrated_candidate_is_what_the_task_will_be(head, step, aligned):
     net, x, batches = opened_with_norms(head=head)
     keep, ended = some(net, step), net(x, task="a")
@@ -245,7 +240,7 @@ def test_a_plan_that_is_recalibrated_says_what_the_ended_task_scores():
 
 def test_what_cannot_be_recalibrated_on_is_refused():
     net, x, batches = opened_with_norms()
-    with pytest.raises(ArgumentError, match="a Tensor is not batches"):
+    with pytest.raises(ArgumentError, match="batches is a Tensor"):
         planned(net, x, recalibrate=x)
     with pytest.raises(ArgumentError, match="more than one sample"):
         planned(net, x, recalibrate=x.split(1)[:3])

@@ -198,8 +198,8 @@ def test_any_resolution_finds_the_highest_threshold_of_a_monotone_score(size, ne
         ({"margin": math.nan}, "margin is nan; it must be a number, 0 or more"),
         ({"margin": "1"}, "margin is '1'; it must be a number, 0 or more"),
         ({"margin": None}, "plan_pruning needs score and margin, or thresholds"),
-        ({"resolution": 0}, "resolution is 0; it must be 1 or more, or None"),
-        ({"resolution": "5"}, "resolution is '5'; it must be 1 or more, or None"),
+        ({"resolution": 0}, "resolution is 0; it must be a whole number, 1 or more"),
+        ({"resolution": "5"}, "resolution is '5'; it must be a whole number, 1 or more"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, expected):
@@ -342,7 +342,7 @@ def test_a_given_threshold_is_scored_once_if_a_score_is_given(net):
 @pytest.mark.parametrize("options", [{"margin": 1.0}, {"best": 1.0}, {"per_layer": True}])
 def test_given_thresholds_and_a_margin_do_not_go_together(net, options):
     found = net.measure_activity([X])
-    with pytest.raises(ArgumentError, match="leave margin, best and per_layer out"):
+    with pytest.raises(ArgumentError, match="Leave margin, best and per_layer out"):
         net.plan_pruning(found, thresholds=0.0, **options)
 
 
@@ -427,7 +427,7 @@ def test_a_plan_of_another_time_is_refused(net, call, when):
     else:
         net.abandon_task()
         net.begin_task("b")
-    expected = rf"this plan was made for task 'a' .*make one for '{net.open_task}' as it is now"
+    expected = rf"this plan was made for task 'a' .*Make one for '{net.open_task}' as it is now"
     with pytest.raises(PruningError, match=expected):
         getattr(net, call)(made)
     assert net.open_task is not None
@@ -480,26 +480,26 @@ def graph() -> Graph:
 
 
 def test_one_threshold_is_for_all_groups(graph):
-    assert threshold_by_group(graph, 2, otherwise=-1) == {"conv1": 2.0, "conv2": 2.0, "fc1": 2.0}
+    assert threshold_by_group(graph, 2) == {"conv1": 2.0, "conv2": 2.0, "fc1": 2.0}
 
 
 def test_thresholds_name_groups_or_layers_in_them(graph):
-    found = threshold_by_group(graph, {"bn1": 0.5, "fc1": math.inf}, otherwise=-1)
+    found = threshold_by_group(graph, {"bn1": 0.5, "fc1": math.inf})
     assert found == {"conv1": 0.5, "conv2": -1, "fc1": math.inf}
 
 
 @pytest.mark.parametrize("name", ["fc2", "dropout", "conv9"])
 def test_a_threshold_for_no_group_is_refused(graph, name):
     with pytest.raises(ArgumentError, match=f"unknown group '{name}'.*Known: conv1, conv2, fc1"):
-        threshold_by_group(graph, {name: 0.0}, otherwise=-1)
+        threshold_by_group(graph, {name: 0.0})
 
 
 @pytest.mark.parametrize("value", [math.nan, False, None, "0"])
 def test_a_threshold_that_is_no_number_is_refused(graph, value):
     with pytest.raises(ArgumentError, match=f"threshold is {value!r}; it must be a number"):
-        threshold_by_group(graph, value, otherwise=-1)
+        threshold_by_group(graph, value)
     with pytest.raises(ArgumentError, match=f"threshold of fc1 is {value!r}; it must be a number"):
-        threshold_by_group(graph, {"fc1": value}, otherwise=-1)
+        threshold_by_group(graph, {"fc1": value})
 
 
 AVAILABLE = {"conv1": 6, "conv2": 5, "fc1": 7}
@@ -523,17 +523,11 @@ def test_no_neurons_may_be_named(graph):
     assert neurons_by_group(graph, {"fc1": torch.tensor([])}, AVAILABLE)["fc1"] == []
 
 
-@pytest.mark.parametrize("value", [7, -1])
+@pytest.mark.parametrize("value", [7, -1, True, 1.0, "1", None])
 def test_a_neuron_that_is_not_there_is_refused(graph, value):
-    expected = f"fc1: there is no free neuron {value}; the open task has 7, numbered from 0"
+    expected = f"fc1: {value!r} is no free neuron; the open task has 7, numbered from 0"
     with pytest.raises(PruningError, match=expected):
         neurons_by_group(graph, {"fc1": [0, value]}, AVAILABLE)
-
-
-@pytest.mark.parametrize("value", [True, 1.0, "1", None])
-def test_something_else_than_a_number_is_no_neuron(graph, value):
-    with pytest.raises(PruningError, match=f"fc1: {value!r} is not the number of a neuron"):
-        neurons_by_group(graph, {"fc1": [value]}, AVAILABLE)
 
 
 def test_a_neuron_that_is_named_twice_is_refused(graph):
@@ -542,18 +536,18 @@ def test_a_neuron_that_is_named_twice_is_refused(graph):
 
 
 def test_a_group_may_go_by_one_name_only(graph):
-    twice = pytest.raises(ArgumentError, match="bn1 and conv1 are the same group; name it once")
+    twice = pytest.raises(ArgumentError, match=r"bn1 and conv1 are the same group\. Name it once")
     with twice:
         extra_by_group(graph, {"conv1": 1, "bn1": 2})
     with twice:
-        threshold_by_group(graph, {"conv1": 0.1, "bn1": 0.2}, otherwise=-1.0)
+        threshold_by_group(graph, {"conv1": 0.1, "bn1": 0.2})
     with twice:
         neurons_by_group(graph, {"conv1": [0], "bn1": [1]}, {"conv1": 6, "conv2": 5, "fc1": 7})
 
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, None])
 def test_a_number_of_extra_neurons_that_makes_no_sense_is_refused(graph, count):
-    expected = f"widen fc1 by {count!r}: it must be a whole number, 0 or more"
+    expected = f"the number of new neurons of fc1 is {count!r}; it must be a whole number, 0 or"
     with pytest.raises(ArgumentError, match=expected):
         extra_by_group(graph, {"fc1": count})
     with pytest.raises(ArgumentError, match="unknown group 'fc2'; did you mean 'fc1'"):

@@ -58,7 +58,7 @@ class Body:
         problems = [
             Problem(
                 path,
-                f"has an attribute {name!r}, which clnp has a use of its own for",
+                f"has an attribute {name!r}, which clnp needs itself",
                 "Give the attribute another name",
             )
             for path, part in self.parts.items()
@@ -89,15 +89,10 @@ class Body:
 
     def open(self, free: Widths, num_outputs: int, *, initial: Initial = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""
-        self.stage.free = dict(free)
-        self.show_nothing()
-
-        def at(path: str) -> Initial:
-            return initial.get_submodule(path) if isinstance(initial, nn.Module) else initial
-
-        for path, layer in self.layers.items():
-            layer.open(at(path))
-        self.head.open(num_outputs, at(self.graph.classifier))
+        self.stage.free, self.head.num_outputs = dict(free), num_outputs
+        self.show({}, None)
+        for path, part in self.parts.items():
+            part.open(initial.get_submodule(path) if isinstance(initial, nn.Module) else initial)
 
     def restrict(self, keep: View) -> None:
         """Keep of the open task's neurons only `keep[g]`, in new Parameters."""
@@ -109,16 +104,15 @@ class Body:
 
     def close(self, *, claim: bool, index: int) -> None:
         """End the open task, number `index`: claim its neurons, or drop them."""
-        tensors = self.whole() if claim else dict.fromkeys(self.parts)
+        tensors = self.whole() if claim else {}
         if claim:
             frozen, free = self.stage.frozen, self.stage.free
             self.stage.frozen = {group: frozen[group] + free[group] for group in frozen}
             self.stage.sealed = True
         self.stage.free = dict.fromkeys(self.stage.free, 0)
-        self.show_nothing()
-        for path, layer in self.layers.items():
-            layer.close(tensors[path])
-        self.head.close(tensors[self.graph.classifier], index=index)
+        self.show({}, None)
+        for path, part in self.parts.items():
+            part.close(tensors.get(path, {}), index=index)
 
     def whole(self) -> dict[str, Tensors]:
         """Return the tensors of each part once the open task has claimed its neurons."""
@@ -136,10 +130,10 @@ class Body:
     def free_part(self) -> dict[str, Tensor]:
         """Return all that the open task may change: Parameters, statistics and counts."""
         return {
-            f"{path}.{name}": tensor
+            f"{path}.{name}": getattr(part, name)
             for path, part in self.parts.items()
-            for name, tensor in (*part._parameters.items(), *part._buffers.items())
-            if tensor is not None and name.endswith(("_free", "_reuse"))
+            for name in part.changing()
+            if getattr(part, name) is not None
         }
 
     def weights(self) -> list[tuple[str, Tensor]]:
@@ -156,17 +150,18 @@ class Body:
         """Return the neurons that a task computes which claimed `before[g]` to `after[g]`."""
         return {g: range(before[g] if g in self._head_only else 0, after[g]) for g in after}
 
-    def reads(self, index: int, before: Widths, after: Widths) -> dict[str, Tensor]:
-        """Return exactly the tensors that the ended task number `index` reads, by name."""
-        parts = self._narrowed(self.view(before, after), stand_in=False)
-        parts[self.graph.classifier] = self.head.frozen(index)
+    def reads(self, ledger: Ledger, task: str) -> dict[str, Tensor]:
+        """Return exactly the tensors that an ended task reads, by name."""
+        parts = self._narrowed(self.view(*ledger.widths(task)), stand_in=False)
+        parts[self.graph.classifier] = self.head.frozen(ledger.index(task))
         tensors = {f"{path}.{n}": part[n] for path, part in parts.items() for n in part}
         return tensors | {name: self.model.get_buffer(name) for name in self.graph.constants}
 
-    def narrow(self, index: int, before: Widths, after: Widths) -> dict[str, Tensors]:
+    def narrow(self, ledger: Ledger, task: str) -> dict[str, Tensors]:
         """Return the tensors of each part for an ended task, dead stand-ins included."""
-        view = self.view(before, after)
-        head = self.head.narrowed(self.head.frozen(index), before=before, after=after, view=view)
+        before, after = ledger.widths(task)
+        view, whole = self.view(before, after), self.head.frozen(ledger.index(task))
+        head = self.head.narrowed(whole, before=before, after=after, view=view)
         return {**self._narrowed(view, stand_in=True), self.graph.classifier: head}
 
     def _narrowed(self, view: View, *, stand_in: bool) -> dict[str, Tensors]:
@@ -176,14 +171,14 @@ class Body:
             for path, layer in self.layers.items()
         }
 
-    def subnetwork(self, index: int, before: Widths, after: Widths) -> nn.Module:
+    def subnetwork(self, ledger: Ledger, task: str) -> nn.Module:
         """Return a copy of the model whose layers are plain, as narrow as the ended task.
 
         It is in evaluation mode, as the ended task is, and asks for no gradients: PyTorch may
         compute a layer that does in another way, whose last bits differ.
         """
         plain = {}
-        for path, tensors in self.narrow(index, before, after).items():
+        for path, tensors in self.narrow(ledger, task).items():
             part = self.parts[path]
             like = next(iter(tensors.values()))
             num_inputs = like.shape[1] if part.layer_kind.mixes else len(like)
@@ -195,25 +190,19 @@ class Body:
         narrow.eval()
         return narrow
 
-    def show_nothing(self) -> None:
-        """Drop the tensors that the layers show."""
-        for part in self.parts.values():
-            part.show_nothing()
-
     def show(self, tensors: Mapping[str, Tensors], what: object) -> None:
-        """Show these tensors of each part in the plain pass."""
+        """Show these tensors of each part in the plain pass, and drop those shown before."""
         for path, part in self.parts.items():
             part.show(tensors.get(path, {}))
         self.stage.showing = what
 
-    def run_task(
-        self, index: int, before: Widths, after: Widths, *, args: Inputs, kwargs: Named
-    ) -> Any:
-        """Return the outputs of the ended task number `index`."""
+    def run_task(self, ledger: Ledger, task: str, args: Inputs, kwargs: Named) -> Any:
+        """Return the outputs of an ended task."""
+        index = ledger.index(task)
         with self.lock:
             if self.stage.showing != index:
                 with torch.inference_mode(False):  # What is shown outlives the caller's mode.
-                    self.show(self.narrow(index, before, after), index)
+                    self.show(self.narrow(ledger, task), index)
             return self.run_shown(args, kwargs)
 
     def run_shown(self, args: Inputs, kwargs: Named) -> Any:
@@ -280,9 +269,9 @@ class Body:
     def _show_portions(self, ledger: Ledger) -> None:
         widths = [dict.fromkeys(ledger.sizes, 0), *(row.widths for row in ledger.rows)]
         until = [widths[: index + 2] for index in range(len(ledger.rows))]
-        self.show_nothing()
+        self.show({}, None)
         for part in self.parts.values():
-            part.show_portions([part.portion_of(each) for each in until])
+            part.show({}, [part.portion_of(each) for each in until])
         self.stage.showing = "portions"
 
     @contextmanager
@@ -314,16 +303,10 @@ class Body:
         """Make the open task one with `free` neurons and copies of these tensors."""
         self.stage.free = dict(free)
         for path, part in self.parts.items():
-            for store in (part._parameters, part._buffers):
-                for name in [n for n in store if n.endswith(("_free", "_reuse"))]:
-                    tensor = tensors.get(f"{path}.{name}")
-                    if tensor is not None:
-                        tensor = tensor.to(self.device, copy=True)
-                        if store is part._parameters:
-                            before = part._parameters[name]
-                            trains = before is None or before.requires_grad
-                            tensor = nn.Parameter(tensor, trains)
-                    setattr(part, name, tensor)
+            for name in part.changing():
+                tensor = tensors.get(f"{path}.{name}")
+                copied = None if tensor is None else tensor.to(self.device, copy=True)
+                part.put(name, copied, trained=name in part._parameters)
             part.lay_out()
 
     @contextmanager
@@ -337,7 +320,7 @@ class Body:
         except BaseException:
             stage.free, stage.frozen, stage.sealed = free, frozen, sealed
             head.num_outputs = num_outputs
-            self.show_nothing()
+            self.show({}, None)
             for part, (parameters, buffers) in zip(parts, stored, strict=True):
                 part._parameters, part._buffers = parameters, buffers
                 part.lay_out()

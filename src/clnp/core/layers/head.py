@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from clnp.core.structure.axis import View, as_index, num_entries, occupied, positions
+from clnp.core.structure.axis import View, as_index, num_entries, positions
 from clnp.core.structure.graph import Site
 
 from .blocks import Tensors, Widths, in_order, old_and_new, own_entries, select
-from .initialisation import Initial, starting_layer
+from .initialisation import Initial
 from .stage import Portion, Stage, Staged
 
 
@@ -58,31 +58,12 @@ class Head(Staged):
             return self.bias_free
         return self.like.clone() if self.has_bias else None
 
-    def open(self, num_outputs: int, initial: Initial) -> None:
+    def open(self, initial: Initial) -> None:
         """Make the tensors of a new task as the classifier's class does, or as `initial` does."""
-        self.num_outputs = num_outputs
-        sizes, old, new = old_and_new(self.frozen_layout(), self.stage.free)
-        columns = self.site.columns
-        num_inputs = max(num_entries(columns, sizes), 1)
-        made = starting_layer(initial, self, num_outputs=num_outputs, num_inputs=num_inputs)
-        weight = made.weight.detach()[:num_outputs]
-        reuse = select(weight, 1, positions(columns, sizes, old, wants_input=False))
-        self.train_on("weight_reuse", reuse, self.like)
-        self.train_on("weight_free", select(weight, 1, positions(columns, sizes, new)), self.like)
-        if self.has_bias:
-            learned = self.bias_frozen.numel() if self.shared else 0
-            self.train_on("bias_free", made.bias.detach()[learned:num_outputs], self.like)
-        self.lay_out()
-
-    def restrict(self, keep: View) -> None:
-        """Keep only `keep[g]` of the free neurons of each group."""
-        columns = positions(self.site.columns, self.stage.free, keep)
-        for block in ("weight_reuse", "weight_free", "bias_free"):
-            before: nn.Parameter | None = getattr(self, block)
-            if before is not None:
-                tensor = before.detach()
-                kept = select(tensor, 1, columns) if block == "weight_free" else tensor
-                self.train_on(block, kept, self.like)
+        super().open(initial)
+        if self.shared and self.bias_free is not None:
+            learned = self.bias_free.detach()[self.bias_frozen.numel() :]
+            self.store("bias_free", learned, self.like)
 
     def extended(self) -> Tensors:
         """Return the open task's tensors once it has claimed its neurons, in one piece."""
@@ -93,11 +74,11 @@ class Head(Staged):
         bias = {name: tensor.detach().clone() for name, tensor in self._bias().items()}
         return {"weight": weight, **bias}
 
-    def close(self, tensors: Tensors | None, *, index: int) -> None:
-        """Drop the trained tensors; with `tensors`, those are frozen as the task number `index`."""
+    def close(self, tensors: Tensors, *, index: int) -> None:
+        """Drop the trained tensors, and freeze `tensors`, if any, as those of task `index`."""
         self.weight_reuse = self.weight_free = self.bias_free = None
-        if tensors is not None:
-            self._store(index, tensors)
+        if tensors:
+            self._freeze(index, tensors)
         self.num_outputs = self.most_outputs
         self.lay_out()
 
@@ -105,7 +86,7 @@ class Head(Staged):
         """Make room for the ended task number `index`, to be loaded into."""
         columns = num_entries(self.site.columns, self._columns_of(before, after))
         tensors = {"weight": self.like.new_zeros(num_outputs, columns, *self.kernel)}
-        self._store(index, {**tensors, "bias": self.like.new_zeros(num_outputs)})
+        self._freeze(index, {**tensors, "bias": self.like.new_zeros(num_outputs)})
         self.lay_out()
 
     def _columns_of(self, before: Widths, after: Widths) -> Widths:
@@ -116,7 +97,7 @@ class Head(Staged):
         """Return the number of outputs of each of the ended tasks."""
         return tuple(len(getattr(self, f"weight_{index}")) for index in range(num_tasks))
 
-    def _store(self, index: int, tensors: Tensors) -> None:
+    def _freeze(self, index: int, tensors: Tensors) -> None:
         self.register_buffer(f"weight_{index}", tensors["weight"])
         if self.has_bias and self.shared:
             if tensors["bias"].numel() > self.bias_frozen.numel():
@@ -159,6 +140,5 @@ class Head(Staged):
 
     def lay_out(self) -> None:
         """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
+        super().lay_out()
         self.num_free_rows = self.num_outputs
-        self._free_real = occupied(self.site.columns, self.stage.free)
-        self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clnp.core.structure.axis import View, num_entries, occupied, positions
+from clnp.core.structure.axis import View, num_entries, positions
 from clnp.core.structure.graph import Site
-from clnp.core.structure.kinds import Slot, slot_names
+from clnp.core.structure.kinds import slot_names
 
 from .blocks import Tensors, Widths, in_order, old_and_new, own_entries, own_neurons, place, select
-from .initialisation import Initial, starting_layer
+from .initialisation import Initial
 from .stage import Portion, Stage, Staged
 
 
@@ -68,8 +68,9 @@ class PrefixLayer(Staged):
 
     def reset_running_stats(self) -> None:
         """Reset the statistics of the open task's channels, the only ones that may change."""
+        blocks = {**self.free(), "num_batches": self.num_batches_free}
         for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches", 0)):
-            block = self._block(f"{name}_free")
+            block = blocks.get(name)
             if block is not None:
                 block.fill_(value)
 
@@ -79,36 +80,11 @@ class PrefixLayer(Staged):
 
     def open(self, initial: Initial) -> None:
         """Make the tensors of a new task as the layer's class does, or as `initial` does."""
-        sizes, old, new = old_and_new(self.stage.frozen, self.stage.free)
-        columns = self.site.columns
-        num_free = num_entries(self.site.rows, self.stage.free)
-        if num_free:
-            # No input at all where a task is loaded that was pruned to nothing.
-            num_inputs = max(num_entries(columns, sizes), 1)
-            made = starting_layer(initial, self, num_outputs=num_free, num_inputs=num_inputs)
-            for slot in self.slots:
-                tensor = getattr(made, slot.name).detach()
-                if slot.has_columns:
-                    reuse = positions(columns, sizes, old, wants_input=False)
-                    self._set("weight_reuse", select(tensor, 1, reuse), slot)
-                    tensor = select(tensor, 1, positions(columns, sizes, new))
-                self._set(f"{slot.name}_free", tensor, slot)
+        super().open(initial)
         if self.layer_kind.keeps_statistics:
             # Whatever the momentum: `update_bn` sets it to None for a while.
             like: Tensor = self.running_mean_frozen  # type: ignore[assignment]
             self.num_batches_free = like.new_zeros((), dtype=torch.int64)
-        self.lay_out()
-
-    def restrict(self, keep: View) -> None:
-        """Keep only `keep[g]` of the free neurons of each group."""
-        rows = positions(self.site.rows, self.stage.free, keep)
-        columns = positions(self.site.columns, self.stage.free, keep)
-        for block, slot in self._free_blocks():
-            tensor = self._block(block)
-            if tensor is not None:
-                tensor = select(tensor.detach(), 0, rows)
-                reads_free = slot.has_columns and block == "weight_free"
-                self._set(block, select(tensor, 1, columns) if reads_free else tensor, slot)
 
     def extended(self) -> Tensors:
         """Return the frozen tensors as they are once the open task has claimed its neurons.
@@ -119,9 +95,9 @@ class PrefixLayer(Staged):
         axis, columns = self.site.rows, self.site.columns
         old_rows, new_rows = positions(axis, after, old), positions(axis, after, new)
         num_rows = len(old_rows) + len(new_rows)
-        tensors = self.frozen()
+        tensors, free = self.frozen(), self.free()
         for slot in self.slots:
-            before, block = tensors[slot.name], self._block(f"{slot.name}_free")
+            before, block = tensors[slot.name], free.get(slot.name)
             if not slot.has_columns:
                 tensor = before.new_empty(num_rows, *before.shape[1:])
                 tensor[torch.from_numpy(old_rows).to(tensor.device)] = before
@@ -134,12 +110,11 @@ class PrefixLayer(Staged):
             tensors[slot.name] = tensor
         return tensors
 
-    def close(self, tensors: Tensors | None) -> None:
-        """Drop the free tensors; with `tensors`, those are frozen from now on."""
-        self.num_batches_free = None
-        for block, _ in self._free_blocks():
+    def close(self, tensors: Tensors, *, index: int) -> None:
+        """Drop the free tensors, and freeze `tensors` if there are any."""
+        for block in self.changing():
             setattr(self, block, None)
-        for name, tensor in (tensors or {}).items():
+        for name, tensor in tensors.items():
             setattr(self, f"{name}_frozen", tensor)
         self.lay_out()
 
@@ -193,28 +168,3 @@ class PrefixLayer(Staged):
         read = in_order(columns, layout, widths) if (rows >= 0).any() else np.empty(0, np.int64)
         tensors["weight"] = select(tensors["weight"], 1, read)
         return Portion(tensors, own_entries(columns, widths), keeps=True)
-
-    def lay_out(self) -> None:
-        """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
-        self.num_free_rows = num_entries(self.site.rows, self.stage.free)
-        self._free_real = occupied(self.site.columns, self.stage.free)
-        self._frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
-
-    def _free_blocks(self) -> list[tuple[str, Slot]]:
-        found = []
-        for slot in self.slots:
-            if slot.has_columns:
-                found.append(("weight_reuse", slot))
-            found.append((f"{slot.name}_free", slot))
-        return found
-
-    def _set(self, block: str, tensor: Tensor, slot: Slot) -> None:
-        like: Tensor = getattr(self, f"{slot.name}_frozen")
-        if slot.trained:
-            self.train_on(block, tensor, like)
-        else:
-            made = tensor.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format)
-            setattr(self, block, made if made.numel() else None)
-
-    def _block(self, name: str) -> Tensor | None:
-        return getattr(self, name, None)

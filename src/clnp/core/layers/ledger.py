@@ -9,8 +9,7 @@ one number for each group and task says everything:
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 
 from clnp.errors import ArgumentError, TaskError, unknown_name
 
@@ -67,27 +66,18 @@ class Ledger:
         claimed = self.claimed()
         return {group: size - claimed[group] for group, size in self.sizes.items()}
 
-    def before(self, task: str) -> dict[str, int]:
-        """Count the neurons of each group that were frozen when the task began."""
-        return replace(self, rows=self.rows[: self.index(task)]).claimed()
-
     def widths(self, task: str) -> tuple[dict[str, int], dict[str, int]]:
         """Count the frozen neurons of each group before and after the task."""
-        return self.before(task), dict(self.row(task).widths)
+        index = self.index(task)
+        return replace(self, rows=self.rows[:index]).claimed(), dict(self.rows[index].widths)
 
     def claim(
         self, task: str, counts: Mapping[str, int], reused: Mapping[str, int | None] | None = None
     ) -> "Ledger":
         """Return the ledger after `task` has claimed `counts[g]` free neurons of each group."""
-        free = self.free()
-        for group, count in counts.items():
-            if not 0 <= count <= free[group]:
-                raise ArgumentError(
-                    f"{task} claims {count} neurons of {group}, {free[group]} are free"
-                )
-        widths = {g: width + counts.get(g, 0) for g, width in self.claimed().items()}
-        # Where nothing was frozen before, nothing can be reused.
         owned = self.claimed()
+        widths = {group: width + counts.get(group, 0) for group, width in owned.items()}
+        # Where nothing was frozen before, nothing can be reused.
         known = {g: (reused or {}).get(g) if owned[g] else 0 for g in self.sizes}
         return replace(self, rows=(*self.rows, Row(task, widths, known)))
 
@@ -98,14 +88,12 @@ class Ledger:
     def capacity(self) -> "Capacity":
         """Count new, reused and free neurons for each group and task."""
         usages = []
-        claimed = dict.fromkeys(self.sizes, 0)
         for row in self.rows:
+            before, after = self.widths(row.task)
             for group, size in self.sizes.items():
-                new = row.widths[group] - claimed[group]
-                free = size - row.widths[group]
+                new, free = after[group] - before[group], size - after[group]
                 usages.append(Usage(row.task, group, new, row.reused[group], free))
-            claimed = dict(row.widths)
-        return Capacity(MappingProxyType(dict(self.sizes)), tuple(usages))
+        return Capacity(dict(self.sizes), tuple(usages))
 
 
 @dataclass(frozen=True)
@@ -135,7 +123,7 @@ class Capacity:
     """
 
     sizes: Mapping[str, int]
-    usages: tuple[Usage, ...] = field(default=())
+    usages: tuple[Usage, ...] = ()
 
     def of(self, task: str, group: str) -> Usage:
         """Return the entry for one task and group.
@@ -158,7 +146,7 @@ class Capacity:
 
     @property
     def free(self) -> dict[str, int]:
-        """Count the free neurons of each group."""
+        """The free neurons of each group."""
         left = dict(self.sizes)
         for usage in self.usages:
             left[usage.group] -= usage.new
@@ -198,8 +186,8 @@ def aligned(rows: Iterable[Iterable[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in table
     )

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clnp.core.structure.axis import Index, Layout, positions
+from clnp.core.structure.axis import Index, Layout, View, num_entries, occupied, positions
 from clnp.core.structure.graph import Site
 from clnp.core.structure.kinds import Kind, Slot
 from clnp.core.structure.surgery import rebuilt
@@ -46,9 +46,11 @@ from .blocks import (
     place,
     real_part,
     same,
+    select,
     with_plain_strides,
     with_stand_ins,
 )
+from .initialisation import Initial, starting_layer
 
 OTHER_PATH = (
     "{} {} when the frozen neurons did. From the second task on, forward runs twice in a step and "
@@ -168,6 +170,7 @@ class Staged(nn.Module):
     num_free_rows: int
     averaging: Averaging | None = None
     """Set while BatchNorm is recalibrated."""
+    like: Tensor
     weight_reuse: nn.Parameter | None
     weight_free: nn.Parameter | None
     bias_free: nn.Parameter | None
@@ -175,11 +178,11 @@ class Staged(nn.Module):
     num_batches_free: Tensor | None
     _shown: Tensors
     _portions: Sequence[Portion]
-    _free_real: Stretches
-    _frozen_real: Stretches
+    free_real: Stretches
+    frozen_real: Stretches
 
     def attach(self, layer: nn.Module, site: Site, stage: Stage) -> None:
-        """Take the place of `layer` in a network: no neuron is frozen, and no task is open."""
+        """Replace `layer` in a network without frozen neurons and without an open task."""
         self.site, self.stage, self.layer_kind = site, stage, site.layer_kind
         self.slots = self.layer_kind.slots_of(layer)
         weight: Any = getattr(layer, "weight", None)
@@ -196,7 +199,7 @@ class Staged(nn.Module):
         if running is Pass.IDLE:
             raise TaskError(
                 f"{self.site.path} runs outside of a forward pass of its network. Call the "
-                "network, net(x) or net(x, task=...), not net.model; gradient checkpointing, "
+                "network, net(x) or net(x, task=...), not net.model. Gradient checkpointing, "
                 "which runs layers again in the backward pass, is not possible"
             )
         if stage.on_input is not None:
@@ -220,8 +223,8 @@ class Staged(nn.Module):
         reuse = self.weight_reuse
         if reuse is None:
             return None
-        if self._frozen_real is not None:
-            x = real_part(x, self.layer_kind.neuron_dim, self._frozen_real)
+        if self.frozen_real is not None:
+            x = real_part(x, self.layer_kind.neuron_dim, self.frozen_real)
         with torch.set_grad_enabled(self.stage.with_grad):
             # Without free inputs, the free pass adds no bias.
             bias = self._bias() if self.weight_free is None else {}
@@ -243,8 +246,8 @@ class Staged(nn.Module):
             # All neurons that it read have been pruned, so that the bias is left.
             dead = self._dead(x, num_rows=self.num_free_rows)
             return kind.run(self, x, {**dead, **self._bias()})
-        if self._free_real is not None:
-            x = real_part(x, kind.neuron_dim, self._free_real)
+        if self.free_real is not None:
+            x = real_part(x, kind.neuron_dim, self.free_real)
         y = kind.run(self, x, {"weight": free, **self._bias()})
         return y if carried is None else y.add_(carried)
 
@@ -263,14 +266,14 @@ class Staged(nn.Module):
 
     def _act(self, x: Tensor) -> Tensor:
         """Run a layer that acts on each free neuron by itself."""
-        if self._free_real is None:
+        if self.free_real is None:
             return self._act_on_real(x, self.free())
-        if not self._free_real:
+        if not self.free_real:
             if not self.kernel:
                 return torch.zeros_like(x)
             return self.layer_kind.run(self, x, {"weight": x.new_zeros(x.shape[1], *self.kernel)})
-        y = self._act_on_real(real_part(x, 1, self._free_real), self.free())
-        return with_stand_ins(y, x.shape[1], self._free_real)
+        y = self._act_on_real(real_part(x, 1, self.free_real), self.free())
+        return with_stand_ins(y, x.shape[1], self.free_real)
 
     def _act_on_real(self, x: Tensor, tensors: Tensors) -> Tensor:
         averaging = self.averaging
@@ -339,17 +342,63 @@ class Staged(nn.Module):
         stage.kept[path] = num_passes + 1, inputs
         return inputs
 
+    def open(self, initial: Initial) -> None:
+        """Make the tensors of a new task as the layer's class does, or as `initial` does."""
+        self.lay_out()
+        sizes, old, new = old_and_new(self.frozen_layout(), self.stage.free)
+        columns, num_rows = self.site.columns, self.num_free_rows
+        if not num_rows:
+            return
+        # No input at all where a task is loaded that was pruned to nothing.
+        num_inputs = max(num_entries(columns, sizes), 1)
+        made = starting_layer(initial, self, num_outputs=num_rows, num_inputs=num_inputs)
+        for slot in self.slots:
+            tensor, like = getattr(made, slot.name).detach()[:num_rows], self.like_of(slot)
+            if slot.has_columns:
+                reuse = positions(columns, sizes, old, wants_input=False)
+                self.store("weight_reuse", select(tensor, 1, reuse), like)
+                tensor = select(tensor, 1, positions(columns, sizes, new))
+            self.store(f"{slot.name}_free", tensor, like, trained=slot.trained)
+
+    def like_of(self, slot: Slot) -> Tensor:
+        """Return a tensor of the dtype and on the device of the layer's own."""
+        like: Tensor = self.like if self.makes_outputs else getattr(self, f"{slot.name}_frozen")
+        return like
+
+    def restrict(self, keep: View) -> None:
+        """Keep only `keep[g]` of the free neurons of each group, in new Parameters."""
+        rows = positions(self.site.rows, self.stage.free, keep)
+        columns = positions(self.site.columns, self.stage.free, keep)
+        for name in self.changing():
+            block: Tensor | None = getattr(self, name)
+            if block is None or name == "num_batches_free":
+                continue
+            kept = block.detach() if self.makes_outputs else select(block.detach(), 0, rows)
+            if name == "weight_free" and self.layer_kind.mixes:
+                kept = select(kept, 1, columns)
+            self.store(name, kept, kept, trained=name in self._parameters)
+
     def free(self) -> Tensors:
         """Return the open task's tensors by slot, without the weights from frozen neurons."""
         blocks = {slot.name: getattr(self, f"{slot.name}_free") for slot in self.slots}
         return {name: block for name, block in blocks.items() if block is not None}
 
-    def train_on(self, block: str, values: Tensor, like: Tensor) -> None:
-        """Make a Parameter of a copy of the values; None if there are none."""
-        before: nn.Parameter | None = getattr(self, block)
+    def changing(self) -> list[str]:
+        """Return the names of the Parameters and buffers that the open task may change."""
+        names = (*self._parameters, *self._buffers)
+        return [name for name in names if name.endswith(("_free", "_reuse"))]
+
+    def store(self, block: str, values: Tensor, like: Tensor, *, trained: bool = True) -> None:
+        """Store a copy of the values, as a Parameter if it is trained; None if there are none."""
         made = values.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format)
-        trains = before is None or before.requires_grad
-        setattr(self, block, nn.Parameter(made, trains) if made.numel() else None)
+        self.put(block, made if made.numel() else None, trained=trained)
+
+    def put(self, block: str, values: Tensor | None, *, trained: bool) -> None:
+        """Store these values; a Parameter asks for gradients as the one before it did."""
+        if values is not None and trained:
+            before: nn.Parameter | None = getattr(self, block)
+            values = nn.Parameter(values, before is None or before.requires_grad)
+        setattr(self, block, values)
 
     def place_free(self, weight: Tensor, rows: Index) -> None:
         """Write the weights that the open task trains into the given rows of a whole weight."""
@@ -365,18 +414,20 @@ class Staged(nn.Module):
         """Return the neurons of each group that the free rows read of earlier tasks."""
         return dict.fromkeys(self.stage.frozen, 0) if self.shared else self.stage.frozen
 
-    def show(self, tensors: Tensors) -> None:
-        """Run on these tensors in the plain pass, and a layer in the frozen pass too."""
-        self._shown, self._portions = tensors, ()
+    def lay_out(self) -> None:
+        """Note where real neurons lie in the inputs of the two passes, after the stage changed."""
+        self.num_free_rows = num_entries(self.site.rows, self.stage.free)
+        self.free_real = occupied(self.site.columns, self.stage.free)
+        self.frozen_real = occupied(self.site.columns, self.stage.frozen, counts_input=False)
+
+    def show(self, tensors: Tensors, portions: Sequence[Portion] = ()) -> None:
+        """Run on the tensors in the plain and the frozen pass, and on the portions in theirs."""
+        self._shown, self._portions = tensors, portions
 
     def show_nothing(self) -> None:
         """Drop the shown tensors, which take memory and are no longer those of the network."""
         self.show({})
         self.stage.showing = None
-
-    def show_portions(self, portions: Sequence[Portion]) -> None:
-        """Run on these in the passes of all ended tasks."""
-        self._shown, self._portions = {}, portions
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         for tensor in self._frozen_buffers().values():
@@ -388,11 +439,8 @@ class Staged(nn.Module):
         return self
 
     def _frozen_buffers(self) -> Tensors:
-        """Return the frozen tensors by the names of their buffers."""
-        buffers = self._buffers.items()
-        return {
-            n: tensor for n, tensor in buffers if tensor is not None and not n.endswith("_free")
-        }
+        frozen = self._buffers.keys() - self.changing()
+        return {n: t for n, t in self._buffers.items() if n in frozen and t is not None}
 
     def changed_by(self, state: Mapping[str, Any], prefix: str) -> list[str]:
         """Return the names of frozen tensors that this state dict would change under `prefix`."""

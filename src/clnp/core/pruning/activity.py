@@ -20,6 +20,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
+from clnp.core.layers.blocks import real_part
 from clnp.core.layers.body import Body, Inputs, Named
 from clnp.core.layers.stage import Pass, Staged
 from clnp.errors import ArgumentError, DivergedError
@@ -79,7 +80,7 @@ def measured(body: Body, batches: Iterable[Any], *, contribution: bool = False) 
                 feed(body, batch, body.run_open)
             finally:
                 body.stage.on_input = None
-    if not any(meter.num_entries[Pass.FREE] for meter in meters.values()):
+    if not any(meter.num_values[Pass.FREE] for meter in meters.values()):
         raise ArgumentError("no sample was given: mean activity needs data")
     found: dict[Pass, dict[str, Tensor]] = {}
     for running, layout in ((Pass.FREE, body.stage.free), (Pass.FROZEN, body.stage.frozen)):
@@ -108,74 +109,62 @@ class _Meter:
     """Sums of |x| at the input of one layer, for its frozen and its free neurons."""
 
     def __init__(self, layer: Staged) -> None:
-        self.layer, self.stage = layer, layer.stage
-        self.sums: dict[tuple[Pass, int], Tensor] = {}
-        self.num_entries: dict[Pass, int] = {Pass.FROZEN: 0, Pass.FREE: 0}
+        self.layer = layer
+        self.sums: dict[Pass, Tensor] = {}
+        self.num_values: dict[Pass, int] = {Pass.FROZEN: 0, Pass.FREE: 0}
 
     def read(self, x: Tensor) -> None:
         """Add up what the layer is about to read."""
-        layer, running = self.layer, self.stage.running
+        layer, running = self.layer, self.layer.stage.running
         if running is Pass.FROZEN and layer.shared:
             return  # A single head does not read the neurons of earlier tasks.
         if x.ndim < 2 + len(layer.kernel):
             raise ArgumentError(
-                f"{layer.site.path} is given a single sample, of shape {list(x.shape)}; activity "
+                f"{layer.site.path} is given a single sample, of shape {list(x.shape)}. Activity "
                 "is measured over batches: give x[None]"
             )
         dim = layer.layer_kind.neuron_dim % x.ndim
-        layout = self.stage.frozen if running is Pass.FROZEN else self.stage.free
         sums = _sums(x, dim)
-        self.num_entries[running] += x.numel() // x.shape[dim]
-        start = 0
-        for index, segment in enumerate(layer.site.columns):
-            if segment.group is None:
-                start += segment.size * segment.span
-                continue
-            count = layout[segment.group]
-            part = sums.narrow(0, start, count * segment.span).view(count, segment.span)
-            key = (running, index)
-            self.sums[key] = self.sums[key] + part if key in self.sums else part
-            start += max(count, 1) * segment.span
+        self.sums[running] = self.sums[running] + sums if running in self.sums else sums
+        self.num_values[running] += x.numel() // x.shape[dim]
 
     def means(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
-        """Yield the mean of |x| for each group that the layer reads."""
-        for index, segment in enumerate(self.layer.site.columns):
-            if segment.group is not None and (running, index) in self.sums:
-                yield segment.group, self._mean(running, index).mean(1)
+        """Yield E|x| of the neurons of each group that the layer reads."""
+        for group, means in self._by_group(running, self._means(running)):
+            yield group, means.mean(1)
 
     def shares(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
-        """Yield the share of each neuron in all that the layer's free rows receive from neurons."""
-        received = {
-            (each, group, index): given.sum(1)
-            for each in (Pass.FREE, Pass.FROZEN)
-            for group, index, given in self._given(each)
-        }
-        total = sum(float(given.sum()) for given in received.values())
-        for (each, group, _), given in received.items():
-            if each is running:
-                yield group, given / total if total > 0 else given
+        """Yield the share of each neuron in what the free rows receive from all neurons."""
+        received = {}
+        for each in (Pass.FREE, Pass.FROZEN):
+            block = self.layer.weight_free if each is Pass.FREE else self.layer.weight_reuse
+            given = self._means(each)
+            if block is not None and len(given):
+                rest = [d for d in range(block.ndim) if d != 1]
+                given = given * block.detach().abs().sum(rest, dtype=torch.float64)
+                received[each] = [(g, part.sum(1)) for g, part in self._by_group(each, given)]
+        total = sum(float(given.sum()) for found in received.values() for _, given in found)
+        for group, given in received.get(running, ()):
+            yield group, given / total if total > 0 else given
 
-    def _given(self, running: Pass) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield E|x_j| sum_i |w_ij| for each entry of each neuron that is read: [neurons, span]."""
-        is_free = running is Pass.FREE
-        block = self.layer.weight_free if is_free else self.layer.weight_reuse
-        if block is None:
-            return
-        rest = [d for d in range(block.ndim) if d != 1]
-        strengths = block.detach().abs().sum(rest, dtype=torch.float64)
-        layout, start = self.stage.free if is_free else self.stage.frozen, 0
-        for index, segment in enumerate(self.layer.site.columns):
-            if segment.group is None:
-                start += segment.size * segment.span if is_free else 0
-                continue
-            shape = (layout[segment.group], segment.span)
-            strength = strengths.narrow(0, start, shape[0] * shape[1]).view(shape)
-            start += strength.numel()
-            if (running, index) in self.sums:
-                yield segment.group, index, self._mean(running, index) * strength
+    def _means(self, running: Pass) -> Tensor:
+        """Return E|x| of all entries that have a column in the block of this pass."""
+        real = self.layer.free_real if running is Pass.FREE else self.layer.frozen_real
+        if running not in self.sums or real == []:
+            return torch.empty(0)
+        return real_part(self.sums[running], 0, real) / self.num_values[running]
 
-    def _mean(self, running: Pass, index: int) -> Tensor:
-        return self.sums[running, index] / self.num_entries[running]
+    def _by_group(self, running: Pass, values: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield the values of each segment of neurons, `[neurons, span]`, with their group."""
+        stage, start = self.layer.stage, 0
+        layout = stage.free if running is Pass.FREE else stage.frozen
+        for segment in self.layer.site.columns if len(values) else ():
+            if segment.group is not None:
+                end = start + layout[segment.group] * segment.span
+                yield segment.group, values[start:end].view(-1, segment.span)
+                start = end
+            elif running is Pass.FREE:  # The network's input is read in the free pass.
+                start += segment.size * segment.span
 
 
 def _sums(x: Tensor, dim: int) -> Tensor:
@@ -204,7 +193,7 @@ def feed(body: Body, batch: Any, run: Run) -> None:
     if num_inputs > 1 and isinstance(first, Tensor):
         # It may hold all of them, or one and the targets: without an error, forward may use less.
         raise ArgumentError(
-            f"the network has {num_inputs} inputs, and a batch begins with a tensor; give its "
+            f"the network has {num_inputs} inputs, and a batch begins with a tensor. Give its "
             "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
             "the only one"
         )
@@ -219,7 +208,7 @@ def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[s
     """
     if isinstance(batch, tuple | list):
         if not batch:
-            raise ArgumentError("a batch is empty; it needs at least the input of the network")
+            raise ArgumentError("a batch is empty. Give at least the input of the network")
         batch = batch[0]
     if isinstance(batch, Mapping):
         return (), {name: _on(value, device) for name, value in batch.items()}
@@ -230,7 +219,7 @@ def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[s
 
 def _on(value: Any, device: torch.device) -> Any:
     if isinstance(value, ndarray):
-        raise ArgumentError("a batch holds an ndarray; give tensors, such as torch.from_numpy(x)")
+        raise ArgumentError("a batch holds an ndarray. Give tensors, such as torch.from_numpy(x)")
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
 
 
@@ -238,6 +227,6 @@ def check_batches(batches: object) -> None:
     """Raise an `ArgumentError` if this cannot be batches."""
     if isinstance(batches, Tensor | Mapping | str) or not hasattr(batches, "__iter__"):
         raise ArgumentError(
-            f"a {type(batches).__name__} is not batches; give an iterable of them, such as a "
+            f"batches is a {type(batches).__name__}. Give an iterable of batches, such as a "
             "DataLoader, or x.split(256)"
         )

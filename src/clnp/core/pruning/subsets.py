@@ -74,10 +74,8 @@ class Subsets:
 
         try:
             with torch.no_grad():
-                takes_it = _takes_at_least(self._score)
-                found = (
-                    self._score(predict, at_least=at_least) if takes_it else self._score(predict)
-                )
+                options = {"at_least": at_least} if _takes_at_least(self._score) else {}
+                found = self._score(predict, **options)
         finally:
             over = True
         if not called:

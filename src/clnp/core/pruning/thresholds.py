@@ -8,13 +8,13 @@ the first one that holds, and halves the stride above it until it is one.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TypeVar
 
 from numpy import ndarray
 from torch import Tensor
 
-from clnp.checks import number, within
+from clnp.checks import COUNT, COUNT_FROM_0, number, optional, within
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
 
@@ -58,7 +58,7 @@ def plan(
     if thresholds is not None:
         if margin is not None or best is not None or per_layer:
             raise ArgumentError(
-                "thresholds are used as they are; leave margin, best and per_layer out"
+                "thresholds are used as they are. Leave margin, best and per_layer out"
             )
         if evaluate is not None:
             keep = survivors(activity, thresholds)
@@ -67,10 +67,7 @@ def plan(
     else:
         if evaluate is None or margin is None:
             raise ArgumentError("plan_pruning needs score and margin, or thresholds")
-        if not isinstance(margin, Real) or not margin >= 0:
-            raise ArgumentError(f"margin is {margin!r}; it must be a number, 0 or more")
-        if resolution is not None and not (isinstance(resolution, Integral) and resolution >= 1):
-            raise ArgumentError(f"resolution is {resolution!r}; it must be 1 or more, or None")
+        margin, resolution = _margin("margin", margin), optional(COUNT)("resolution", resolution)
         search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
         thresholds = search.per_layer() if per_layer else search.common()
         score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
@@ -120,12 +117,9 @@ class Search:
             # Errors show the score of all neurons, so that one is exact.
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
             found = self._evaluate(keep, at_least if is_pruned else None)
-            if is_pruned and _is_nan(found):
-                # A correlation, say, of outputs that are all the same. That is too low.
-                self._scores[key] = -math.inf
-                return -math.inf
-            score = self._scores[key] = checked_score(found)
-            self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
+            score = self._scores[key] = checked_score(found, nan_is_low=is_pruned)
+            if score > -math.inf:
+                self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
         return self._scores[key]
 
     def holds(self, thresholds: Mapping[str, float]) -> bool:
@@ -171,11 +165,11 @@ class Search:
         most = max(self.resolution or len(candidates), 2)
         stride = math.ceil(len(candidates) / most) if len(candidates) > 2 * most else 1
         tried = [*range(0, last, stride), last] if candidates else []
-        number = next((n for n, place in enumerate(tried) if holds(candidates[place])), None)
-        if number is None:
+        first = next((n for n, index in enumerate(tried) if holds(candidates[index])), None)
+        if first is None:
             return None
-        above: int = tried[number - 1] if number else -1
-        found: int = tried[number]
+        above: int = tried[first - 1] if first else -1
+        found: int = tried[first]
         while found - above > 1:
             middle = (above + found) // 2
             if holds(candidates[middle]):
@@ -185,22 +179,22 @@ class Search:
         return candidates[found]
 
 
-def _is_nan(score: object) -> bool:
-    try:
-        return math.isnan(score)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        return False
+def checked_score(
+    score: object, what: str = "score returned", *, nan_is_low: bool = False
+) -> float:
+    """Return the score as a finite number; `what` begins the message if it is not one.
 
-
-def checked_score(score: object, what: str = "score returned") -> float:
-    """Return the score as a finite number; `what` begins the message if it is not one."""
+    With `nan_is_low`, NaN is -inf: a correlation, say, of outputs that are all the same.
+    """
     try:
         number = float(score)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise PruningError(
             f"{what} {score!r} ({type(score).__name__}), not a number; it must be one number, "
             "higher is better"
         ) from None
+    if nan_is_low and math.isnan(number):
+        return -math.inf
     if not math.isfinite(number):
         raise PruningError(f"{what} {number}; it must be a finite number")
     return number
@@ -210,14 +204,12 @@ Neurons = Mapping[str, Iterable[int] | Tensor]
 Value = TypeVar("Value")
 
 
-def threshold_by_group(
-    graph: Graph, thresholds: float | Mapping[str, float], *, otherwise: float
-) -> dict[str, float]:
-    """Return the threshold of each group, `otherwise` for groups that are not named."""
+def threshold_by_group(graph: Graph, thresholds: float | Mapping[str, float]) -> dict[str, float]:
+    """Return the threshold of each group; groups that are not named keep all neurons."""
     if not isinstance(thresholds, Mapping):
         common: float = _threshold("threshold", thresholds)
         return dict.fromkeys(graph.groups, common)
-    found = dict.fromkeys(graph.groups, otherwise)
+    found = dict.fromkeys(graph.groups, KEEP_ALL)
     for group, (name, value) in _named_once(graph, thresholds).items():
         found[group] = _threshold(f"threshold of {name}", value)
     return found
@@ -229,12 +221,13 @@ def _named_once(graph: Graph, values: Mapping[str, Value]) -> dict[str, tuple[st
     for name, value in values.items():
         group = graph.group_named(name)
         if group in found:
-            raise ArgumentError(f"{name} and {found[group][0]} are the same group; name it once")
+            raise ArgumentError(f"{name} and {found[group][0]} are the same group. Name it once")
         found[group] = (name, value)
     return found
 
 
 _threshold = within(number, lambda value: not math.isnan(value), "a number")
+_margin = within(number, lambda value: value >= 0, "a number, 0 or more")
 
 
 def neurons_by_group(
@@ -243,8 +236,8 @@ def neurons_by_group(
     """Return the neurons to keep of each group, in order; all of a group that is not named."""
     if not isinstance(neurons, Mapping) or isinstance(neurons, Activity):
         raise PruningError(
-            f"a {type(neurons).__name__} is no plan; give one of plan_pruning, or the neurons to "
-            'keep of each group, such as {"fc1": [0, 5]}'
+            f"a {type(neurons).__name__} is not a plan. Give that of plan_pruning, or the neurons "
+            'to keep of each group, such as {"fc1": [0, 5]}'
         )
     found: dict[str, Sequence[int]] = {group: range(count) for group, count in available.items()}
     for group, (name, values) in _named_once(graph, neurons).items():
@@ -252,12 +245,11 @@ def neurons_by_group(
             raise PruningError(f"{name}: give the neurons to keep as a list, not {values!r}")
         listed = values.tolist() if isinstance(values, Tensor | ndarray) else list(values)
         for value in listed:
-            if isinstance(value, bool) or not isinstance(value, Integral):
-                raise PruningError(f"{name}: {value!r} is not the number of a neuron")
-            if not 0 <= int(value) < available[group]:
+            is_index = isinstance(value, Integral) and not isinstance(value, bool)
+            if not (is_index and 0 <= value < available[group]):
                 raise PruningError(
-                    f"{name}: there is no free neuron {value}; the open task has "
-                    f"{available[group]}, numbered from 0"
+                    f"{name}: {value!r} is no free neuron; the open task has {available[group]}, "
+                    "numbered from 0"
                 )
         if len(set(listed)) != len(listed):
             raise PruningError(f"{name}: a neuron is named twice")
@@ -273,8 +265,8 @@ def kept_by(
         return neurons_by_group(graph, plan, free), None
     if plan.task != task or dict(plan.available) != dict(free):
         raise PruningError(
-            f"this plan was made for task {plan.task!r} when it had other neurons; "
-            f"make one for {task!r} as it is now"
+            f"this plan was made for task {plan.task!r} when it had other neurons. "
+            f"Make one for {task!r} as it is now"
         )
     return {group: list(neurons) for group, neurons in plan.keep.items()}, plan.reused
 
@@ -283,9 +275,7 @@ def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:
     """Return the number of neurons to append to each group that is named."""
     if not isinstance(extra, Mapping):
         raise ArgumentError(f'widen by {extra!r}: name the groups, such as {{"fc1": 10}}')
-    wanted: dict[str, int] = {}
-    for group, (name, count) in _named_once(graph, extra).items():
-        if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
-            raise ArgumentError(f"widen {name} by {count!r}: it must be a whole number, 0 or more")
-        wanted[group] = int(count)
-    return wanted
+    return {
+        group: COUNT_FROM_0(f"the number of new neurons of {name}", count)
+        for group, (name, count) in _named_once(graph, extra).items()
+    }
