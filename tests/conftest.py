@@ -18,14 +18,17 @@ settings.load_profile(os.environ.get("CLNP_HYPOTHESIS", "quick"))
 
 torch.set_num_threads(1)
 
+# No test is about a power cut, so none waits for the disk.
+os.fsync = lambda descriptor: None
+
 # In the background of a shell, or under nohup, signals are ignored, and processes that tests start
 # inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# What a test draws must not hang on the tests that ran before it in the same process. Another seed
-# (`CLNP_SEED=7 make test`) shows tests that pass by chance.
+# What a test draws must not depend on the tests that ran before it in the same process. Another
+# seed (`CLNP_SEED=7 make test`) shows tests that pass by chance.
 SEED = int(os.environ.get("CLNP_SEED", "0"))
 
 

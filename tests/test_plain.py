@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, strategies as st
 
-from clnp.plain import Tree, UnreadableError, omitted, read, to_json, to_plain
+from clnp.plain import Tree, UnreadableError, flat, omitted, read, to_json, to_plain
 
 
 @dataclass(frozen=True)
@@ -94,3 +94,8 @@ def test_damaged_values_are_left_out(damage, expected):
 def test_a_record_without_a_required_field_is_an_error(data):
     with pytest.raises(UnreadableError):
         read(Outer, data)
+
+
+def test_nested_values_have_dotted_names():
+    assert flat({"a": {"b": 1, "c": {}}, "d": [2]}) == {"a.b": 1, "a.c": {}, "d": [2]}
+    assert flat({}) == {}

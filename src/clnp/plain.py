@@ -52,6 +52,16 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(finite(to_plain(value)), indent=indent, allow_nan=False)
 
 
+def flat(value: object, prefix: str = "") -> dict[str, object]:
+    """Return nested mappings as one, with dotted names: `{"a": {"b": 1}} -> {"a.b": 1}`."""
+    if not isinstance(value, Mapping) or not value:
+        return {prefix: value} if prefix else {}
+    found: dict[str, object] = {}
+    for name, each in value.items():
+        found |= flat(each, f"{prefix}.{name}" if prefix else str(name))
+    return found
+
+
 def read(kind: type[T], data: object) -> T:
     """Return a record of this dataclass from plain data.
 

@@ -8,7 +8,7 @@ leniently: a run may be older than this version, unfinished, or edited by hand.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from clnp.core.forecast import Forecast
 from clnp.core.layers.ledger import Usage
@@ -62,20 +62,13 @@ class RunConfig:
     learner: Tree = field(default_factory=dict)
     method: str = OURS
     baseline: Tree | None = None
-    recipe: str | None = None
-    data: str | None = None
+    recipe: str | None = omitted()
+    data: str | None = omitted()
 
     @property
     def settings(self) -> "LearnerSettings":
         """The settings of the learner that are shown."""
         return read(LearnerSettings, self.learner)
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the config as plain data, in the form of `config.json`."""
-        plain: dict[str, Any] = to_plain(self)
-        if self.recipe is None:
-            del plain["recipe"], plain["data"]
-        return plain
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything that the numbers of a run may depend on, beside its config.
+    """Everything that the numbers of a run may depend on, besides its config.
 
     `commit` ends with a plus if files differ from it. `variables` are those environment variables
     that change the arithmetic of libraries.
@@ -234,7 +227,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class RunState:
-    """What the checkpoint of a run holds beside the network and the state of the method.
+    """The part of the checkpoint of a run besides the network and the state of its method.
 
     `began` is the second of the run, and `told` the length of its log, when the open task started.
     """
@@ -249,6 +242,11 @@ class RunState:
     told: int = 0
     full: str | None = None
     peak_bytes: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether no task is left, or none fits."""
+        return self.full is not None or len(self.done) == len(self.experiment.tasks)
 
 
 @dataclass(frozen=True)
@@ -459,7 +457,7 @@ class NetworkFull(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed(Event):
-    """An error ends the run. If it is `mendable`, the run can be resumed once that is done."""
+    """An error ends the run. If it is `mendable`, the run can be resumed once it is fixed."""
 
     kind = "failed"
     task: str
@@ -493,31 +491,22 @@ KINDS: Mapping[str, type[Event]] = {
 """The events by the word that they begin with in `events.jsonl`."""
 
 
-def event_to_plain(event: Event) -> dict[str, Any]:
+def event_to_plain(event: Event) -> dict[str, object]:
     """Return the event in the form of a line of `events.jsonl`."""
-    plain = to_plain(event)
+    plain = to_plain(event.config if isinstance(event, RunStarted) else event)
+    plain.pop("at", None)
     at = {} if event.at is None else {"at": event.at}
-    del plain["at"]
-    if isinstance(event, RunStarted):
-        plain = event.config.to_plain()
     return {"event": event.kind, **plain, **at}
 
 
 def read_event(data: object) -> Event:
     """Return the event of a line of `events.jsonl`; an `UnreadableError` if it is damaged."""
-    if not isinstance(data, Mapping) or not isinstance(data.get("event"), str):
-        raise UnreadableError("it has no event")
-    kind = KINDS.get(data["event"])
+    kind = KINDS.get(str(data.get("event"))) if isinstance(data, Mapping) else None
     if kind is None:
-        raise UnreadableError(f"{data['event']!r} is not an event")
+        raise UnreadableError(f"{data!r} is not an event")
     if kind is RunStarted:
-        return RunStarted(config=read(RunConfig, data), at=read(_At, data).at)
+        return RunStarted(config=read(RunConfig, data), at=read(Event, data).at)
     return read(kind, data)
-
-
-@dataclass(frozen=True)
-class _At:
-    at: float | None = None
 
 
 def task_of(event: Event) -> str | None:

@@ -3,7 +3,7 @@ import pytest
 from clnp.report.capacity import draw_capacity
 from clnp.report.collection import read_collection
 from clnp.report.draw import MOST_PANELS
-from support.written_runs import as_text, write_run, write_series
+from support.written_runs import as_text, change_tasks, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")
 
@@ -66,9 +66,8 @@ def test_baselines_have_no_neurons(tmp_path):
 
 
 def test_a_task_that_claims_nothing(tmp_path):
-    usages = [{"task": "only", "group": "fc1", "new": 0, "reused": None, "free": 100}]
-    capacity = {"sizes": {"fc1": 100}, "usages": usages}
-    run = write_run(tmp_path / "run", tasks=("only",), capacity=capacity)
+    run = write_run(tmp_path / "run", tasks=("only",), sizes={"fc1": 100})
+    change_tasks(run, new={"fc1": 0}, reused={"fc1": None})
     picture = draw_capacity(read_collection([run]))
     assert picture.description == "after 1 task, fc1 100 % free."
     assert as_text(picture.table.rows)[0] == ("only", "fc1", "0", None, None, "0.0")

@@ -1,10 +1,6 @@
-import os
-import subprocess
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ from clnp.errors import ArgumentError, RunError
 from clnp.records import RunConfig, TaskDescription
 from clnp.runs import fingerprint as module
 from clnp.runs.fingerprint import check_alike, describe_model, fingerprints, plain
-from support.callables import Scale, Shifted, Slotted, made
+from support.callables import Scale, Shifted, made
 
 X, Y = torch.arange(600.0).reshape(200, 3), torch.arange(200) % 3
 
@@ -34,8 +30,6 @@ def test_settings_are_described_by_their_values_and_functions_by_name():
         "g": "clnp.task.Task",
     }
     assert plain({"b", "a"}) == ['"a"', '"b"']
-    for value in (Namespace(a=[1]), SimpleNamespace(a=[1])):
-        assert plain(value) == {"a": [1]}
 
 
 def test_the_description_of_a_recipe_is_that_of_earlier_versions():
@@ -56,27 +50,15 @@ def test_the_description_of_a_recipe_is_that_of_earlier_versions():
     assert plain(Prepare.__call__) == "clnp.labelled.Prepare.__call__"
 
 
-class Private(Slotted):
-    """Slots of two classes, one of them private and one not set, and a dictionary."""
-
-    __slots__ = ("__dict__", "__own", "unset")
-
-    def __init__(self, value):
-        super().__init__(2)
-        self.__own, self.more = value, 3
-
-
 MAKERS = [
-    Scale,
-    Slotted,
-    Private,
     Shifted,
-    lambda value: Scale(torch.tensor([value])),
-    lambda value: Scale(np.array([value])),
-    lambda value: Scale({"a": [Scale(value)]}),
-    lambda value: Scale(value).halved,
-    lambda value: nn.Sequential(nn.Dropout(value), nn.Linear(2, 2)),
-    lambda value: partial(Scale(value).halved, 3),
+    lambda value: Shifted(torch.tensor([value])),
+    lambda value: Shifted(np.array([value])),
+    lambda value: Shifted({"a": [Shifted(value)]}),
+    lambda value: Shifted(value).__call__,
+    lambda value: nn.Sequential(nn.Dropout(value), nn.ReLU()),
+    lambda value: nn.CrossEntropyLoss(torch.tensor([value, 1.0])),
+    lambda value: partial(Shifted(value), 3),
     made,
     lambda value: partial(made, gain=value),
     lambda value: made({1, value}),
@@ -86,16 +68,15 @@ MAKERS = [
 ]
 
 
-def test_objects_are_described_by_their_state():
+def test_objects_are_described_by_their_settings():
     found = []
     for make in MAKERS:
         for value in (0.25, 0.5):
-            torch.manual_seed(0)
             one = str(plain(make(value)))
-            torch.manual_seed(0)
             assert str(plain(make(value))) == one
             found.append(one)
     assert len(set(found)) == len(found)
+    assert not any("unknown" in each for each in found)
 
 
 def test_functions_and_objects_are_described_by_their_code():
@@ -138,27 +119,15 @@ def test_functions_may_refer_to_themselves_and_to_variables_that_are_not_assigne
 
     assert plain(recursive(2)) == plain(recursive(2)) != plain(recursive(3))
     assert plain(early(False)) != plain(early(True))
-    ring = Scale(1)
-    ring.ring = [ring, ring.halved]
-    assert plain(ring) != plain(Scale(1))
+    ring = [1]
+    ring.append(ring)
+    assert plain(ring) == [1, "..."]
 
 
-def test_a_function_has_the_same_description_in_every_process():
-    program = (
-        "from clnp.runs.fingerprint import plain\n"
-        "print(plain(lambda layer: layer in {'a', 'b', 'c', 'd', 'e', 'f'}))"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in (1, 2, 3)
-    }
-    assert len(found) == 1
+def test_a_set_in_the_code_of_a_function_has_the_same_description_in_every_process():
+    one, other = frozenset([0, 8]), frozenset([8, 0])
+    assert repr(one) != repr(other)  # As with texts in processes with other hashes.
+    assert module._code((one,)) == module._code((other,))
 
 
 def test_using_a_preparation_does_not_change_its_description():
@@ -333,12 +302,13 @@ def test_a_run_may_have_a_recipe_and_fewer_tasks(tmp_path):
         (replace(KNOWN, seed=2), "its seed is 1, not 2"),
         (replace(KNOWN, tasks=(TaskDescription("a"),)), "its task 1, 'a', has train '1 sample', n"),
         (replace(KNOWN, model=("A()", "b C()")), r"its model has b B\(\), not b C\(\)"),
-        (replace(KNOWN, model=("A()",)), r"its model has b B\(\), not nothing more"),
+        (replace(KNOWN, model=("A()",)), r"its model also has b B\(\)"),
+        (replace(KNOWN, model=(*KNOWN.model, "c C()")), r"its model does not have c C\(\)"),
         (replace(KNOWN, model=("C()",)), r"its model has A\(\), not C\(\)"),
         (replace(KNOWN, learner={"a": {"b": 1}}), "its learner.a.b is 2, not 1"),
         (replace(KNOWN, learner={"a": {"b": 2, "c": 3}}), "its learner.a.c is None, not 3"),
-        (replace(KNOWN, learner={"a": [1]}), r"its learner.a is {'b': 2}, not \[1\]"),
-        (replace(KNOWN, baseline={"c": 1}), r"its baseline is None, not {'c': 1}"),
+        (replace(KNOWN, learner={"a": [1]}), r"its learner.a is None, not \[1\]"),
+        (replace(KNOWN, baseline={"c": 1}), r"its baseline.c is None, not 1"),
     ],
 )
 def test_the_first_difference_is_named(now, message, tmp_path):
@@ -394,26 +364,35 @@ def check(now, before, path):
     check_alike(here, there, path)
 
 
+class Jitter(nn.Module):
+    """A module whose settings are not shown."""
+
+    def forward(self, x):
+        return x
+
+
 @pytest.mark.parametrize(
-    "make",
+    "value",
     [
-        Scale,
-        lambda value: Scale(value).halved,
-        lambda value: partial(Scale(value), 3),
-        lambda value: made(Scale(value)),
+        Scale(1),
+        Scale(1).halved,
+        partial(Scale(1), 3),
+        made(Scale(1)),
+        [Scale(1)],
+        nn.Sequential(Jitter()),
+        nn.BatchNorm1d(2),
     ],
 )
-def test_the_state_of_an_object_may_have_changed_by_being_used(make, tmp_path):
-    check(nn.Dropout(0.5).eval(), nn.Dropout(0.5), tmp_path)
-    with pytest.warns(UserWarning, match="The state of .* is not the one that the run was"):
-        check(make(1), make(2), tmp_path)
+def test_resuming_warns_of_objects_that_cannot_be_compared(value, tmp_path):
+    with pytest.warns(UserWarning, match=r"^learner\.augment.*: objects whose state is unknown"):
+        check(value, value, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("now", "before"),
     [
         (Shifted(1.0), Shifted(2.0)),
-        (Scale(1), Slotted(1)),
+        (nn.Dropout(0.5), nn.Dropout(0.4)),
         (made(1), made(2)),
         (made(torch.float32), made(torch.float64)),
         (lambda x: x, lambda x: x + 1),

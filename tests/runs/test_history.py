@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 
+from clnp.core.forecast import Forecast
 from clnp.errors import RunError
-from clnp.runs.history import read_run
+from clnp.runs.history import read_run, room_left
 from support.written_runs import write, write_run
 
 
@@ -87,13 +88,23 @@ def test_a_forecast_with_keys_of_a_later_version_is_read(run):
     assert "7 more tasks" in read_run(run).outlook
 
 
+def test_long_names_of_groups_are_shortened_in_a_forecast():
+    names = [f"backbone.layers.{number}.block.convolution" for number in (1, 11)]
+    free = {names[0]: 4, names[1]: 9, "fc": 9}
+    expected = "about 2 more tasks like the last would fit; {} fills up first"
+    for group, shown in ((names[0], "1 backbone.layers…ck.convolution"), ("fc", "fc")):
+        forecast = Forecast(2, group, like=("a",), free=free)
+        assert str(forecast) == expected.format(group)
+        assert room_left(forecast) == expected.format(shown)
+
+
 def test_scores_that_are_not_finite_are_numbers(tmp_path):
     history = read_run(write_run(tmp_path / "run", scores=[["nan"], ["inf", None], [1, 2, 3]]))
     assert math.isnan(history.scores[0][0])
     assert history.scores[1] == (math.inf, None)
 
 
-def test_a_failure_is_told_only_if_the_run_has_not_gone_on(tmp_path):
+def test_a_failure_counts_only_if_the_run_has_not_continued(tmp_path):
     run = write_run(tmp_path / "run", num_learned=1)
     with (run / "events.jsonl").open("a") as file:
         file.write('{"event": "failed", "task": "high", "reason": "it diverged"}\n')
@@ -103,7 +114,7 @@ def test_a_failure_is_told_only_if_the_run_has_not_gone_on(tmp_path):
     assert read_run(run).failed is None
 
 
-def test_what_is_no_run_is_an_error(tmp_path, run):
+def test_a_path_without_a_run_is_an_error(tmp_path, run):
     with pytest.raises(RunError, match="nothing does not exist"):
         read_run(tmp_path / "nothing")
     shutil.rmtree(run)

@@ -21,16 +21,6 @@ class Scale:
         return x * self.factor / 2
 
 
-class Slotted:
-    __slots__ = ("factor",)
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, x):
-        return x * self.factor
-
-
 @dataclass(frozen=True)
 class Shifted:
     by: float

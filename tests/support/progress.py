@@ -69,7 +69,7 @@ def make(path, *events, **changes):
     """Write a run that has had these events, and return the writer of its status."""
     path.mkdir(parents=True, exist_ok=True)
     config = RunConfig(**{**SETTINGS, **changes})
-    (path / CONFIG).write_text(to_json(config.to_plain()))
+    (path / CONFIG).write_text(to_json(config))
     writer = StatusWriter(path, config)
     for event in events:
         writer.update(event)

@@ -68,7 +68,7 @@ def write_run(
         method=method,
         recipe="by-hand",
     )
-    write(path, "config.json", config.to_plain())
+    write(path, "config.json", to_plain(config))
     write(path, "environment.json", [to_plain(ENVIRONMENT)])
     events: list[Event] = [RunStarted(config=config)]
     records, usages, used = [], [], dict.fromkeys(own, 0)

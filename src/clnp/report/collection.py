@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clnp.errors import RunError
-from clnp.plain import to_plain
+from clnp.plain import flat, to_plain
 from clnp.records import OURS, RunConfig
 from clnp.runs.directory import (
     CONFIG,
@@ -18,7 +18,7 @@ from clnp.runs.directory import (
     name_of,
     resume_command,
 )
-from clnp.runs.history import RunHistory, TaskHistory, flat, read_run
+from clnp.runs.history import RunHistory, TaskHistory, read_run
 from clnp.studies.study import SERIES, read_comparison, read_series, run_of
 from clnp.text import clean
 

@@ -72,22 +72,12 @@ class Run:
                 raise RunError(f"{directory} is a file. Choose a directory that does not exist.")
             directory.mkdir(parents=True, exist_ok=True)
             run = Run(directory, locked(directory))
-            if (directory / CONFIG).exists():
+            problem = _problem(directory)
+            if problem is not None:
                 run.close()
-                raise RunError(already_a_run(directory))
-            # A process that was killed before it wrote the config may have left these.
-            names = [file.name for file in directory.iterdir()]
-            others = [n for n in names if n not in (LOCK, RECIPE) and TEMPORARY not in n]
-            # A withdrawn run leaves its log, and the files of trackers.
-            if others and (EVENTS not in names or has_progress(directory)):
-                run.close()
-                if has_progress(directory):
-                    raise RunError(
-                        f"{directory} contains a run without its {CONFIG}. Restore a copy of the "
-                        "file, or move the directory away to start again."
-                    )
-                raise RunError(f"{directory} is not empty. Choose another directory.")
-            if EVENTS in names:
+                raise RunError(problem)
+            if (directory / EVENTS).exists():
+                # The empty log stays: it shows that files of trackers are those of a run.
                 (directory / EVENTS).write_bytes(b"")
                 (directory / STATUS).unlink(missing_ok=True)
             # The config comes last: a directory with a config has all that resuming needs.
@@ -121,7 +111,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """For how long the run has worked, over all of its starts."""
+        """The working time of the run in seconds, over all of its starts."""
         return self._before + time.monotonic() - self._since
 
     def resume_log(self, num_bytes: int = 0, seconds: float = 0.0) -> None:
@@ -178,6 +168,24 @@ class Run:
         self.write(ENVIRONMENT, [*read_environments(self.path), environment])
 
 
+def _problem(directory: Path) -> str | None:
+    """Return why no run can be created in a directory, if there is a reason."""
+    if (directory / CONFIG).exists():
+        return already_a_run(directory)
+    if has_progress(directory):
+        return (
+            f"{directory} contains a run without its {CONFIG}. Restore a copy of the file, or move "
+            "the directory away to start again."
+        )
+    # A process that was killed before it wrote the config may have left these files. A withdrawn
+    # run leaves its log, and the files of trackers.
+    names = [file.name for file in directory.iterdir()]
+    others = [n for n in names if n not in (LOCK, RECIPE) and TEMPORARY not in n]
+    if others and EVENTS not in names:
+        return f"{directory} is not empty. Choose another directory."
+    return None
+
+
 def locked(directory: Path) -> FileLock:
     """Lock a directory; raise a `RunError` if another process has locked it."""
     # The kernel releases the lock when the process ends, however it ends.
@@ -192,7 +200,7 @@ def locked(directory: Path) -> FileLock:
 
 
 def has_progress(path: Path) -> bool:
-    """Whether starting the run again would lose anything: an epoch or more."""
+    """Whether the run has an epoch or more, which starting it again would lose."""
     events = read_events(path)
     if not events or any(isinstance(event, EpochEnded) for event in events):
         return bool(events) or (path / CHECKPOINT).exists() or (path / RESULT).exists()

@@ -28,7 +28,7 @@ VARIABLES = (
 
 
 def describe(device: torch.device) -> Environment:
-    """Return everything that the numbers of a run may depend on, beside its config."""
+    """Return everything that the numbers of a run may depend on, besides its config."""
     on_gpu = device.type == "cuda"
     return Environment(
         began=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -49,18 +49,13 @@ def describe(device: torch.device) -> Environment:
         device=str(device),
         gpu=torch.cuda.get_device_name(device) if on_gpu else None,
         cuda=torch.version.cuda if on_gpu else None,
-        cudnn=_cudnn() if on_gpu else None,
+        cudnn=torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call]
     )
 
 
 def arithmetic(environment: Environment) -> str:
     """Return what rounding depends on. Equal bits can be expected only where this is equal."""
     return ", ".join(f"{name} {getattr(environment, name)}" for name in ARITHMETIC)
-
-
-def _cudnn() -> int | None:
-    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return version
 
 
 def _variables() -> str | None:

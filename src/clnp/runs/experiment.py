@@ -21,7 +21,6 @@ from clnp.records import (
     Evaluated,
     Event,
     NetworkFull,
-    NetworkRecord,
     RunConfig,
     RunFailed,
     RunFinished,
@@ -61,116 +60,23 @@ from .status import StatusWriter
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
 
-@dataclass
-class Tally:
-    """The records of the ended tasks of a run, their scores, and what they cost.
-
-    `scores` has a row for each ended task, with the scores of all tasks up to it. `began` is the
-    second of the run, and `told` the length of its log, when the open task started. `full` says why
-    no further task fits.
-    """
-
-    num_tasks: int
-    done: list[TaskRecord] = field(default_factory=list)
-    scores: list[tuple[float | None, ...]] = field(default_factory=list)
-    task_seconds: list[float] = field(default_factory=list)
-    began: float = 0.0
-    told: int = 0
-    full: str | None = None
-    peak_bytes: int = 0
-
-    @staticmethod
-    def restored(state: RunState, num_tasks: int) -> "Tally":
-        """Return the tally of a checkpoint; tasks may have been added to the run since."""
-        return Tally(
-            num_tasks,
-            list(state.done),
-            list(state.scores),
-            list(state.task_seconds),
-            state.began,
-            state.told,
-            state.full,
-            state.peak_bytes,
-        )
-
-    @property
-    def finished(self) -> bool:
-        """Whether no task is left, or none fits."""
-        return self.full is not None or len(self.done) == self.num_tasks
-
-    def add(self, record: TaskRecord, seconds: float) -> None:
-        """Add a task that ended at this second of the run."""
-        self.done.append(record)
-        self.task_seconds.append(seconds - self.began)
-
-    def evaluate(
-        self, outcomes: Sequence[tuple[float, str] | None], arithmetic: str
-    ) -> tuple[float | None, ...]:
-        """Add the test score and the SHA-256 of the outputs of every ended task."""
-        row: list[float | None] = []
-        for index, outcome in enumerate(outcomes):
-            score, digest = (None, None) if outcome is None else outcome
-            record = with_outputs(self.done[index], arithmetic, digest)
-            if record.test_score is None:
-                record = replace(record, test_score=score)  # All tasks were learned together.
-            self.done[index] = record
-            row.append(score)
-        self.scores.append(tuple(row))
-        return self.scores[-1]
-
-    def state(self, config: RunConfig, *, num_event_bytes: int, seconds: float) -> RunState:
-        """Return the state for a checkpoint."""
-        return RunState(
-            num_event_bytes,
-            seconds,
-            config,
-            tuple(self.done),
-            tuple(self.scores),
-            tuple(self.task_seconds),
-            self.began,
-            self.told,
-            self.full,
-            self.peak_bytes,
-        )
-
-    def result(self, config: RunConfig, network: NetworkRecord, *, seconds: float) -> RunResult:
-        """Return the result so far."""
-        return RunResult(
-            FORMAT,
-            self.finished,
-            self.full,
-            self.num_tasks,
-            config.method,
-            config.head,
-            config.seed,
-            tuple(self.done),
-            tuple(self.scores),
-            network.capacity,
-            network.forecast,
-            network.certificates,
-            network.stored_bytes,
-            Timings(seconds, tuple(self.task_seconds), self.peak_bytes),
-        )
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """Where a run resumes.
 
-    `state` is that of the run and `method` that of its method, as saved; both are None before the
-    first checkpoint. The run has the first `num_alike` tasks of the experiment. The task that it
-    had started, or found no room for, may be `exchanged` for another: then the state is that of a
-    run that never started it.
+    `state` is that of the run and `method` that of its method, as saved. The run has the first
+    `num_alike` tasks of the experiment. The task that it had started, or found no room for, may be
+    `exchanged` for another: then the state is that of a run that never started it.
     """
 
-    state: RunState | None = None
-    method: Mapping[str, Any] | None = None
-    num_alike: int = 0
-    exchanged: bool = False
+    state: RunState
+    method: Mapping[str, Any]
+    num_alike: int
+    exchanged: bool
 
 
-def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint:
-    """Return where the run at `path` resumes in an experiment with this config.
+def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint | None:
+    """Return where the run at `path` resumes in an experiment with this config; None at the start.
 
     Tasks that have not ended may be exchanged or left out: neural pruning abandons an open task. A
     baseline cannot, because all of its weights have moved; and joint training starts all tasks at
@@ -179,11 +85,13 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint:
     takes_more = takes_more_tasks(baseline)
     if not (path / CHECKPOINT).exists():
         if (path / RESULT).exists():
-            raise RunError(f"{path} has lost its {CHECKPOINT}. Start a new run.")
+            raise RunError(
+                f"{path} has lost its {CHECKPOINT}. Restore a copy of it, or start a new run."
+            )
         if has_progress(path):
             at_least = 0 if takes_more else None
             check_alike(config, read_config(path), path, at_least=at_least)
-        return Checkpoint()
+        return None
     saved: dict[str, Any] = attached(path / CHECKPOINT)
     state = read(RunState, saved)
     num_ended, is_open = len(state.done), saved["progress"] is not None
@@ -208,7 +116,7 @@ class Experiment:
         tasks: The tasks, in order.
         config: The settings of the learner.
         head: `"multi"`, a head for each task, or `"single"`, one head for all.
-        classifier: The path of the output layer, where it cannot be told from the model.
+        classifier: The path of the output layer, if it cannot be inferred from the model.
         seed: The seed of all random numbers. The same seed gives the same result, bit for bit on a
             CPU with the same number of threads.
         baseline: The settings of another method, such as `clnp.methods.EWC()`, or of a custom one:
@@ -286,7 +194,9 @@ class Experiment:
                 must be the first ones of this experiment, except for those that have not ended. A
                 run with other settings, other layers or other data is refused. Data in tensors, in
                 a `TensorDataset` or in a list is compared by its numbers; other data sets, whose
-                samples may be random, by their length.
+                samples may be random, by their length. Functions are compared by name and code,
+                dataclasses by their fields, and other objects by their `repr`; there is a warning
+                if it does not show their state.
             checkpoint_seconds: How often to save within a task.
             on_event: Called with each event of the log, such as `clnp.records.EpochEnded`.
             trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even
@@ -314,13 +224,13 @@ class Experiment:
                 if given:
                     track_finished_run(path, given)
                 return result
-        files = {CONFIG: to_json(config.to_plain(), indent=1)}
+        files = {CONFIG: to_json(config, indent=1)}
         with Run.open(path) if exists else Run.create(path, files) as run:
             return RunLoop(self, run, seconds, on_event, trackers=Trackers(given)).run_all()
 
 
 class RunLoop:
-    """An experiment at work in its run directory: from the checkpoint to the result.
+    """The loop over the tasks of an experiment in a run directory, from the checkpoint on.
 
     If the run has only the first tasks of the experiment, the others are added to it; `recipe` is
     then the text of the recipe with all tasks, for runs that were started from one.
@@ -340,10 +250,9 @@ class RunLoop:
         self._recipe = recipe
         self._trackers = Trackers(()) if trackers is None else trackers
         self.checkpoint_seconds = checkpoint_seconds
-        self._config = experiment.describe()
+        self.state = RunState(experiment=experiment.describe())
         self.method: Method
         self._status: StatusWriter
-        self.tally = Tally(len(experiment.tasks))
         self._arithmetic = ""
         self._saved = time.monotonic()
         self._stopping = False
@@ -358,9 +267,9 @@ class RunLoop:
             result = self._run_all()
         except BaseException as error:
             self._trackers.end(None, error)
-            # An error of the user's, unlike a full disk or a signal, starts the run again.
-            users_error = isinstance(error, Exception) and not isinstance(error, RunError)
-            if users_error and not has_progress(self.run.path):
+            # Unlike after a full disk or a signal, the experiment must be corrected.
+            is_its_own = isinstance(error, Exception) and not isinstance(error, RunError)
+            if is_its_own and not has_progress(self.run.path):
                 self.run.withdraw()
             raise
         self._trackers.end(result, None)
@@ -368,31 +277,36 @@ class RunLoop:
 
     def _run_all(self) -> RunResult:
         resumed = self._resume()
-        tasks, tally = self.experiment.tasks, self.tally
-        while not tally.finished:
-            with self._logging_failure(tasks[len(tally.done)]):
-                self._learn(tasks[len(tally.done)], resumed=resumed)
+        tasks = self.experiment.tasks
+        while not self.state.finished:
+            task = tasks[len(self.state.done)]
+            with self._logging_failure(task):
+                self._learn(task, resumed=resumed)
             resumed = False
         with self._logging_failure(tasks[-1]):
             self.method.verify()
-        self._log(RunFinished(num_tasks=len(tally.done)))
+        self._log(RunFinished(num_tasks=len(self.state.done)))
         # Written last: a run with a finished result is not resumed.
         result = self.result()
         self.run.write(RESULT, result)
         return result
 
     def _learn(self, task: Task, *, resumed: bool) -> None:
-        tally = self.tally
         if not resumed:
-            tally.began, tally.told = self.run.seconds, self.run.flush_log()
+            self.state = replace(self.state, began=self.run.seconds, told=self.run.flush_log())
             self._log_start(TaskStarted, task)
         try:
             record = self.method.learn(task)
         except CapacityError as error:
-            tally.full = str(error)
-            self._log(NetworkFull(task=task.name, reason=tally.full))
+            self.state = replace(self.state, full=str(error))
+            self._log(NetworkFull(task=task.name, reason=str(error)))
         else:
-            tally.add(record, self.run.seconds)
+            seconds = self.run.seconds - self.state.began
+            self.state = replace(
+                self.state,
+                done=(*self.state.done, record),
+                task_seconds=(*self.state.task_seconds, seconds),
+            )
             self._evaluate()
         self._save()
 
@@ -416,30 +330,28 @@ class RunLoop:
         """Restore the last checkpoint, if there is one; return whether that is inside a task."""
         experiment, run = self.experiment, self.run
         with reading(run.path):
-            checkpoint = read_checkpoint(run.path, self._config, experiment.baseline)
-        state = checkpoint.state
-        if state is not None:
-            self.tally = Tally.restored(state, len(experiment.tasks))
+            checkpoint = read_checkpoint(run.path, self.state.experiment, experiment.baseline)
+        if checkpoint is not None:
+            self.state = checkpoint.state
             self._check_added(experiment.tasks[checkpoint.num_alike :])
-        self.method = self._method(checkpoint.method)
-        self._update_config(checkpoint.num_alike)
-        if checkpoint.exchanged:
+        self.method = self._method(checkpoint.method if checkpoint else None)
+        self._update_config(checkpoint.num_alike if checkpoint else 0)
+        if checkpoint is not None and checkpoint.exchanged:
             # Before the log is cut: the task must not come back from the checkpoint.
-            with writing(run.path):
-                attachment = {**(checkpoint.method or {}), **_plain_state(state)}
-                self.method.save(run.path / CHECKPOINT, attached=attachment)
+            self._write_checkpoint(checkpoint.method)
         reset_peak(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
         run.add_environment(environment)
-        num_bytes, seconds = (state.num_event_bytes, state.seconds) if state else (0, 0.0)
+        num_bytes, seconds = self.state.num_event_bytes, self.state.seconds
         if self._trackers:
             # Before the clock of the run starts: connecting may take longer than a task.
-            self._trackers.resume(run.path, environment, num_bytes=num_bytes, seconds=seconds)
+            past = read_events(run.path, num_bytes)
+            self._trackers.begin(run.path, environment, past, seconds=seconds)
         run.resume_log(num_bytes, seconds)
         self._status = StatusWriter(run.path, read_config(run.path), read_events(run.path))
-        if state is None or checkpoint.method is None:
-            self._log(RunStarted(config=self._config))
+        if checkpoint is None:
+            self._log(RunStarted(config=self.state.experiment))
             for task in experiment.tasks:
                 with self._logging_failure(task):
                     self.method.check(task)
@@ -447,19 +359,20 @@ class RunLoop:
         self._evaluate_elsewhere(checkpoint.method)
         if checkpoint.method["progress"] is None:
             return False
-        self._log_start(TaskResumed, experiment.tasks[len(self.tally.done)])
+        self._log_start(TaskResumed, experiment.tasks[len(self.state.done)])
         return True
 
     def _update_config(self, num_alike: int) -> None:
         """Replace the config of the run if the experiment has other tasks than before."""
         known = read_config(self.run.path)
-        config = replace(self._config, recipe=known.recipe, data=known.data)
-        text = to_json(config.to_plain(), indent=1)
-        if text == to_json(known.to_plain(), indent=1):
+        text = to_json(
+            replace(self.state.experiment, recipe=known.recipe, data=known.data), indent=1
+        )
+        if text == to_json(known, indent=1):
             return
         recipe = {} if self._recipe is None else {RECIPE: self._recipe}
         self.run.reopen({**recipe, CONFIG: text})
-        if num_alike == len(self.tally.done) < len(known.tasks):
+        if num_alike == len(self.state.done) < len(known.tasks):
             forget(self.run.path)  # Trackers may have events of the exchanged task.
 
     def _check_added(self, tasks: Sequence[Task]) -> None:
@@ -494,7 +407,7 @@ class RunLoop:
         return method_for(experiment.baseline, setting, state)
 
     def _log_start(self, kind: type[TaskStarted], task: Task) -> None:
-        index = len(self.tally.done)
+        index = len(self.state.done)
         self._log(
             kind(
                 task=task.name,
@@ -520,18 +433,21 @@ class RunLoop:
 
     def _save(self) -> None:
         """Write the checkpoint and, between two tasks, the result; then stop if asked to."""
-        own = self.method.state()
-        self._update_peak()
-        num_bytes = self.run.flush_log()
-        state = self.tally.state(self._config, num_event_bytes=num_bytes, seconds=self.run.seconds)
-        with writing(self.run.path):
-            self.method.save(self.run.path / CHECKPOINT, attached={**_plain_state(state), **own})
-        if own["progress"] is None and not self.tally.finished:
+        method = self.method.state()
+        self._measure()
+        self.state = replace(self.state, num_event_bytes=self.run.flush_log())
+        self._write_checkpoint(method)
+        if method["progress"] is None and not self.state.finished:
             self.run.write(RESULT, self.result())
         self._saved = time.monotonic()
-        if self._stopping and not self.tally.finished:
+        if self._stopping and not self.state.finished:
             self._log(RunStopped())
             raise StoppedError(f"Stopped. Resume with {resume_command(self.run.path)}.")
+
+    def _write_checkpoint(self, method: Mapping[str, Any]) -> None:
+        with writing(self.run.path):
+            attachment = {**method, **to_plain(self.state)}
+            self.method.save(self.run.path / CHECKPOINT, attached=attachment)
 
     def _outcome(self, method: Method, task: Task) -> tuple[float, str] | None:
         """Return the test score of an ended task and the SHA-256 of its outputs, if it has any."""
@@ -542,10 +458,10 @@ class RunLoop:
 
     def _evaluate_elsewhere(self, saved: Mapping[str, Any]) -> None:
         """Record the outputs of ended tasks that are not known in the present arithmetic."""
-        here, done = self._arithmetic, self.tally.done
+        here, done = self._arithmetic, list(self.state.done)
         unknown = [
             index
-            for index, record in enumerate(done[: len(self.experiment.tasks)])
+            for index, record in enumerate(done)
             if record.outputs is not None and not is_known(record, here)
         ]
         if unknown:
@@ -555,17 +471,26 @@ class RunLoop:
                 outcome = self._outcome(method, self.experiment.tasks[index])
                 assert outcome is not None
                 done[index] = with_outputs_elsewhere(done[index], here, outcome[1])
+            self.state = replace(self.state, done=tuple(done))
 
     def _evaluate(self) -> None:
         """Run the test data of every ended task: its score, and whether a bit has changed."""
-        ended = self.experiment.tasks[: len(self.tally.done)]
-        outcomes = [self._outcome(self.method, task) for task in ended]
-        row = self.tally.evaluate(outcomes, self._arithmetic)
-        last, figures = self.tally.done[-1], self.method.figures()
+        done: list[TaskRecord] = []
+        row: list[float | None] = []
+        for task, record in zip(self.experiment.tasks, self.state.done, strict=False):
+            score, digest = self._outcome(self.method, task) or (None, None)
+            row.append(score)
+            evaluated = with_outputs(record, self._arithmetic, digest)
+            if evaluated.test_score is None:  # All tasks were learned together.
+                evaluated = replace(evaluated, test_score=score)
+            done.append(evaluated)
+        scores = (*self.state.scores, tuple(row))
+        self.state = replace(self.state, done=tuple(done), scores=scores)
+        last, figures = done[-1], self.method.figures()
         self._log(
             Evaluated(
                 task=last.task,
-                scores=row,
+                scores=scores[-1],
                 new=last.new,
                 reused=last.reused,
                 sizes=figures.capacity.sizes,
@@ -574,18 +499,28 @@ class RunLoop:
             )
         )
 
-    def _update_peak(self) -> None:
-        peak = peak_bytes(self.method.device)
-        self.tally.peak_bytes = max(self.tally.peak_bytes, peak)
+    def _measure(self) -> None:
+        """Note how long the run has worked, and its peak memory."""
+        peak = max(self.state.peak_bytes, peak_bytes(self.method.device))
+        self.state = replace(self.state, seconds=self.run.seconds, peak_bytes=peak)
 
     def result(self) -> RunResult:
         """Return the result so far."""
-        self._update_peak()
-        return self.tally.result(self._config, self.method.figures(), seconds=self.run.seconds)
-
-
-def _plain_state(state: RunState | None) -> dict[str, Any]:
-    if state is None:
-        return {}
-    plain_state: dict[str, Any] = to_plain(state)
-    return {**plain_state, "experiment": state.experiment.to_plain()}
+        self._measure()
+        state, config, figures = self.state, self.state.experiment, self.method.figures()
+        return RunResult(
+            format=FORMAT,
+            finished=state.finished,
+            full=state.full,
+            num_tasks=len(config.tasks),
+            method=config.method,
+            head=config.head,
+            seed=config.seed,
+            tasks=state.done,
+            scores=state.scores,
+            capacity=figures.capacity,
+            forecast=figures.forecast,
+            certificates=figures.certificates,
+            stored_bytes=figures.stored_bytes,
+            timings=Timings(state.seconds, state.task_seconds, state.peak_bytes),
+        )

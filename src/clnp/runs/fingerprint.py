@@ -1,8 +1,8 @@
 """Descriptions of experiments, by which a run recognises its own when it is resumed.
 
 Settings are described by their values, data by checksums, classes by their qualified names, and
-functions of the user by a hash of their code as well. The state of an object that can be called may
-change by being used: if it is the only difference, there is a warning and the run resumes.
+functions of the user by a hash of their code as well. Of other objects whose `repr` does not show
+their settings only the class is known, so that resuming warns about them.
 """
 
 import functools
@@ -11,27 +11,16 @@ import json
 import re
 import warnings
 import zlib
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from enum import Enum
 from fnmatch import fnmatchcase
-from itertools import zip_longest
-from pathlib import Path, PurePath
-from types import (
-    BuiltinMethodType,
-    CodeType,
-    FunctionType,
-    MethodType,
-    MethodWrapperType,
-    ModuleType,
-    SimpleNamespace,
-)
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from numpy import generic, ndarray
+from numpy import ndarray
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset, default_collate
 
@@ -39,7 +28,7 @@ from clnp.core.certificate import digest_of
 from clnp.core.record import kind_of
 from clnp.devices import on_the_host
 from clnp.errors import RunError
-from clnp.plain import to_json
+from clnp.plain import flat, to_json
 from clnp.records import RunConfig, TaskDescription
 from clnp.training.batches import is_pair, num_samples
 from clnp.training.objective import OBJECTIVES, objective_named
@@ -47,89 +36,83 @@ from clnp.training.task import Task, check_parts
 
 LIBRARIES = ("clnp.", "torch.", "torchvision.")
 """Functions of these packages are described by their names alone."""
-LITERALS = (bytes, complex, generic, torch.dtype, torch.device, Enum, PurePath)
-"""Values of these types are described by their `repr`."""
 CHUNK_BYTES = 16 << 20
 """The checksum of a tensor is computed from parts of this size."""
-STATE = re.compile(r", holding [0-9a-f]{8}")
-"""The end of the description of something with a state."""
-
-Plain = Callable[[Any], Any]
-Difference = tuple[str, Any, Any]
-"""A dotted key, and the two values that it has."""
+UNKNOWN = " of unknown state"
+"""The end of the description of an object that cannot be compared."""
+ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
+"""In a `repr`, it tells one object from the next, also if they are equal."""
 
 
 def plain(value: Any) -> Any:
-    """Return a setting as plain data for JSON, in which code and state are hashes."""
-    return _plain(value, {})
+    """Return a setting as plain data for JSON, in which code is a hash."""
+    return _plain(value, frozenset())
 
 
-def _plain(value: Any, known: dict[int, tuple[object, str]]) -> Any:
+def _plain(value: Any, inside: frozenset[int]) -> Any:
+    """Return a setting that is a part of the objects with these identities."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if id(value) not in known:
-        known[id(value)] = (value, "...")  # Functions and objects may refer to themselves.
-        found = _describe(value, lambda part: _plain(part, known))
-        if not isinstance(found, str):
-            del known[id(value)]
-            return found
-        known[id(value)] = (value, found)
-    return known[id(value)][1]
+    if id(value) in inside:
+        return "..."  # Functions and containers may refer to themselves.
 
+    def part(each: Any) -> Any:
+        return _plain(each, inside | {id(value)})
 
-def _describe(value: Any, plain: Plain) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): part(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [part(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted(json.dumps(plain(item)) for item in value)
-    if isinstance(value, LITERALS):
-        return repr(value)
-    if isinstance(value, functools.partial):
-        return plain({"partial": value.func, "args": value.args, "keywords": value.keywords})
+        return sorted(json.dumps(part(item)) for item in value)
     if isinstance(value, Tensor):
         return f"{tuple(value.shape)} {digest_of(value)[:16]}"
     if isinstance(value, ndarray) and not value.dtype.hasobject:
         return f"{value.shape} {_hash(f'{value.dtype} {value.tobytes().hex()}')}"
-    if isinstance(value, type):
-        return _name(value)
-    if callable(value):
-        return _describe_callable(value, plain)
-    if is_dataclass(value) or isinstance(value, Namespace | SimpleNamespace):
-        return plain(_state(value))
-    return _name(value)
-
-
-def _describe_callable(value: Any, plain: Plain) -> str:
-    name = _name(value)
+    if isinstance(value, functools.partial):
+        return part({"partial": value.func, "args": value.args, "keywords": value.keywords})
+    if isinstance(value, MethodType):
+        return [part(value.__func__), part(value.__self__)]
     if isinstance(value, FunctionType):
-        return name if name.startswith(LIBRARIES) else _describe_function(value, plain)
-    if isinstance(value, MethodType | BuiltinMethodType | MethodWrapperType):
-        owner = value.__self__
-        method: str = plain(value.__func__) if isinstance(value, MethodType) else name
-        if owner is None or isinstance(owner, type | ModuleType):
-            return method
-        return _with_state(method, [plain(owner), plain(_state(owner))])
-    if type(value).__module__ == "builtins":
-        return name
-    code = [plain(getattr(type(value), each, None)) for each in ("__call__", "forward")]
-    state = plain(_state(value))
-    if is_dataclass(value):  # Its fields are settings, and equal ones are the same.
-        return f"{name} {_hash(json.dumps([code, state]))}"
-    return _with_state(f"{name} {_hash(json.dumps(code))}", state)
+        return _describe_function(value, part)
+    if isinstance(value, type | BuiltinFunctionType):
+        return _name(value)
+    settings = _settings(value, part)
+    if not callable(value):
+        return settings
+    code = [part(getattr(type(value), each, None)) for each in ("__call__", "forward")]
+    return _hashed(_name(value), [code, settings])
 
 
-def _describe_function(value: FunctionType, plain: Plain) -> str:
+def _settings(value: Any, part: Callable[[Any], Any]) -> Any:
+    """Return the settings of an object, or its class if they cannot be seen."""
+    if is_dataclass(value):
+        return part(
+            {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+        )
+    shown: Any = " ".join(repr(value).split())
+    is_unknown = ADDRESS.search(shown) is not None
+    if isinstance(value, nn.Module):
+        tensors = value.state_dict()
+        shown = [describe_model(value), part(tensors)]
+        own = [type(each) for each in value.modules() if not _name(each).startswith(LIBRARIES)]
+        silent = any(kind.extra_repr is nn.Module.extra_repr for kind in own)
+        # Averages of BatchNorm change by being used.
+        is_unknown = silent or any(name.endswith("num_batches_tracked") for name in tensors)
+    return _name(value) + UNKNOWN if is_unknown else shown
+
+
+def _describe_function(value: FunctionType, part: Callable[[Any], Any]) -> str:
     """Return the name of a function, with a hash of its code, its defaults and its closure."""
+    name = _name(value)
+    if name.startswith(LIBRARIES):
+        return name
     closure = {}
-    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+    for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         with suppress(ValueError):  # The variable is not assigned yet.
-            closure[name] = cell.cell_contents
-    given = json.dumps(plain([value.__defaults__ or (), value.__kwdefaults__ or {}, closure]))
-    code = f"{_code(value.__code__)} {STATE.sub('', given)}"
-    found, state = f"{_name(value)} {_hash(code)}", STATE.findall(given)
-    return _with_state(found, state) if state else found
+            closure[variable] = cell.cell_contents
+    given = [value.__defaults__ or (), value.__kwdefaults__ or {}, closure]
+    return _hashed(name, [_code(value.__code__), part(given)])
 
 
 def _code(part: object) -> str:
@@ -143,26 +126,16 @@ def _code(part: object) -> str:
 
 
 def _name(value: object) -> str:
+    """Return the qualified name of a class or function, or that of the class of an object."""
     module = getattr(value, "__module__", type(value).__module__)
     # Runs that were started before modules of this package moved to folders can be resumed.
     module = re.sub(r"^clnp\..*\.", "clnp.", str(module))
     return f"{module}.{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _state(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object; of a dataclass, those that count when it is compared."""
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value) if field.compare}
-    state = object.__getstate__(value)
-    attributes, slots = state if isinstance(state, tuple) else (state, None)
-    found = {**(slots or {}), **(attributes or {})}
-    if isinstance(value, nn.Module):
-        found.pop("training", None)
-    return found
-
-
-def _with_state(text: str, state: Any) -> str:
-    return f"{STATE.sub('', text)}, holding {_hash(json.dumps(state))}"
+def _hashed(name: str, parts: Any) -> str:
+    text = json.dumps(parts)
+    return f"{name} {_hash(text)}{UNKNOWN if UNKNOWN in text else ''}"
 
 
 def _hash(text: str) -> str:
@@ -275,9 +248,10 @@ def check_alike(
     least = len(names) if at_least is None else at_least
     most = min(len(now.tasks), len(names))
 
-    def difference(num: int) -> Difference | None:
-        first = functools.partial(_with_first, names[:num], data=data)
-        return _difference(first(now), first(before))
+    def difference(num: int) -> tuple[str, object, object] | None:
+        here, there = (_first_tasks(each, names[:num], data=data) for each in (now, before))
+        pairs = ((key, here.get(key), there.get(key)) for key in {**here, **there})
+        return next((each for each in pairs if each[1] != each[2]), None)
 
     found = difference(min(least, most))
     if found is not None:
@@ -290,11 +264,21 @@ def check_alike(
             f"{path} has a task that the experiment does not have: {names[len(now.tasks)]!r}. Add "
             "it, or choose another directory."
         )
-    return next((n for n in range(least, most) if difference(n + 1) is not None), most)
+    num_alike = next((n for n in range(least, most) if difference(n + 1) is not None), most)
+    alike = _first_tasks(now, names[:num_alike], data=data)
+    unknown = [key for key, value in alike.items() if UNKNOWN in str(value)]
+    if unknown:
+        warnings.warn(
+            f"{', '.join(unknown)}: objects whose state is unknown cannot be compared with those "
+            "of the run. Make sure that they are the same, or make them dataclasses, whose fields "
+            "are compared.",
+            stacklevel=2,
+        )
+    return num_alike
 
 
-def _with_first(names: Sequence[str], config: RunConfig, *, data: bool) -> dict[str, Any]:
-    """Return the config as if it had as many tasks as there are names."""
+def _first_tasks(config: RunConfig, names: Sequence[str], *, data: bool) -> dict[str, object]:
+    """Return the values of a config by dotted key, as if it had only the tasks of these names."""
     found: dict[str, Any] = json.loads(to_json(config))
     samples = () if data else ("train", "validation", "test")
     tasks = [
@@ -307,48 +291,25 @@ def _with_first(names: Sequence[str], config: RunConfig, *, data: bool) -> dict[
         patterns = ((name, next((p for p in own if fnmatchcase(name, p)), None)) for name in names)
         settings = {name: own.get(name) or own.get(pattern) for name, pattern in patterns}
         learner = {**learner, "tasks": settings}
-    return {**found, "tasks": tasks, "learner": learner, "recipe": None, "data": None}
+    model = dict(enumerate(found["model"]))
+    found |= {"tasks": dict(enumerate(tasks)), "model": model, "learner": learner}
+    return {
+        key: value
+        for key, value in flat(found).items()
+        if key not in ("recipe", "data") and value != {}
+    }
 
 
-def _difference(now: Any, before: Any, key: str = "") -> Difference | None:
-    """Return the first difference between two nested values; a value that is missing is None."""
-    if isinstance(now, dict) and isinstance(before, dict):
-        names = dict.fromkeys([*now, *before])
-        parts = [(name, now.get(name), before.get(name)) for name in names]
-    elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
-        parts = list(zip(range(len(now)), now, before, strict=True))
-    else:
-        return None if _same(now, before) else (key, now, before)
-    found = (_difference(here, there, f"{key}.{name}".lstrip(".")) for name, here, there in parts)
-    return next((each for each in found if each is not None), None)
-
-
-def _same(now: Any, before: Any) -> bool:
-    """Whether two values are equal but for the state of an object, about which it warns."""
-    if now == before or not (isinstance(now, str) and isinstance(before, str)):
-        return bool(now == before)
-    same = STATE.sub("", now) == STATE.sub("", before)
-    if same and STATE.search(before):
-        warnings.warn(
-            f"The state of {now.split()[0]} is not the one that the run was started with. The run "
-            "resumes with the new state.",
-            stacklevel=2,
-        )
-    return same
-
-
-def _shown(key: str, now: Any, before: Any, names: Sequence[str]) -> str:
+def _shown(key: str, now: object, before: object, names: Sequence[str]) -> str:
     """Return a difference in words."""
     first, _, rest = key.partition(".")
-    number, _, rest = rest.partition(".")
     if first == "model":
-        lists = (each if isinstance(each, list) else [each] for each in (before, now))
-        pairs = zip_longest(*lists, fillvalue="nothing more")
-        there, here = next(pair for pair in pairs if pair[0] != pair[1])
-        return f"model has {there}, not {here}"
+        if before is None:
+            return f"model does not have {now}"
+        return f"model has {before}, not {now}" if now else f"model also has {before}"
     if first != "tasks":
         return f"{key} is {before!r}, not {now!r}"
+    number, _, rest = rest.partition(".")
     if rest == "name":
         return f"task {int(number) + 1} is {before!r}, not {now!r}"
-    name = names[int(number)]
-    return f"task {int(number) + 1}, {name!r}, has {rest} {before!r}, not {now!r}"
+    return f"task {int(number) + 1}, {names[int(number)]!r}, has {rest} {before!r}, not {now!r}"

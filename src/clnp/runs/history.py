@@ -5,9 +5,8 @@ The files may be from an older version, unfinished or damaged: a missing value i
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from clnp.core.forecast import Forecast
 from clnp.core.pruning.plan import PruningPlan
@@ -25,9 +24,10 @@ from clnp.records import (
     RunFinished,
     RunResult,
     TaskRecord,
+    alpha_text,
     task_of,
 )
-from clnp.text import all_shortened
+from clnp.text import all_shortened, clean, shortened
 
 from .directory import (
     EVENTS,
@@ -40,39 +40,19 @@ from .directory import (
     read_result,
 )
 
-
-def flat(value: object, prefix: str = "") -> dict[str, object]:
-    """Return nested mappings as one, with dotted names: `{"a": {"b": 1}} -> {"a.b": 1}`."""
-    if not isinstance(value, Mapping) or not value:
-        return {prefix: value} if prefix else {}
-    found: dict[str, object] = {}
-    for name, each in value.items():
-        found |= flat(each, f"{prefix}.{name}" if prefix else str(name))
-    return found
-
-
-T = TypeVar("T")
 LONGEST_GROUP = 32
 """Characters of the name of a group in a forecast."""
 
 
 def room_left(forecast: Forecast) -> str:
     """Return the forecast as a sentence, with shortened names of groups."""
-    groups = list(forecast.free) or [str(forecast.bottleneck)]
-    short = dict(zip(groups, all_shortened(groups, LONGEST_GROUP), strict=True))
-
-    def renamed(values: Mapping[str, T]) -> dict[str, T]:
-        return {short.get(group, group): value for group, value in values.items()}
-
-    return str(
-        replace(
-            forecast,
-            bottleneck=short.get(str(forecast.bottleneck), forecast.bottleneck),
-            head_groups=tuple(short.get(g, g) for g in forecast.head_groups),
-            free=renamed(forecast.free),
-            need=renamed(forecast.need),
-        )
-    )
+    text = str(forecast)
+    groups = {*forecast.free, str(forecast.bottleneck)}
+    long = sorted((g for g in groups if shortened(clean(g), LONGEST_GROUP) != g), key=len)
+    short = all_shortened(long, LONGEST_GROUP)
+    for group, name in reversed(list(zip(long, short, strict=True))):  # The longest first.
+        text = text.replace(group, name)
+    return text
 
 
 @dataclass(frozen=True)
@@ -257,7 +237,6 @@ def _read_tasks(
     histories = []
     for index, name in enumerate(dict.fromkeys([*records, *started])):
         record, own = records.get(name, TaskRecord(name)), logged.get(name, [])
-        new, reused = _usage(record, result)
         candidates, winner = _candidates(record if name in records else None, own)
         histories.append(
             TaskHistory(
@@ -268,8 +247,8 @@ def _read_tasks(
                 test_score=None if together else record.test_score,
                 now=last[index] if index < len(last) else None,
                 unchanged=record.unchanged,
-                new=new,
-                reused=reused,
+                new=record.new,
+                reused=record.reused,
                 candidates=candidates,
                 winner=winner,
                 tuning=tuple(e for e in own if isinstance(e, EpochEnded) and e.round is not None),
@@ -278,15 +257,6 @@ def _read_tasks(
             )
         )
     return tuple(histories)
-
-
-def _usage(record: TaskRecord, result: RunResult) -> tuple[dict[str, int], dict[str, int | None]]:
-    """Return the neurons of each group that the task claimed, and those that it reuses."""
-    new, reused = dict(record.new), dict(record.reused)
-    for usage in result.capacity.usages:
-        if usage.task == record.task:
-            new[usage.group], reused[usage.group] = usage.new, usage.reused
-    return new, reused
 
 
 def _candidates(
@@ -315,7 +285,7 @@ def _candidates(
         known = trained.get(number)
         histories.append(
             CandidateHistory(
-                alpha="?" if known is None else _alpha(known.alpha),
+                alpha="?" if known is None else alpha_text(known.alpha),
                 lr=None if known is None else known.lr,
                 score=None if known is None else known.score,
                 diverged=None if known is None else known.diverged,
@@ -324,9 +294,3 @@ def _candidates(
             )
         )
     return tuple(histories), numbers.index(winner) if winner in numbers else None
-
-
-def _alpha(value: float | Mapping[str, float]) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{layer} {each:g}" for layer, each in value.items())
-    return f"{value:g}"

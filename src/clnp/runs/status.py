@@ -1,4 +1,4 @@
-"""Progress of a run in `status.json`, which the run replaces while it works.
+"""The progress of a run in `status.json`, which the run replaces while it works.
 
 `clnp watch` and `clnp inspect` show it. Nothing here imports PyTorch.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from clnp.plain import to_json
 from clnp.records import (
@@ -39,7 +40,7 @@ from .directory import CONFIG, EVENTS, STATUS, read_config, read_events, read_re
 
 RUNNING, FINISHED, STOPPED, FAILED = "running", "finished", "stopped", "failed"
 LEAST_SECONDS = 1.0
-"""Epochs replace the file this often at most."""
+"""Epochs replace the file at most once in this time."""
 RECENT = 3
 """Tasks by whose duration that of the next ones is estimated."""
 MOST_POINTS = 60
@@ -119,7 +120,7 @@ class Status:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process of the run is known to have ended without a word."""
+        """Whether the process of the run is known to have ended without logging it."""
         if self.state != RUNNING or self.process is None or os.name != "posix":
             return False
         return self.host == platform.node() and not is_running(self.process)
@@ -145,7 +146,7 @@ class StatusWriter:
 
     def __init__(self, path: Path, config: RunConfig, events: Iterable[Event] = ()) -> None:
         self._file, self._progress = path / STATUS, Progress(config, events)
-        self._progress.state = RUNNING
+        self._progress.restart()
         self._write()
 
     def update(self, event: Event) -> None:
@@ -164,26 +165,11 @@ class StatusWriter:
 
 
 @dataclass
-class _Curve:
-    """Loss and validation score after each epoch of a candidate, or of a round of fine-tuning."""
-
-    losses: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    num_epochs: int = 0
-    seconds: float = 0.0
-
-    def add(self, event: EpochEnded) -> None:
-        """Add an epoch; one that is logged again after a crash replaces the old one."""
-        self.num_epochs, self.seconds = event.num_epochs, event.seconds
-        self.losses[event.number :] = [event.loss]
-        self.scores[event.number :] = [event.score]
-
-
-@dataclass
 class _Learning:
     """The open task, from the second of the run when it began.
 
-    `reached` has the epochs of each candidate, and `tuned` counts those of fine-tuning.
+    `curves` has the epochs of each candidate and round, and `curve` those of the last one.
+    `reached` counts the epochs of each candidate, and `tuned` those of fine-tuning.
     """
 
     start: TaskStarted
@@ -191,8 +177,8 @@ class _Learning:
     phase: str = "starting"
     candidate: int | None = None
     round: int | None = None
-    curve: _Curve = field(default_factory=_Curve)
-    curves: dict[tuple[int | None, int | None], _Curve] = field(default_factory=dict)
+    curve: list[EpochEnded] = field(default_factory=list)
+    curves: dict[tuple[int | None, int | None], list[EpochEnded]] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)
     tuned: int = 0
 
@@ -215,47 +201,58 @@ class Progress:
     """The progress of a run, from its events in their order."""
 
     def __init__(self, config: RunConfig, events: Iterable[Event] = ()) -> None:
-        self.state = RUNNING
-        self._config, self._tuning = config, fine_tuning(config)
+        self._known = Status(
+            recipe=config.recipe,
+            method=config.method,
+            seed=config.seed,
+            num_tasks=len(config.tasks),
+        )
+        self._tuning = fine_tuning(config)
         self._most_tuned = self._tuning.rounds * self._tuning.epochs
-        self._failure: RunFailed | None = None
-        self._full: str | None = None
         self._ended: list[TaskEnded] = []
         self._took: list[tuple[float, int]] = []  # Seconds and epochs of each ended task.
-        self._sizes: Mapping[str, int] = {}
-        self._average: float | None = None
-        self._at = 0.0
         self._start: TaskStarted | None = None
         self._open: _Learning | None = None
         for event in events:
             self.add(event)
 
+    def restart(self) -> None:
+        """Continue after a failure or a stop."""
+        self._set(state=RUNNING, reason=None, mendable=None)
+
+    def _set(self, **values: Any) -> None:
+        self._known = replace(self._known, **values)
+
     def add(self, event: Event) -> None:
         """Add an event."""
-        self._at = self._at if event.at is None else event.at
+        if event.at is not None:
+            self._set(seconds=event.at)
         match event:
             case TaskStarted():
-                self._start, self.state = event, RUNNING
+                self.restart()
+                self._start = event
                 known = self._open if isinstance(event, TaskResumed) else None
                 if known is None or known.start.task != event.task:
-                    self._open = _Learning(event, self._at)
+                    self._open = _Learning(event, self._known.seconds)
             case NetworkFull():
-                self._full, self._open = event.reason, None
+                self._set(full=event.reason)
+                self._open = None
             case Evaluated():
-                known_scores = [score for score in event.scores if score is not None]
-                self._average = fmean(known_scores) if known_scores else None
-                self._sizes = event.sizes or self._sizes
+                scores = [score for score in event.scores if score is not None]
+                average = fmean(scores) if scores else None
+                self._set(average=average, sizes=event.sizes or self._known.sizes)
             case RunFailed():
-                self.state, self._failure = FAILED, event
+                self._set(state=FAILED, reason=event.reason, mendable=event.mendable)
             case RunStopped():
-                self.state = STOPPED
+                self._set(state=STOPPED, reason=None, mendable=None)
             case RunFinished():
-                self.state, self._open = FINISHED, None
+                self._set(state=FINISHED, reason=None, mendable=None)
+                self._open = None
             case TaskEnded():
                 self._ended.append(event)
                 if self._open is not None:
                     num_epochs = self._open.num_epochs + self._most_tuned
-                    self._took.append((self._at - self._open.began, num_epochs))
+                    self._took.append((self._known.seconds - self._open.began, num_epochs))
                 self._open = None
             case _ if self._open is not None:
                 self._learn(event, self._open)
@@ -263,9 +260,9 @@ class Progress:
     def _learn(self, event: Event, task: _Learning) -> None:
         match event:
             case EpochEnded():
-                key = event.candidate, event.round
-                task.curve = task.curves.setdefault(key, _Curve())
-                task.curve.add(event)
+                task.curve = task.curves.setdefault((event.candidate, event.round), [])
+                # An epoch that is logged again after a crash replaces the old one.
+                task.curve[event.number :] = [event]
                 if event.round is not None:
                     self._tune(task, event.round, event.number + 1)
                 elif event.candidate is not None:
@@ -291,7 +288,7 @@ class Progress:
         if start is None:
             return 0, 0
         num_epochs = start.epochs_of_run + tuned * start.num_tasks
-        if self.state == FINISHED:
+        if self._known.state == FINISHED:
             return num_epochs, num_epochs
         before = start.epochs_before + tuned * (start.number - 1)
         if task is None:
@@ -304,7 +301,7 @@ class Progress:
         Tasks are assumed to take as long for an epoch, pruning included, as the last three did; the
         first one, which searches a grid, counts only while there is no other.
         """
-        if self.state != RUNNING or self._full is not None:
+        if self._known.state != RUNNING or self._known.full is not None:
             return 0.0
         task, (done, num_epochs) = self._open, self.epochs()
         timed = [took for took in self._took if took[1]]
@@ -312,7 +309,7 @@ class Progress:
         usual = sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else None
         if task is None:
             return None if usual is None else usual * (num_epochs - done)
-        spent, here = self._at - task.began, task.num_trained + task.tuned
+        spent, here = self._known.seconds - task.began, task.num_trained + task.tuned
         size = task.num_epochs + self._most_tuned
         own = spent / here if here else None
         if usual is None:
@@ -330,33 +327,23 @@ class Progress:
 
     def status(self) -> Status:
         """Return the progress as a record."""
-        config, failure = self._config, self._failure if self.state == FAILED else None
         groups = dict.fromkeys(group for task in self._ended for group in task.new)
         done, num_epochs = self.epochs()
-        return Status(
-            state=self.state,
-            reason=failure.reason if failure else None,
-            mendable=failure.mendable if failure else None,
-            full=self._full,
-            recipe=config.recipe,
-            method=config.method,
-            seed=config.seed,
-            num_tasks=len(config.tasks),
+        return replace(
+            self._known,
             learned=tuple(LearnedTask(task.task, task.test_score) for task in self._ended),
-            average=self._average,
             open=_open_task(self._open) if self._open else None,
             epochs_done=done,
             epochs_of_run=num_epochs,
-            seconds=self._at,
             seconds_left=self._seconds_left(),
             bound=self._bound(),
-            sizes=self._sizes,
             claimed={g: tuple(task.new.get(g, 0) for task in self._ended) for g in groups},
         )
 
 
 def _open_task(task: _Learning) -> OpenTask:
-    curve, in_epochs = task.curve, task.phase in ("training", "fine-tuning")
+    last = task.curve[-1] if task.curve else None
+    in_epochs = last is not None and task.phase in ("training", "fine-tuning")
     return OpenTask(
         task=task.start.task,
         number=task.start.number,
@@ -364,13 +351,13 @@ def _open_task(task: _Learning) -> OpenTask:
         candidate=None if task.candidate is None else task.candidate + 1,
         num_candidates=task.start.num_candidates,
         round=None if task.round is None else task.round + 1,
-        epoch=len(curve.losses) if in_epochs else None,
-        num_epochs=curve.num_epochs if in_epochs else None,
-        loss=curve.losses[-1] if curve.losses else None,
-        score=curve.scores[-1] if curve.scores else None,
-        losses=condensed(curve.losses, MOST_POINTS),
-        scores=condensed(curve.scores, MOST_POINTS),
-        epoch_seconds=curve.seconds,
+        epoch=len(task.curve) if in_epochs else None,
+        num_epochs=last.num_epochs if last and in_epochs else None,
+        loss=last.loss if last else None,
+        score=last.score if last else None,
+        losses=condensed([epoch.loss for epoch in task.curve], MOST_POINTS),
+        scores=condensed([epoch.score for epoch in task.curve], MOST_POINTS),
+        epoch_seconds=last.seconds if last else 0.0,
     )
 
 

@@ -56,24 +56,17 @@ class TrackedRun:
     @property
     def title(self) -> str:
         """The directories of the comparison, the series and the run."""
-        return "/".join((*self._around, self._path.name))
+        return "/".join(filter(None, (self.group, self.path.absolute().name)))
 
     @property
     def group(self) -> str | None:
         """The directories of the comparison and the series, if the run belongs to one."""
-        return "/".join(self._around) or None
-
-    @property
-    def _path(self) -> Path:
-        return self.path.absolute()
-
-    @property
-    def _around(self) -> list[str]:
-        if not re.fullmatch(r"seed-?\d+", self._path.name):
-            return []
-        series = self._path.parent
-        compared = series.name == self.config.method
-        return [series.parent.name, series.name] if compared else [series.name]
+        path = self.path.absolute()
+        if not re.fullmatch(r"seed-?\d+", path.name):
+            return None
+        series = path.parent
+        is_compared = series.name == self.config.method
+        return f"{series.parent.name}/{series.name}" if is_compared else series.name
 
     @property
     def recipe(self) -> str:
@@ -81,7 +74,7 @@ class TrackedRun:
         try:
             return (self.path / RECIPE).read_text(encoding="utf-8")
         except OSError:
-            return to_json(self.config.to_plain(), indent=1)
+            return to_json(self.config, indent=1)
 
 
 class Tracker(Protocol):
@@ -166,8 +159,11 @@ class Trackers:
         """Whether there is a tracker."""
         return bool(self._waiting or self._active)
 
-    def begin(self, run: TrackedRun, past: Sequence[Event] = ()) -> None:
-        """Begin with all trackers, and send them the events of the past."""
+    def begin(
+        self, path: Path, environment: Environment, past: Sequence[Event], *, seconds: float
+    ) -> None:
+        """Begin with all trackers, and send them the past events; the run began `seconds` ago."""
+        run = TrackedRun(path, read_config(path), environment, len(past), time.time() - seconds)
         while self._waiting:
             tracker = self._waiting.pop(0)
             try:
@@ -182,15 +178,6 @@ class Trackers:
             self._active.append(tracker)
         for event in past:
             self.event(event)
-
-    def resume(
-        self, path: Path, environment: Environment, *, num_bytes: int, seconds: float
-    ) -> None:
-        """Begin with a run of which the checkpoint kept so many bytes of the log, and seconds."""
-        past = read_events(path, num_bytes)
-        began = time.time() - seconds
-        config = read_config(path)
-        self.begin(TrackedRun(path, config, environment, len(past), began), past)
 
     def event(self, event: Event) -> None:
         """Send an event to all trackers."""
@@ -227,11 +214,11 @@ def track_finished_run(
     with Run.open(path):
         events = read_events(path)
         seconds = max((event.at or 0.0 for event in events), default=0.0)
-        ended = (path / EVENTS).stat().st_mtime if events else 0.0
-        config, environment = read_config(path), last_environment(path)
+        if events:
+            seconds += time.time() - (path / EVENTS).stat().st_mtime
         group = Trackers(trackers, on_warning)
         try:
-            group.begin(TrackedRun(path, config, environment, len(events), ended - seconds), events)
+            group.begin(path, last_environment(path), events, seconds=seconds)
         except BaseException as error:
             group.end(None, error)
             raise

@@ -89,7 +89,7 @@ def start_run(loaded: LoadedRecipe, path: Path, options: RunOptions) -> tuple[Ru
     experiment = experiment_of(loaded, device, options.data, on_download=options.console.download)
     config = replace(experiment.describe(), recipe=loaded.name, data=data_directory(options.data))
     files = {
-        CONFIG: to_json(config.to_plain(), indent=1),
+        CONFIG: to_json(config, indent=1),
         RECIPE: to_toml(loaded.recipe, header=HEADER),
     }
     if os.path.isfile(path / CONFIG) and not has_progress(path):

@@ -48,7 +48,7 @@ def inspect(
     config, result = read_config(directory), read_result(directory)
     environments = read_environments(directory)
     answer: Answer = {
-        **{"config": config.to_plain(), "environment": environments},
+        **{"config": config, "environment": environments},
         **{"result": result, "status": read_status(directory)},
     }
     parts: list[Part] = [progress_of(directory, config, environments, result)]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from clnp.plain import flat, to_plain
 from clnp.records import (
     CandidateChosen,
     CandidatePruned,
@@ -19,7 +20,6 @@ from clnp.records import (
     alpha_text,
     task_of,
 )
-from clnp.runs.history import flat
 from clnp.runs.metrics import average, backward_transfer, forgetting
 
 NAME_LENGTH = 40
@@ -218,7 +218,7 @@ def settings(config: RunConfig) -> dict[str, str | float | bool]:
 
     Unset ones are left out, lists are text, and tasks, which are data, are counted.
     """
-    plain = config.to_plain()
+    plain = to_plain(config)
     kept = {key: value for key, value in plain.items() if key not in ("format", "tasks", "data")}
     found: dict[str, str | float | bool] = {}
     for name, value in flat(kept).items():

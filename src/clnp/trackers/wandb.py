@@ -53,7 +53,7 @@ class WeightsAndBiases:
             name=run.title,
             group=run.group or os.environ.get("WANDB_RUN_GROUP"),
             dir=str(run.path.absolute()),
-            config={**run.config.to_plain(), "environment": to_plain(run.environment)},
+            config={**to_plain(run.config), "environment": to_plain(run.environment)},
             notes=run.recipe,
             reinit="create_new",  # The user may have a run of their own in this process.
             settings=settings,
