@@ -777,7 +777,8 @@ def test_layers_may_be_called_by_keyword_and_by_forward():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset(monkeypatch):
+@torch._dynamo.config.patch(recompile_limit=2)
+def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset():
     num_runs = 0
 
     def backend(graph, inputs):
@@ -791,7 +792,6 @@ def test_a_compiled_network_stays_compiled_if_the_compiler_is_reset(monkeypatch)
     x = torch.randn(4, 6)
     net = clnp.ContinualNet(clnp.models.MLP(6, (40, 40), 3), x)
     compiled = torch.compile(net, backend=backend)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     for number in range(4):
         net.begin_task(f"t{number}")
         torch.compiler.reset()
