@@ -58,18 +58,18 @@ from clnp.runs.fingerprint import plain
 def test_what_a_setting_cannot_be_is_said_by_its_name(kind, value, expected):
     with pytest.raises(ArgumentError) as caught:
         kind("it", value)
-    assert str(caught.value) == f"it is {value!r}; it must be {expected}"
+    assert str(caught.value) == f"it is {value!r}. It must be {expected}"
     assert caught.value.argument == "it"
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (2, "it is 2; give a list, it=[...]"),
-        ({"fc1": 1}, "it is {'fc1': 1}; give a list, it=[...]"),
-        ("12", "it is '12'; give a list, it=[...]"),
-        (object, f"it is {object!r}; give a list, it=[...]"),
-        ([1, "2"], "one of it is '2'; it must be a number"),
+        (2, "it is 2. Give a list, it=[...]"),
+        ({"fc1": 1}, "it is {'fc1': 1}. Give a list, it=[...]"),
+        ("12", "it is '12'. Give a list, it=[...]"),
+        (object, f"it is {object!r}. Give a list, it=[...]"),
+        ([1, "2"], "one of it is '2'. It must be a number"),
     ],
 )
 def test_several_are_a_list(values, message):
@@ -116,7 +116,7 @@ class Two:
 
 def test_a_dataclass_holds_what_its_settings_became():
     assert repr(Two(np.int64(1), np.float64(2.5))) == "Two(one=1, other=2.5)"
-    with pytest.raises(ArgumentError, match=r"^two: one is 0; it must be a whole number") as caught:
+    with pytest.raises(ArgumentError, match=r"^two: one is 0. It must be a whole number") as caught:
         Two(0, 1.0)
     assert caught.value.argument == "one"
 
@@ -148,22 +148,34 @@ def is_number(value):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: check_kind("it", [], dict, "a mapping"), "it is a list; it must be a mapping"),
-        (lambda: listed("it", 3, is_number, what="numbers"), "it is a int; give a list of numbers"),
-        (lambda: listed("it", "3", is_number, what="x"), "it is a str; give a list of x"),
-        (lambda: listed("it", None, is_number, what="x"), "it is a NoneType; give a list of x"),
-        (lambda: listed("it", [3, "3"], is_number, what="x"), "it holds a str; give a list of x"),
+        (
+            lambda: check_kind("it", [], dict, "a mapping"),
+            "it is of type list. It must be a mapping",
+        ),
+        (
+            lambda: listed("it", 3, is_number, what="numbers"),
+            "it is of type int. Give a list of numbers",
+        ),
+        (lambda: listed("it", "3", is_number, what="x"), "it is of type str. Give a list of x"),
+        (
+            lambda: listed("it", None, is_number, what="x"),
+            "it is of type NoneType. Give a list of x",
+        ),
+        (
+            lambda: listed("it", [3, "3"], is_number, what="x"),
+            "it holds a value of type str. Give a list of x",
+        ),
         (
             lambda: number_of_seconds("it", "x"),
-            "it is 'x'; it must be a number of seconds, 0 or more",
+            "it is 'x'. It must be a number of seconds, 0 or more",
         ),
         (
             lambda: number_of_seconds("it", -1),
-            "it is -1; it must be a number of seconds, 0 or more",
+            "it is -1. It must be a number of seconds, 0 or more",
         ),
         (
             lambda: number_of_seconds("it", math.nan),
-            "it is nan; it must be a number of seconds, 0 or more",
+            "it is nan. It must be a number of seconds, 0 or more",
         ),
     ],
 )

@@ -77,8 +77,8 @@ def test_a_graph_error_can_be_pickled():
 @pytest.mark.parametrize(
     ("name", "known", "expected"),
     [
-        ("fc9", ["fc1"], "unknown group 'fc9'; did you mean 'fc1'? Known: fc1"),
-        ("fc9", iter(["conv", "fc1"]), "unknown group 'fc9'; did you mean 'fc1'? Known: conv, fc1"),
+        ("fc9", ["fc1"], "unknown group 'fc9'. Did you mean 'fc1'? Known: fc1"),
+        ("fc9", iter(["conv", "fc1"]), "unknown group 'fc9'. Did you mean 'fc1'? Known: conv, fc1"),
         ("xyz", ["fc1", "fc2"], "unknown group 'xyz'. Known: fc1, fc2"),
         ("fc9", [], "unknown group 'fc9'. Known: none yet"),
         (3, ["fc1"], "unknown group 3. Known: fc1"),

@@ -74,7 +74,7 @@ def several(kind: Kind) -> Kind:
         if given is None:
             return None
         if isinstance(given, Real | Mapping | str) or not isinstance(given, Iterable):
-            message = f"{argument} is {given!r}; give a list, {argument}=[...]"
+            message = f"{argument} is {given!r}. Give a list, {argument}=[...]"
             raise ArgumentError(message, argument=argument)
         return tuple(kind(f"one of {argument}", value) for value in given)
 
@@ -103,13 +103,13 @@ def settle(settings: object, kinds: Mapping[str, Kind], *, where: str = "") -> N
 
 
 def _refused(argument: str, value: object, expected: str) -> ArgumentError:
-    return ArgumentError(f"{argument} is {value!r}; it must be {expected}", argument=argument)
+    return ArgumentError(f"{argument} is {value!r}. It must be {expected}", argument=argument)
 
 
 def check_kind(argument: str, value: object, kind: type, what: str) -> None:
     """Raise an `ArgumentError` unless the value is of that kind."""
     if not isinstance(value, kind):
-        message = f"{argument} is a {type(value).__name__}; it must be {what}"
+        message = f"{argument} is of type {type(value).__name__}. It must be {what}"
         raise ArgumentError(message, argument=argument)
 
 
@@ -118,12 +118,14 @@ def listed(
 ) -> list[Any]:
     """Return the values in a list. Raise an `ArgumentError` if one does not fit, or is no list."""
     if fits(values) or isinstance(values, str) or not isinstance(values, Iterable):
-        message = f"{argument} is a {type(values).__name__}; give a list of {what}"
+        message = f"{argument} is of type {type(values).__name__}. Give a list of {what}"
         raise ArgumentError(message, argument=argument)
     found = list(values)
     for value in found:
         if not fits(value):
-            message = f"{argument} holds a {type(value).__name__}; give a list of {what}"
+            message = (
+                f"{argument} holds a value of type {type(value).__name__}. Give a list of {what}"
+            )
             raise ArgumentError(message, argument=argument)
     return found
 

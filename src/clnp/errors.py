@@ -121,11 +121,11 @@ class StoppedError(ClnpError, RuntimeError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Return a sentence that says `name` is unknown, with the nearest known name.
 
-    unknown_name("group", "fc9", ["fc1"]) == "unknown group 'fc9'; did you mean 'fc1'? Known: fc1"
+    unknown_name("group", "fc9", ["fc1"]) == "unknown group 'fc9'. Did you mean 'fc1'? Known: fc1"
     """
     names = list(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    hint = f". Did you mean {near[0]!r}?" if near else "."
     return f"unknown {kind} {name!r}{hint} Known: {', '.join(names) if names else 'none yet'}"
 
 

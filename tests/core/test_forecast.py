@@ -134,7 +134,7 @@ def test_widening_is_what_a_number_of_tasks_lacks():
 
 @pytest.mark.parametrize("number", [-1, 1.5, "3", True, None])
 def test_a_number_of_tasks_that_makes_no_sense_is_refused(number):
-    with pytest.raises(ArgumentError, match=r"num_tasks is .*; it must be a whole number, 0 or"):
+    with pytest.raises(ArgumentError, match=r"num_tasks is .*. It must be a whole number, 0 or"):
         expected({"a": 1}, a=3).widening(number)
 
 

@@ -83,7 +83,7 @@ def test_a_network_has_the_mode_of_the_model(training):
 
 @pytest.mark.parametrize("head", ["both", None, "Multi"])
 def test_another_kind_of_head_is_refused(head):
-    with pytest.raises(ArgumentError, match=f"head is {head!r}; it must be 'multi' or 'single'"):
+    with pytest.raises(ArgumentError, match=f"head is {head!r}. It must be 'multi' or 'single'"):
         clnp.ContinualNet(mlp(), X, head=head)
 
 
@@ -146,7 +146,7 @@ def test_a_task_needs_a_name_of_one_line(name):
     net = make()
     with pytest.raises(ArgumentError) as caught:
         net.begin_task(name)
-    assert str(caught.value) == f"the name of a task is {name!r}; it must be a line of text"
+    assert str(caught.value) == f"the name of a task is {name!r}. It must be a line of text"
     assert net.open_task is None
 
 
@@ -729,12 +729,12 @@ MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception]
     "a number as score": (
         lambda net: net.plan_pruning(net.measure_activity([X]), 0.9, margin=1),
         ArgumentError,
-        "score is 0.9; it must be a function of predict",
+        "score is 0.9. It must be a function of predict",
     ),
     "text as margin": (
         lambda net: net.plan_pruning(net.measure_activity([X]), lambda _: 1.0, margin="1"),
         ArgumentError,
-        "margin is '1'; it must be a number, 0 or more",
+        "margin is '1'. It must be a number, 0 or more",
     ),
     "a dictionary as activity": (
         lambda net: net.plan_pruning({"fc1": X}, thresholds=0.0),
@@ -744,27 +744,27 @@ MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception]
     "a tensor as batches": (
         lambda net: net.measure_activity(X),
         ArgumentError,
-        "batches is a Tensor. Give an iterable of batches, such as a DataLoader",
+        "batches is of type Tensor. Give an iterable of batches, such as a DataLoader",
     ),
     "a number as batches": (
         lambda net: net.measure_activity(3),
         ArgumentError,
-        "batches is a int",
+        "batches is of type int",
     ),
     "a dictionary as batches": (
         lambda net: net.measure_activity({"x": X}),
         ArgumentError,
-        "batches is a dict",
+        "batches is of type dict",
     ),
     "a tensor to recalibrate on": (
         lambda net: net.recalibrate(X),
         ArgumentError,
-        "batches is a Tensor",
+        "batches is of type Tensor",
     ),
     "a tensor to end on": (
         lambda net: net.end_task(recalibrate=X),
         ArgumentError,
-        "batches is a Tensor",
+        "batches is of type Tensor",
     ),
 }
 
@@ -828,7 +828,7 @@ def test_outputs_are_the_classifiers_own_unless_given():
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, True, "3"])
 def test_a_number_of_outputs_that_makes_no_sense_is_refused(value):
-    expected = f"num_outputs is {value!r}; it must be a whole number, 1 or more"
+    expected = f"num_outputs is {value!r}. It must be a whole number, 1 or more"
     with pytest.raises(ArgumentError, match=expected):
         checked_outputs(value, own=4, single=False)
 

@@ -232,7 +232,7 @@ def test_without_a_directory_data_is_in_the_cache(tmp_path, monkeypatch):
 def test_an_unknown_data_set_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("CLNP_DATA", str(tmp_path))
     assert message_of(find, "digit") == (
-        "unknown data set 'digit'; did you mean 'digits'? Known: digits, mnist, fashion-mnist, "
+        "unknown data set 'digit'. Did you mean 'digits'? Known: digits, mnist, fashion-mnist, "
         f"cifar10, cifar100, and there is no file {tmp_path}/digit.npz. Set the directory with "
         "--data or CLNP_DATA"
     )

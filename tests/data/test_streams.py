@@ -151,7 +151,7 @@ def test_two_tasks_of_one_name_are_refused():
 @pytest.mark.parametrize("value", [0, -2])
 def test_numbers_below_1_are_refused(value):
     def expected(name):
-        return f"{name} is {value}; it must be a whole number, 1 or more", name
+        return f"{name} is {value}. It must be a whole number, 1 or more", name
 
     assert message_of(Permuted, "permuted", "shapes", value) == expected("num_tasks")
     assert message_of(split, value) == expected("classes_per_task")

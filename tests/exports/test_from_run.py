@@ -202,7 +202,7 @@ def test_several_tasks_are_exported_at_once():
         ({"run": "split.toml"}, r"split\.toml is not a run: it has no config\.json"),
         ({"tasks": []}, "no task is given.* Ended: 'digits 7,3', 'digits 0-1'"),
         ({"tasks": [""]}, "unknown task ''. Known: digits 7,3, digits 0-1"),
-        ({"tasks": ["digit 0-1"]}, "unknown task .* did you mean 'digits 0-1'"),
+        ({"tasks": ["digit 0-1"]}, "unknown task .* Did you mean 'digits 0-1'"),
         ({"out": "no/such/x.pt2"}, "the directory no/such does not exist. Create it"),
         ({"out": "", "kind": "onnx"}, "--out is empty"),
         ({"out": "split.toml"}, r"split\.toml has no known format"),

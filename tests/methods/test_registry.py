@@ -39,7 +39,7 @@ INF, NAN = float("inf"), float("nan")
 )
 def test_numbers_that_cannot_be_used_are_refused(settings, name, wrong):
     for value in wrong:
-        message = f"^{settings.__name__.lower()}: {name} is {value!r}; it must be "
+        message = f"^{settings.__name__.lower()}: {name} is {value!r}. It must be "
         with pytest.raises(ArgumentError, match=message) as error:
             settings(**{name: value})
         assert error.value.argument == name
@@ -83,7 +83,7 @@ def test_an_invalid_custom_method_is_refused():
         kind = make_dataclass(taken, [], bases=(Finetune,), frozen=True)
         with pytest.raises(ArgumentError, match=f"called '{taken.lower()}' already exists"):
             clnp.Experiment(mlp(), x[:2], [task], baseline=kind())
-    with pytest.raises(ArgumentError, match=r"baseline\.training is a int"):
+    with pytest.raises(ArgumentError, match=r"baseline\.training is of type int"):
         clnp.Experiment(mlp(), x[:2], [task], baseline=Own(training=3))
     assert clnp.Experiment(mlp(), x[:2], [task], baseline=Own()).method == "own"
 

@@ -59,13 +59,13 @@ def test_a_recipe_becomes_tasks_and_a_network(recipe):
         ("learner.fine_tuning.alpha={fc4 = 1}", "learner.fine_tuning.alpha: unknown layer 'fc4'"),
         (
             "learner.tasks.'digits 9'.margin=1",
-            "learner.tasks.\"digits 9\": unknown task 'digits 9'; did",
+            "learner.tasks.\"digits 9\": unknown task 'digits 9'. Did",
         ),
         (
             "learner.tasks.'digits *'.alphas=[{fc4 = 1}]",
             "learner.tasks.\"digits *\".alphas: unknown layer 'fc4'",
         ),
-        ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0; it must be a finite number, 0 or"),
+        ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0. It must be a finite number, 0 or"),
         (
             "learner.training.optimizer_options={no = 1}",
             "--set learner.training.optimizer_options={no = 1}: learner.training.optimizer_options",

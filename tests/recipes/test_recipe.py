@@ -22,7 +22,7 @@ dataset = "digits"
 """
 
 
-FIVE = "has 5 hidden layers; give a number for each."
+FIVE = "has 5 hidden layers. Give a number for each."
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_samples_that_do_not_fit_a_network_are_refused(model, shape, needed):
     [
         ("narrow-cnn", (8,), f"widths has 1 entries. A narrow-cnn {FIVE}"),
         ("wide-cnn", (8,) * 6, f"widths has 6 entries. A wide-cnn {FIVE}"),
-        ("mlp", (8, 0), "widths is [8, 0]; each must be 1 or more"),
-        ("wide-cnn", (8, 8, 8, 8, -4), "widths is [8, 8, 8, 8, -4]; each must be 1 or more"),
+        ("mlp", (8, 0), "widths is [8, 0]. Each must be 1 or more"),
+        ("wide-cnn", (8, 8, 8, 8, -4), "widths is [8, 8, 8, 8, -4]. Each must be 1 or more"),
     ],
 )
 def test_widths_that_do_not_fit_a_network_are_refused(model, widths, message):
@@ -139,7 +139,7 @@ def test_a_bundled_recipe_has_priority_over_a_file(path, monkeypatch):
 
 def test_an_unknown_recipe_is_named(tmp_path, monkeypatch):
     assert message_of(find, "permuted-digit") == (
-        "unknown recipe 'permuted-digit'; did you mean 'permuted-digits'? "
+        "unknown recipe 'permuted-digit'. Did you mean 'permuted-digits'? "
         f"Known: {', '.join(bundled.names())}, or a path such as my.toml"
     )
     monkeypatch.chdir(tmp_path)
@@ -217,15 +217,15 @@ def test_errors_have_their_place_and_inherited_ones_are_reported_once(path):
     lines = message_of(load, str(path), ["network.widths=[1]"]).splitlines()
     assert lines[:2] == [
         f"{path}: 3 problems:",
-        f"  - {path}, line 6: num_tasks is 0; it must be a whole number, 1 or more",
+        f"  - {path}, line 6: num_tasks is 0. It must be a whole number, 1 or more",
     ]
-    assert lines[2].startswith(f"  - {path}, line 8: training: lr is -1.0; it must be")
+    assert lines[2].startswith(f"  - {path}, line 8: training: lr is -1.0. It must be")
     assert lines[3:] == [f"  - --set network.widths=[1]: widths has 1 entries. A wide-cnn {FIVE}"]
 
 
 def test_an_unknown_method_is_named(path):
     assert message_of(load, str(path), ["method=ecw"]).startswith(
-        "--set method=ecw: unknown method 'ecw'; did you mean 'ewc'? Known: clnp, single, "
+        "--set method=ecw: unknown method 'ecw'. Did you mean 'ewc'? Known: clnp, single, "
     )
 
 

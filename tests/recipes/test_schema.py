@@ -172,60 +172,60 @@ def test_every_type_of_field_is_read():
     assert made("margin = 1.0\nfine_tuning = 'none'") == Recipe(1.0)
 
 
-KINDS = "it must be one of 'permuted', 'split', 'chain'"
+KINDS = "It must be one of 'permuted', 'split', 'chain'"
 KEYS = "margin, seed, resume, rate, rates, patience, resolution, head, optimizer, fine_tuning"
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("seed = 1.0", "seed is 1.0; it must be a whole number"),
-        ("seed = true", "seed is true; it must be a whole number"),
-        ("resume = 1", "resume is 1; it must be true or false"),
-        ("head = 3", 'head is 3; it must be text or "none"'),
-        ('rate = "high"', 'rate is "high"; it must be a number or a table of numbers'),
-        ("rate = nan", "rate is nan; it must be a number or a table of numbers"),
-        (f"rate = 1{'0' * 400}", f"rate is 1{'0' * 56}...; it must be a number or a table of num"),
-        ("rate.a.b = 1", "rate.a is { b = 1 }; it must be a number"),
-        ("rates = 1", "rates is 1; it must be a list of numbers or tables of numbers"),
-        ("rates = [1, true]", "rates.1 is true; it must be a number or a table of numbers"),
-        ("rates = [{ 'a b' = '' }]", 'rates.0."a b" is ""; it must be a number'),
-        ("patience = 2024-01-01", 'patience is 2024-01-01; it must be a whole number or "none"'),
-        ("optimizer = []", "optimizer is []; it must be a table"),
-        ("fine_tuning = 1", 'fine_tuning is 1; it must be a table or "none"'),
-        ("optimizer.options = 1", "optimizer.options is 1; it must be a table"),
+        ("seed = 1.0", "seed is 1.0. It must be a whole number"),
+        ("seed = true", "seed is true. It must be a whole number"),
+        ("resume = 1", "resume is 1. It must be true or false"),
+        ("head = 3", 'head is 3. It must be text or "none"'),
+        ('rate = "high"', 'rate is "high". It must be a number or a table of numbers'),
+        ("rate = nan", "rate is nan. It must be a number or a table of numbers"),
+        (f"rate = 1{'0' * 400}", f"rate is 1{'0' * 56}.... It must be a number or a table of num"),
+        ("rate.a.b = 1", "rate.a is { b = 1 }. It must be a number"),
+        ("rates = 1", "rates is 1. It must be a list of numbers or tables of numbers"),
+        ("rates = [1, true]", "rates.1 is true. It must be a number or a table of numbers"),
+        ("rates = [{ 'a b' = '' }]", 'rates.0."a b" is "". It must be a number'),
+        ("patience = 2024-01-01", 'patience is 2024-01-01. It must be a whole number or "none"'),
+        ("optimizer = []", "optimizer is []. It must be a table"),
+        ("fine_tuning = 1", 'fine_tuning is 1. It must be a table or "none"'),
+        ("optimizer.options = 1", "optimizer.options is 1. It must be a table"),
         (
             'optimizer.schedule = "cosin"',
-            "optimizer.schedule is \"cosin\"; it must be one of 'constant', 'cosine', "
-            "'milestones'; did you mean 'cosine'?",
+            "optimizer.schedule is \"cosin\". It must be one of 'constant', 'cosine', "
+            "'milestones'. Did you mean 'cosine'?",
         ),
-        ("optimizer.schedule = 3", "optimizer.schedule is 3; it must be one of 'constant', 'cos"),
-        ('stream = "split"', 'stream is "split"; it must be a table'),
-        ("layers.a = 1", "layers.a is 1; it must be a table"),
-        ("layers.a.kind = 'chain'", "layers.a.kind is \"chain\"; it must be 'split'"),
-        ("sede = 1", f"unknown key 'sede'; did you mean 'seed'? Known: {KEYS}, stream, layers"),
-        ("label = 'y'", f"unknown key 'label'; did you mean 'layers'? Known: {KEYS}, stream, l"),
+        ("optimizer.schedule = 3", "optimizer.schedule is 3. It must be one of 'constant', 'cos"),
+        ('stream = "split"', 'stream is "split". It must be a table'),
+        ("layers.a = 1", "layers.a is 1. It must be a table"),
+        ("layers.a.kind = 'chain'", "layers.a.kind is \"chain\". It must be 'split'"),
+        ("sede = 1", f"unknown key 'sede'. Did you mean 'seed'? Known: {KEYS}, stream, layers"),
+        ("label = 'y'", f"unknown key 'label'. Did you mean 'layers'? Known: {KEYS}, stream, l"),
         (
             "optimizer.nmae = 1",
-            "unknown key 'optimizer.nmae'; did you mean 'name'? Known: name, options, schedule",
+            "unknown key 'optimizer.nmae'. Did you mean 'name'? Known: name, options, schedule",
         ),
-        ("optimizer.augment = 1", "unknown key 'optimizer.augment'; did you mean 'name'? Known: "),
+        ("optimizer.augment = 1", "unknown key 'optimizer.augment'. Did you mean 'name'? Known: "),
         ("optimizer.name = ''", "the optimizer needs a name"),
         ("optimizer.options = { lr = 1 }", "options cannot hold lr"),
-        ("stream.num_tasks = 3", f"stream.kind is missing; {KINDS}"),
-        ("stream.kind = 3", f"stream.kind is 3; {KINDS}"),
+        ("stream.num_tasks = 3", f"stream.kind is missing. {KINDS}"),
+        ("stream.kind = 3", f"stream.kind is 3. {KINDS}"),
         (
             "stream.kind = 'permutted'",
-            f"stream.kind is \"permutted\"; {KINDS}; did you mean 'permuted'?",
+            f"stream.kind is \"permutted\". {KINDS}. Did you mean 'permuted'?",
         ),
         (
             "stream = { kind = 'permuted', classes = [] }",
             "unknown key 'stream.classes'. Known: kind, num_tasks",
         ),
-        ("stream.kind = 'chain'", "stream.parts is missing; it must be a list of tables"),
+        ("stream.kind = 'chain'", "stream.parts is missing. It must be a list of tables"),
         (
             "stream = { kind = 'chain', parts = [{ kind = 'chain', parts = [{}] }] }",
-            f"stream.parts.0.parts.0.kind is missing; {KINDS}",
+            f"stream.parts.0.parts.0.kind is missing. {KINDS}",
         ),
     ],
 )
@@ -251,11 +251,11 @@ class HasStrict:
 @pytest.mark.parametrize(
     ("text", "cls", "message"),
     [
-        ("seed = 1", Recipe, ": margin is missing; it must be a number"),
+        ("seed = 1", Recipe, ": margin is missing. It must be a number"),
         (
             "margin = 1\n[stream]\nkind = 'chain'\n[[stream.parts]]\nnum_tasks = 1\n",
             Recipe,
-            f", line 4: stream.parts.0.kind is missing; {KINDS}",
+            f", line 4: stream.parts.0.kind is missing. {KINDS}",
         ),
         (
             "margin = 1\n[optimizer]\nschedule = 'cosine'\nname = ''\n",
@@ -279,7 +279,7 @@ def test_an_error_in_an_assignment_has_its_text():
     document = parse("margin = 1", name="recipe.toml").set("rate.a=high")
     with pytest.raises(RecipeError) as caught:
         build(Recipe, document)
-    assert str(caught.value) == '--set rate.a=high: rate.a is "high"; it must be a number'
+    assert str(caught.value) == '--set rate.a=high: rate.a is "high". It must be a number'
 
 
 def test_all_errors_are_reported_at_once_in_the_order_of_the_document():
@@ -296,14 +296,14 @@ kind = "permuted"
 num_tasks = 1.5
 clases = []
 """
-    schedules = "it must be one of 'constant', 'cosine', 'milestones'"
+    schedules = "It must be one of 'constant', 'cosine', 'milestones'"
     assert message_of(text).splitlines() == [
         "recipe.toml: 5 problems:",
-        '  - recipe.toml, line 1: seed is "x"; it must be a whole number',
-        f'  - recipe.toml, line 3: optimizer.schedule is "x"; {schedules}',
-        "  - recipe.toml, line 11: stream.parts.1.num_tasks is 1.5; it must be a whole number",
+        '  - recipe.toml, line 1: seed is "x". It must be a whole number',
+        f'  - recipe.toml, line 3: optimizer.schedule is "x". {schedules}',
+        "  - recipe.toml, line 11: stream.parts.1.num_tasks is 1.5. It must be a whole number",
         "  - recipe.toml, line 12: unknown key 'stream.parts.1.clases'. Known: kind, num_tasks",
-        "  - recipe.toml: margin is missing; it must be a number",
+        "  - recipe.toml: margin is missing. It must be a number",
     ]
 
 

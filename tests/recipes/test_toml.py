@@ -366,7 +366,7 @@ def test_a_long_value_is_shortened_in_a_message():
 
 
 def test_a_value_that_toml_does_not_have_is_refused():
-    message = "None is a NoneType, which TOML does not have."
+    message = "None is of type NoneType, which TOML does not have."
     assert message_of(value_text, [None]) == message
 
 

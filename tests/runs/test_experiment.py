@@ -220,14 +220,14 @@ def test_lists_of_samples_and_outputs_of_another_network_can_be_learned(tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tasks": task("a")}, "tasks is a Task"),
-        ({"tasks": [task("a"), "b"]}, "tasks .* a str"),
+        ({"tasks": task("a")}, "tasks is of type Task"),
+        ({"tasks": [task("a"), "b"]}, "tasks .* of type str"),
         ({"tasks": []}, "at least one task"),
         ({"tasks": [task("a"), task("a")]}, "two tasks are called 'a'"),
-        ({"config": Training()}, "config is a Training; it must be a LearnerConfig"),
-        ({"model": "mlp"}, "model is a str; it must be an nn.Module"),
-        ({"seed": "a"}, "seed is 'a'; it must be a whole number"),
-        ({"config": LearnerConfig(tasks={"aa": TaskSettings(margin=1.0)})}, "did you mean 'a'"),
+        ({"config": Training()}, "config is of type Training. It must be a LearnerConfig"),
+        ({"model": "mlp"}, "model is of type str. It must be an nn.Module"),
+        ({"seed": "a"}, "seed is 'a'. It must be a whole number"),
+        ({"config": LearnerConfig(tasks={"aa": TaskSettings(margin=1.0)})}, "Did you mean 'a'"),
     ],
 )
 def test_a_wrong_argument_of_an_experiment_is_named(change, message):
@@ -240,10 +240,10 @@ def test_a_wrong_argument_of_an_experiment_is_named(change, message):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"trackers": Notebook()}, "trackers is a Notebook"),
-        ({"trackers": "tensorboard"}, "trackers is a str"),
-        ({"trackers": [Notebook]}, "trackers .* a type"),
-        ({"checkpoint_seconds": "x"}, "checkpoint_seconds is 'x'; it must be a number of seconds"),
+        ({"trackers": Notebook()}, "trackers is of type Notebook"),
+        ({"trackers": "tensorboard"}, "trackers is of type str"),
+        ({"trackers": [Notebook]}, "trackers .* of type type"),
+        ({"checkpoint_seconds": "x"}, "checkpoint_seconds is 'x'. It must be a number of seconds"),
     ],
 )
 def test_a_wrong_argument_of_a_run_is_named_before_the_directory_is_created(
@@ -267,7 +267,9 @@ def test_an_optimizer_is_tried_before_the_directory_is_created():
     made = experiment()
     with pytest.raises(ArgumentError, match="training: LBFGS cannot be used"):
         replace(made, baseline=Finetune(training=Training(optimizer="LBFGS")))
-    with pytest.raises(ArgumentError, match=r"training is a int; it must be a Training, or None"):
+    with pytest.raises(
+        ArgumentError, match=r"training is of type int. It must be a Training, or None"
+    ):
         replace(made, baseline=Finetune(training=5))
     config = replace(made.config, training=Training(optimizer=torch.optim.SGD))
     replace(made, baseline=Finetune(training=Training()), config=config)

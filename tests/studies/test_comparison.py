@@ -109,7 +109,7 @@ def test_a_run_that_diverges_does_not_keep_baselines_from_running(folder, clnp):
 
 
 def test_another_comparison_is_refused(folder, clnp):
-    message = "unknown method 'ewk'.*did you mean 'ewc'.*"
+    message = "unknown method 'ewk'.*Did you mean 'ewc'.*"
     clnp(f"{COMPARE} ewk", code=2, error=message)
     clnp(f"{COMPARE} finetune")
     other = "c contains another comparison: {}. Choose another directory."

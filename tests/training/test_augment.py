@@ -58,6 +58,8 @@ def test_inputs_that_are_not_images_are_refused():
 
 def test_augmentations_are_given_by_name_or_as_a_function():
     assert augmentation(torch.relu) is torch.relu
-    with pytest.raises(ArgumentError, match="unknown augment 'flop'; did you mean 'flip'") as error:
+    with pytest.raises(
+        ArgumentError, match=r"unknown augment 'flop'. Did you mean 'flip'"
+    ) as error:
         augmentation("flop")
     assert error.value.argument == "augment"

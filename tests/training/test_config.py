@@ -9,8 +9,8 @@ from clnp.errors import ArgumentError
 from clnp.runs.fingerprint import plain
 from clnp.training.config import TaskSettings
 
-WHOLE = "it must be a whole number"
-FINITE = "it must be a finite number"
+WHOLE = "It must be a whole number"
+FINITE = "It must be a finite number"
 
 
 def refused(kind, options, message):
@@ -22,25 +22,25 @@ def refused(kind, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, f"epochs is 0; {WHOLE}, 1 or more"),
-        ({"lr": 0.0}, f"lr is 0.0; {FINITE} above 0"),
-        ({"alpha": {"fc1": "1"}}, "alpha of fc1 is '1'; it must be a number"),
-        ({"batch_size": 0}, f"batch_size is 0; {WHOLE} from 1"),
-        ({"optimizer": "Adm"}, "unknown optimizer 'Adm'; did you mean 'Adam"),
+        ({"epochs": 0}, f"epochs is 0. {WHOLE}, 1 or more"),
+        ({"lr": 0.0}, f"lr is 0.0. {FINITE} above 0"),
+        ({"alpha": {"fc1": "1"}}, "alpha of fc1 is '1'. It must be a number"),
+        ({"batch_size": 0}, f"batch_size is 0. {WHOLE} from 1"),
+        ({"optimizer": "Adm"}, "unknown optimizer 'Adm'. Did you mean 'Adam"),
         ({"optimizer": "Optimizer"}, "unknown optimizer 'Optimizer'.*Known: ((?!Optimizer).)*$"),
-        ({"optimizer_options": []}, "optimizer_options is a list; it must be a dictionary"),
+        ({"optimizer_options": []}, "optimizer_options is of type list. It must be a dictionary"),
         ({"optimizer_options": {"lr": 0.1}}, "optimizer_options contains lr. Set training.lr"),
-        ({"schedule": "cosin"}, "schedule is 'cosin'; it must be 'constant', 'cosine' or"),
+        ({"schedule": "cosin"}, "schedule is 'cosin'. It must be 'constant', 'cosine' or"),
         ({"schedule": "milestones"}, "schedule is 'milestones', but there are no milestones. Set"),
-        ({"milestones": [1.5]}, f"one of milestones is 1.5; {WHOLE}"),
-        ({"milestones": 3}, r"milestones is 3; give a list, milestones=\[...\]"),
-        ({"milestone_factor": 0.0}, f"milestone_factor is 0.0; {FINITE} above 0"),
-        ({"patience": 0}, f"patience is 0; {WHOLE}, 1 or more"),
-        ({"input_dropout": 1.0}, "input_dropout is 1.0; it must be a number from 0 to below 1"),
-        ({"clip_norm": "3"}, f"clip_norm is '3'; {FINITE} above 0"),
-        ({"precision": "float23"}, "precision is 'float23'; it must be 'float32', 'tf32',"),
-        ({"initialisation": 3}, "initialisation is 3; it must be a name, or a function"),
-        ({"augment": "flop"}, "unknown augment 'flop'; did you mean 'flip'"),
+        ({"milestones": [1.5]}, f"one of milestones is 1.5. {WHOLE}"),
+        ({"milestones": 3}, r"milestones is 3. Give a list, milestones=\[...\]"),
+        ({"milestone_factor": 0.0}, f"milestone_factor is 0.0. {FINITE} above 0"),
+        ({"patience": 0}, f"patience is 0. {WHOLE}, 1 or more"),
+        ({"input_dropout": 1.0}, "input_dropout is 1.0. It must be a number from 0 to below 1"),
+        ({"clip_norm": "3"}, f"clip_norm is '3'. {FINITE} above 0"),
+        ({"precision": "float23"}, "precision is 'float23'. It must be 'float32', 'tf32',"),
+        ({"initialisation": 3}, "initialisation is 3. It must be a name, or a function"),
+        ({"augment": "flop"}, "unknown augment 'flop'. Did you mean 'flip'"),
     ],
 )
 def test_settings_of_a_training_are_checked(options, message):
@@ -50,11 +50,11 @@ def test_settings_of_a_training_are_checked(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, f"^fine_tuning: epochs is 0; {WHOLE}, 1 or more"),
-        ({"rounds": 2.5}, f"^fine_tuning: rounds is 2.5; {WHOLE}"),
-        ({"lr": "1"}, f"^fine_tuning: lr is '1'; {FINITE}"),
-        ({"alpha": "1"}, "^fine_tuning: alpha is '1'; it must be a number"),
-        ({"schedule": "milestones"}, "^fine_tuning: schedule is .*; it must be 'constant' or"),
+        ({"epochs": 0}, f"^fine_tuning: epochs is 0. {WHOLE}, 1 or more"),
+        ({"rounds": 2.5}, f"^fine_tuning: rounds is 2.5. {WHOLE}"),
+        ({"lr": "1"}, f"^fine_tuning: lr is '1'. {FINITE}"),
+        ({"alpha": "1"}, "^fine_tuning: alpha is '1'. It must be a number"),
+        ({"schedule": "milestones"}, "^fine_tuning: schedule is .*. It must be 'constant' or"),
     ],
 )
 def test_settings_of_fine_tuning_are_checked(options, message):
@@ -64,10 +64,10 @@ def test_settings_of_fine_tuning_are_checked(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"margin": -1.0}, f"margin is -1.0; {FINITE}, 0 or more"),
-        ({"lrs": (-1.0,)}, f"one of lrs is -1.0; {FINITE} above 0"),
-        ({"epochs": [3]}, rf"epochs is \[3\]; {WHOLE}"),
-        ({"alphas": 0.5}, r"alphas is 0.5; give a list, alphas=\[...\]"),
+        ({"margin": -1.0}, f"margin is -1.0. {FINITE}, 0 or more"),
+        ({"lrs": (-1.0,)}, f"one of lrs is -1.0. {FINITE} above 0"),
+        ({"epochs": [3]}, rf"epochs is \[3\]. {WHOLE}"),
+        ({"alphas": 0.5}, r"alphas is 0.5. Give a list, alphas=\[...\]"),
     ],
 )
 def test_settings_of_a_task_are_checked(options, message):
@@ -77,20 +77,29 @@ def test_settings_of_a_task_are_checked(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"margin": -1.0}, f"margin is -1.0; {FINITE}, 0 or more"),
-        ({"search_on": "last"}, "search_on is 'last'; it must be 'every' or 'first'"),
-        ({"importance": "size"}, "importance is 'size'; it must be 'activity' or 'contribution'"),
-        ({"validation_fraction": 0.0}, "validation_fraction is 0.0; it must be a number between"),
-        ({"resolution": 0}, f"resolution is 0; {WHOLE}, 1 or more"),
-        ({"calibration_samples": 1}, f"calibration_samples is 1; {WHOLE}, 0, or"),
-        ({"num_workers": -1}, f"num_workers is -1; {WHOLE}, 0 or more"),
-        ({"candidates_at_once": 0}, f"candidates_at_once is 0; {WHOLE}, 1 or more"),
-        ({"alphas": {"fc1": 1.0}}, r"alphas is {'fc1': 1.0}; give a list, alphas=\[...\]"),
-        ({"alphas": [{"fc1": "1"}]}, "one of alphas of fc1 is '1'; it must be a number"),
-        ({"lrs": [{"fc1": 1.0}]}, f"one of lrs is {{'fc1': 1.0}}; {FINITE}"),
-        ({"training": {"epochs": 1}}, r"training is a dict; it must be a Training, such as Train"),
-        ({"fine_tuning": True}, "fine_tuning is a bool; it must be a FineTuning, such as FineTuni"),
-        ({"tasks": ["a"]}, r'tasks is a list; it must be such as {"a": TaskSettings\(margin=1\)}'),
+        ({"margin": -1.0}, f"margin is -1.0. {FINITE}, 0 or more"),
+        ({"search_on": "last"}, "search_on is 'last'. It must be 'every' or 'first'"),
+        ({"importance": "size"}, "importance is 'size'. It must be 'activity' or 'contribution'"),
+        ({"validation_fraction": 0.0}, "validation_fraction is 0.0. It must be a number between"),
+        ({"resolution": 0}, f"resolution is 0. {WHOLE}, 1 or more"),
+        ({"calibration_samples": 1}, f"calibration_samples is 1. {WHOLE}, 0, or"),
+        ({"num_workers": -1}, f"num_workers is -1. {WHOLE}, 0 or more"),
+        ({"candidates_at_once": 0}, f"candidates_at_once is 0. {WHOLE}, 1 or more"),
+        ({"alphas": {"fc1": 1.0}}, r"alphas is {'fc1': 1.0}. Give a list, alphas=\[...\]"),
+        ({"alphas": [{"fc1": "1"}]}, "one of alphas of fc1 is '1'. It must be a number"),
+        ({"lrs": [{"fc1": 1.0}]}, f"one of lrs is {{'fc1': 1.0}}. {FINITE}"),
+        (
+            {"training": {"epochs": 1}},
+            r"training is of type dict. It must be a Training, such as Train",
+        ),
+        (
+            {"fine_tuning": True},
+            "fine_tuning is of type bool. It must be a FineTuning, such as Fine",
+        ),
+        (
+            {"tasks": ["a"]},
+            r'tasks is of type list. It must be such as {"a": TaskSettings\(margin=1\)}',
+        ),
         ({"tasks": {"a": {"margin": 1}}}, "tasks contains 'a': {'margin': 1}. Give the settings"),
         ({"tasks": {1: TaskSettings()}}, r"tasks contains 1: TaskSettings\(.*. Give the settings"),
     ],

@@ -127,7 +127,7 @@ def test_objectives_are_given_by_name_or_as_they_are():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("multilabel", "'multilabel'; did you mean 'multi-label'?"), (None, "None.")],
+    [("multilabel", "'multilabel'. Did you mean 'multi-label'?"), (None, "None.")],
 )
 def test_an_unknown_objective_is_refused_with_the_known_ones(name, hint):
     with pytest.raises(ArgumentError) as caught:

@@ -141,7 +141,7 @@ def test_the_number_of_outputs_may_be_given():
     assert data.num_outputs == 7
     assert data.objective is own
     for wrong in (0, "3", 2.5):
-        assert "it must be a whole number, 1 or more" in message_of(labelled(), num_outputs=wrong)
+        assert "It must be a whole number, 1 or more" in message_of(labelled(), num_outputs=wrong)
 
 
 def test_objectives_are_checked():
@@ -149,7 +149,7 @@ def test_objectives_are_checked():
     assert message_of(labelled(), objective=OWN) == (
         "task 'flowers' has a custom objective and no num_outputs. Set num_outputs"
     )
-    assert "did you mean 'regression'?" in message_of(labelled(), objective="regresion")
+    assert "Did you mean 'regression'?" in message_of(labelled(), objective="regresion")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_objectives_are_checked():
             ": labels go from 0 to 2. A task with 2 outputs has labels from 0 to 1",
         ),
         *(
-            (data, f" is a {kind}. Give a pair of tensors or a map-style Dataset")
+            (data, f" is of type {kind}. Give a pair of tensors or a map-style Dataset")
             for data, kind in [
                 (3, "int"),
                 (iter([]), "list_iterator"),
@@ -319,7 +319,7 @@ def test_prepare_must_return_a_tensor(resident):
     with pytest.raises(ArgumentError, match=message) as caught:
         load(task, CPU, LearnerConfig(resident=resident))
     assert caught.value.argument == "prepare"
-    message = "task 'flowers': prepare is a float. It must be a function of the inputs"
+    message = "task 'flowers': prepare is of type float. It must be a function of the inputs"
     with pytest.raises(ArgumentError, match=message):
         load(Task("flowers", labelled(), prepare=0.5), CPU)
 

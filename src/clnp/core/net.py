@@ -94,7 +94,7 @@ class ContinualNet(nn.Module):
         classifier: str | None = None,
     ) -> None:
         if head not in ("multi", "single"):
-            raise ArgumentError(f"head is {head!r}; it must be 'multi' or 'single'")
+            raise ArgumentError(f"head is {head!r}. It must be 'multi' or 'single'")
         graph = discover(model, example_input, classifier=classifier)
         self._assemble(model, graph, head)
 
@@ -198,7 +198,7 @@ class ContinualNet(nn.Module):
         """
         self._need_closed("begin_task")
         if not isinstance(name, str) or not name or not name.isprintable():
-            raise ArgumentError(f"the name of a task is {name!r}; it must be a line of text")
+            raise ArgumentError(f"the name of a task is {name!r}. It must be a line of text")
         if name in self.tasks:
             raise TaskError(f"task {name!r} has ended already. Give the new task another name")
         own = self._body.head.most_outputs
@@ -342,7 +342,7 @@ class ContinualNet(nn.Module):
                 "this activity does not belong to the open task as it is now. Measure it again"
             )
         if score is not None and not callable(score):
-            raise ArgumentError(f"score is {score!r}; it must be a function of predict")
+            raise ArgumentError(f"score is {score!r}. It must be a function of predict")
         return plan(
             activity,
             None if score is None else Subsets(self._body, score, recalibrate=recalibrate).score,
@@ -729,7 +729,7 @@ def check_initial(
     if not isinstance(initial, nn.Module):
         if initial is not None and not callable(initial):
             what = "a model, a function of a layer, or the name of an initialisation"
-            raise ArgumentError(f"initial is {initial!r}; it must be {what}")
+            raise ArgumentError(f"initial is {initial!r}. It must be {what}")
         return
     if not is_first:
         raise TaskError("initial weights are for the first task. Later ones start in free neurons")

@@ -48,12 +48,12 @@ class Network:
         if self.widths and num_layers not in (None, len(self.widths)):
             raise ArgumentError(
                 f"widths has {len(self.widths)} entries. A {self.model} has {num_layers} hidden "
-                "layers; give a number for each.",
+                "layers. Give a number for each.",
                 argument="widths",
             )
         if any(width < 1 for width in self.widths):
             raise ArgumentError(
-                f"widths is {list(self.widths)}; each must be 1 or more", argument="widths"
+                f"widths is {list(self.widths)}. Each must be 1 or more", argument="widths"
             )
 
     def build(self, shape: tuple[int, ...], num_outputs: int) -> nn.Module:

@@ -184,7 +184,7 @@ class _Reader:
         for name, field in known.items():
             if is_required(field.field) and name not in data:
                 missing = dotted((*path, name))
-                self.wrong(path, f"{missing} is missing; it must be {field.hint.words}")
+                self.wrong(path, f"{missing} is missing. It must be {field.hint.words}")
         if len(self.problems) > num_before:
             return None
         try:
@@ -200,8 +200,8 @@ class _Reader:
         if form is None:
             texts = [text for form in hint.forms for text in form.texts]
             near = difflib.get_close_matches(str(value), texts, n=1, cutoff=0.5)
-            ask = f"; did you mean {near[0]!r}?" if near else ""
-            self.wrong(path, f"{dotted(path)} is {shown(value)}; it must be {hint.words}{ask}")
+            ask = f". Did you mean {near[0]!r}?" if near else ""
+            self.wrong(path, f"{dotted(path)} is {shown(value)}. It must be {hint.words}{ask}")
             return None
         if form.table is not None:
             table = self.table_of_kind(hint.kinds, value, path) if hint.kinds else form.table
@@ -215,7 +215,7 @@ class _Reader:
     def table_of_kind(self, kinds: dict[str, Any], data: Table, path: KeyPath) -> Any:
         kind, here, choice = data.get("kind"), (*path, "kind"), _choice(tuple(kinds))
         if "kind" not in data:
-            self.wrong(path, f"{dotted(here)} is missing; it must be {choice.words[0]}")
+            self.wrong(path, f"{dotted(here)} is missing. It must be {choice.words[0]}")
         elif not choice.fits(kind):
             self.value(Hint((choice,)), kind, here)
         return kinds.get(kind) if isinstance(kind, str) else None

@@ -257,7 +257,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, dict):
         items = ", ".join(f"{key_text(key)} = {value_text(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"
-    raise RecipeError(f"{value!r} is a {type(value).__name__}, which TOML does not have.")
+    raise RecipeError(f"{value!r} is of type {type(value).__name__}, which TOML does not have.")
 
 
 def shown(value: Any) -> str:

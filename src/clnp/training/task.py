@@ -156,7 +156,9 @@ def check_parts(task: Task) -> None:
         )
     if task.prepare is not None and not callable(task.prepare):
         found = type(task.prepare).__name__
-        message = f"task {task.name!r}: prepare is a {found}. It must be a function of the inputs"
+        message = (
+            f"task {task.name!r}: prepare is of type {found}. It must be a function of the inputs"
+        )
         raise ArgumentError(message, argument="prepare")
     for part, data in _parts(task).items():
         _check_shape(_where(task, part), data)
@@ -185,7 +187,7 @@ def _check_shape(where: str, data: Any) -> None:
     elif isinstance(data, IterableDataset | Mapping | Tensor | ndarray | str) or not (
         hasattr(data, "__getitem__") and hasattr(data, "__len__")
     ):
-        raise ArgumentError(f"{where} is a {type(data).__name__}. Give {_FORMS}")
+        raise ArgumentError(f"{where} is of type {type(data).__name__}. Give {_FORMS}")
     if num_samples(data) == 0:
         raise ArgumentError(f"{where} is empty. Give at least one sample")
 

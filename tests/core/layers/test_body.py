@@ -969,7 +969,7 @@ def test_an_unknown_or_open_task_has_no_subnetwork():
     net, x = make(), example("mlp")
     learn(net, "first", x)
     net.begin_task("b")
-    with pytest.raises(TaskError, match=r"unknown task 'firsd'; did you mean 'first'\?"):
+    with pytest.raises(TaskError, match=r"unknown task 'firsd'. Did you mean 'first'\?"):
         net.subnetwork("firsd")
     with pytest.raises(TaskError, match="unknown task 'b'"):
         net.subnetwork("b")

@@ -38,7 +38,7 @@ def test_glorot_spreads_weights_by_inputs_and_outputs_and_leaves_biases_at_zero(
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one():
-    with pytest.raises(ArgumentError, match="did you mean 'glorot'"):
+    with pytest.raises(ArgumentError, match="Did you mean 'glorot'"):
         clnp.Training(initialisation="gloro")
     assert initialisation("pytorch") is None
 
@@ -78,9 +78,9 @@ def test_what_a_function_leaves_alone_is_as_its_class_made_it():
 
 def test_initial_is_a_model_a_function_or_a_name():
     net = clnp.ContinualNet(mlp(), X)
-    with pytest.raises(ArgumentError, match="it must be a model, a function of a layer, or the na"):
+    with pytest.raises(ArgumentError, match="It must be a model, a function of a layer, or the na"):
         net.begin_task("a", initial=3)
-    with pytest.raises(ArgumentError, match="did you mean 'glorot'"):
+    with pytest.raises(ArgumentError, match="Did you mean 'glorot'"):
         net.begin_task("a", initial="gloro")
     net.begin_task("a", initial="glorot")
     assert not any(p.any() for p in net.parameters() if p.ndim == 1)
@@ -88,7 +88,7 @@ def test_initial_is_a_model_a_function_or_a_name():
 
 @pytest.mark.parametrize("chosen", [3, None, [], nn.Linear(2, 2)])
 def test_what_is_no_initialisation_is_refused(chosen):
-    with pytest.raises(ArgumentError, match="it must be a name, or a function of a layer"):
+    with pytest.raises(ArgumentError, match="It must be a name, or a function of a layer"):
         clnp.Training(initialisation=chosen)
 
 

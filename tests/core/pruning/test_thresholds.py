@@ -194,12 +194,12 @@ def test_any_resolution_finds_the_highest_threshold_of_a_monotone_score(size, ne
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"margin": -0.1}, "margin is -0.1; it must be a number, 0 or more"),
-        ({"margin": math.nan}, "margin is nan; it must be a number, 0 or more"),
-        ({"margin": "1"}, "margin is '1'; it must be a number, 0 or more"),
+        ({"margin": -0.1}, "margin is -0.1. It must be a number, 0 or more"),
+        ({"margin": math.nan}, "margin is nan. It must be a number, 0 or more"),
+        ({"margin": "1"}, "margin is '1'. It must be a number, 0 or more"),
         ({"margin": None}, "plan_pruning needs score and margin, or thresholds"),
-        ({"resolution": 0}, "resolution is 0; it must be a whole number, 1 or more"),
-        ({"resolution": "5"}, "resolution is '5'; it must be a whole number, 1 or more"),
+        ({"resolution": 0}, "resolution is 0. It must be a whole number, 1 or more"),
+        ({"resolution": "5"}, "resolution is '5'. It must be a whole number, 1 or more"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, expected):
@@ -212,9 +212,9 @@ def test_options_that_make_no_sense_are_refused(options, expected):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (math.nan, "score returned nan; it must be a finite number"),
-        (-math.inf, "score returned -inf; it must be a finite number"),
-        (None, r"score returned None \(NoneType\), not a number; it must be one number, higher is"),
+        (math.nan, "score returned nan. It must be a finite number"),
+        (-math.inf, "score returned -inf. It must be a finite number"),
+        (None, r"score returned None \(NoneType\), not a number. It must be one number, higher is"),
         ("good", r"score returned 'good' \(str\), not a number"),
         (torch.ones(3), r"\(Tensor\), not a number"),
     ],
@@ -225,7 +225,7 @@ def test_a_score_that_is_no_number_is_refused(value, expected):
 
 
 @pytest.mark.parametrize(
-    ("best", "expected"), [(math.nan, "best is nan; it must be a fin"), ("x", "best is 'x'")]
+    ("best", "expected"), [(math.nan, "best is nan. It must be a fin"), ("x", "best is 'x'")]
 )
 def test_a_best_score_that_is_no_number_is_refused(best, expected):
     with pytest.raises(PruningError, match=expected):
@@ -496,9 +496,9 @@ def test_a_threshold_for_no_group_is_refused(graph, name):
 
 @pytest.mark.parametrize("value", [math.nan, False, None, "0"])
 def test_a_threshold_that_is_no_number_is_refused(graph, value):
-    with pytest.raises(ArgumentError, match=f"threshold is {value!r}; it must be a number"):
+    with pytest.raises(ArgumentError, match=f"threshold is {value!r}. It must be a number"):
         threshold_by_group(graph, value)
-    with pytest.raises(ArgumentError, match=f"threshold of fc1 is {value!r}; it must be a number"):
+    with pytest.raises(ArgumentError, match=f"threshold of fc1 is {value!r}. It must be a number"):
         threshold_by_group(graph, {"fc1": value})
 
 
@@ -547,8 +547,8 @@ def test_a_group_may_go_by_one_name_only(graph):
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, None])
 def test_a_number_of_extra_neurons_that_makes_no_sense_is_refused(graph, count):
-    expected = f"the number of new neurons of fc1 is {count!r}; it must be a whole number, 0 or"
+    expected = f"the number of new neurons of fc1 is {count!r}. It must be a whole number, 0 or"
     with pytest.raises(ArgumentError, match=expected):
         extra_by_group(graph, {"fc1": count})
-    with pytest.raises(ArgumentError, match="unknown group 'fc2'; did you mean 'fc1'"):
+    with pytest.raises(ArgumentError, match=r"unknown group 'fc2'. Did you mean 'fc1'"):
         extra_by_group(graph, {"fc2": 1})

@@ -250,14 +250,14 @@ def test_given_classifier():
 
     model = Assembled(run, out=nn.Linear(6, 2), first=nn.Linear(12, 6))
     assert discover(model, VECTORS, classifier="out").classifier == "out"
-    with pytest.raises(ArgumentError, match="unknown classifier 'ou'; did you mean 'out'"):
+    with pytest.raises(ArgumentError, match=r"unknown classifier 'ou'. Did you mean 'out'"):
         discover(model, VECTORS, classifier="ou")
     with pytest.raises(ArgumentError, match="Give the path of the Linear layer or convolution"):
         discover(nn.Sequential(*mlp(12, 8, 2), nn.ReLU()), VECTORS, classifier="2")
 
 
 def test_wrong_arguments():
-    with pytest.raises(ArgumentError, match=r"model is a int\. Give a torch\.nn\.Module"):
+    with pytest.raises(ArgumentError, match=r"model is of type int\. Give a torch\.nn\.Module"):
         discover(3, VECTORS)
 
 

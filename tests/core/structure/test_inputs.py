@@ -28,7 +28,7 @@ def test_inputs_of():
     assert inputs_of(X) == ((X,), {})
     assert inputs_of((X, 2)) == ((X, 2), {})
     assert inputs_of({"x": X}) == ((), {"x": X})
-    with pytest.raises(ArgumentError, match=r"example_input is a NoneType\. Give a tensor"):
+    with pytest.raises(ArgumentError, match=r"example_input is of type NoneType\. Give a tensor"):
         inputs_of(None)
 
 

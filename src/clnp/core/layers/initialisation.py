@@ -35,7 +35,7 @@ def initialisation(chosen: str | Initialise) -> Initialise | None:
         if callable(chosen) and not isinstance(chosen, nn.Module):
             return chosen
         raise ArgumentError(
-            f"initialisation is {chosen!r}; it must be a name, or a function of a layer",
+            f"initialisation is {chosen!r}. It must be a name, or a function of a layer",
             argument="initialisation",
         )
     if chosen not in INITIALISATIONS:

@@ -227,6 +227,6 @@ def check_batches(batches: object) -> None:
     """Raise an `ArgumentError` if this cannot be batches."""
     if isinstance(batches, Tensor | Mapping | str) or not hasattr(batches, "__iter__"):
         raise ArgumentError(
-            f"batches is a {type(batches).__name__}. Give an iterable of batches, such as a "
+            f"batches is of type {type(batches).__name__}. Give an iterable of batches, such as a "
             "DataLoader, or x.split(256)"
         )

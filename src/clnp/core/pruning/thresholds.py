@@ -190,13 +190,13 @@ def checked_score(
         number = float(score)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
         raise PruningError(
-            f"{what} {score!r} ({type(score).__name__}), not a number; it must be one number, "
+            f"{what} {score!r} ({type(score).__name__}), not a number. It must be one number, "
             "higher is better"
         ) from None
     if nan_is_low and math.isnan(number):
         return -math.inf
     if not math.isfinite(number):
-        raise PruningError(f"{what} {number}; it must be a finite number")
+        raise PruningError(f"{what} {number}. It must be a finite number")
     return number
 
 

@@ -56,7 +56,7 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
         >>> print(clnp.discover(torchvision.models.resnet18(), torch.randn(2, 3, 64, 64)))
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"model is a {type(model).__name__}. Give a torch.nn.Module")
+        raise ArgumentError(f"model is of type {type(model).__name__}. Give a torch.nn.Module")
     inputs = inputs_of(example_input)
     validation = validate(model)
     mixing = [path for path in validation.layers if is_mixing(model.get_submodule(path))]

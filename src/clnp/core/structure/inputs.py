@@ -24,8 +24,8 @@ def inputs_of(example: Any) -> Inputs:
     if isinstance(example, (tuple, list)):
         return tuple(example), {}
     raise ArgumentError(
-        f"example_input is a {type(example).__name__}. Give a tensor, a tuple of positional inputs "
-        "or a dict of keyword inputs"
+        f"example_input is of type {type(example).__name__}. Give a tensor, a tuple of positional "
+        "inputs or a dict of keyword inputs"
     )
 
 
