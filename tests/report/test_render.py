@@ -17,8 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def pictures(tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("runs") / "run", tasks=NAMES)
     with drawing():
-        _, found = make_page(read_collection([run]))
-    return {picture.name: picture for picture in found}
+        return make_page(read_collection([run]))[1]
 
 
 pytestmark = pytest.mark.usefixtures("style")

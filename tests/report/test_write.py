@@ -12,9 +12,10 @@ import clnp
 from clnp.errors import ArgumentError, RunError
 from clnp.report.draw import Table
 from clnp.report.measures import Spread
-from clnp.report.write import NAMES, to_csv, write_report
+from clnp.report.write import to_csv, write_report
 from support.written_runs import write_run
 
+NAMES = ("accuracy", "capacity", "pruning", "training")
 KINDS = {"svg", "pdf", "png", "csv"}
 
 

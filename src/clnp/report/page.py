@@ -18,14 +18,14 @@ from clnp.runs.metrics import forgetting
 from clnp.text import clean, duration, shortened
 from clnp.version import __version__
 
-from .capacity import draw_capacity
 from .collection import Collection, Member, config_of, settings_of
 from .draw import Cell, Picture, Table, averaged, count, in_words, named
+from .figures.accuracy import draw_accuracy
+from .figures.capacity import draw_capacity
+from .figures.pruning import draw_pruning
+from .figures.training import draw_training
 from .measures import Column, columns, free_share, free_shares, megabytes, spread_of
-from .pruning import draw_pruning
 from .render import inline, settle
-from .scores import draw_accuracy
-from .training import draw_training
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Forbids the page to load anything."""
@@ -76,12 +76,13 @@ class Settings:
     recipe: tuple[str, ...]
 
 
-def make_page(collection: Collection) -> tuple[str, list[Picture]]:
-    """Return the page, and its figures with their layout."""
+def make_page(collection: Collection) -> tuple[str, dict[str, Picture | None]]:
+    """Return the page, and its figures by name with their layout; None where there is nothing."""
     sections = _sections(collection)
-    pictures = [section.picture for section in sections if section.picture is not None]
-    for picture in pictures:
-        settle(picture.figure)
+    pictures = {section.name: section.picture for section in sections}
+    for picture in pictures.values():
+        if picture is not None:
+            settle(picture.figure)
     found = columns(collection)
     several = len(collection.members) > 1
     page = _template().render(
@@ -126,7 +127,7 @@ def _sections(collection: Collection) -> list[Section]:
     some = 0 < len(owners) < len(collection.members)
     only = f"Only these claim and prune neurons: {in_words(owners, 12)}." if some else ""
     found = (
-        ("scores", "Scores", draw_accuracy(collection), "", NO_SCORES),
+        ("accuracy", "Scores", draw_accuracy(collection), "", NO_SCORES),
         ("capacity", "Capacity", draw_capacity(collection), only, NO_NEURONS),
         ("pruning", "Pruning", draw_pruning(collection), only, NO_PRUNING),
         ("training", "Training", draw_training(collection), "", NO_EPOCHS),

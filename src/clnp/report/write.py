@@ -4,7 +4,7 @@ import csv
 import importlib.util
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,6 @@ PAGE = "report.html"
 FIGURES = "figures"
 DEFAULT = "report"
 """The directory of a report within the directory of its run."""
-NAMES = ("accuracy", "capacity", "pruning", "training")
-"""The figures of a report."""
 
 
 def write_report(
@@ -91,23 +89,23 @@ def _directory(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[s
     return expanded(paths[0]) / DEFAULT
 
 
-def _write(directory: Path, page: str, pictures: Sequence["Picture"]) -> Iterator[Path]:
+def _write(directory: Path, page: str, pictures: Mapping[str, "Picture | None"]) -> Iterator[Path]:
     from .render import FORMATS, render
 
     try:
         figures = directory / FIGURES
         figures.mkdir(parents=True, exist_ok=True)
-        # An earlier report may have had figures that this one does not have.
-        for name in set(NAMES) - {picture.name for picture in pictures}:
-            for kind in (*FORMATS, "csv"):
-                (figures / f"{name}.{kind}").unlink(missing_ok=True)
         replace_file(directory / PAGE, page.encode())
         yield directory / PAGE
-        for picture in pictures:
+        for name, picture in pictures.items():
+            if picture is None:  # An earlier report may have had it.
+                for kind in (*FORMATS, "csv"):
+                    (figures / f"{name}.{kind}").unlink(missing_ok=True)
+                continue
             contents = {kind: render(picture.figure, kind) for kind in FORMATS}
             contents["csv"] = to_csv(picture.data or picture.table).encode()
             for kind, content in contents.items():
-                file = figures / f"{picture.name}.{kind}"
+                file = figures / f"{name}.{kind}"
                 replace_file(file, content)
                 yield file
     except OSError as error:

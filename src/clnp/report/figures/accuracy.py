@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from clnp.report import draw
+from clnp.report.collection import Collection, Member
+from clnp.report.draw import Picture, Table
+from clnp.report.measures import Spread, average_after, by_task, over_runs
 from clnp.text import clean, shortened
-
-from . import draw
-from .collection import Collection, Member
-from .draw import Picture, Table
-from .measures import Spread, average_after, by_task, over_runs
 
 MOST_LARGE = 80
 """Pairs of marks beside one another. If there are more, the marks are smaller."""

@@ -10,13 +10,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from clnp.records import EpochEnded
+from clnp.report import draw
+from clnp.report.collection import Collection
+from clnp.report.draw import Cell, Picture, Table
+from clnp.report.measures import Spread
 from clnp.runs.history import RunHistory, TaskHistory
 from clnp.text import clean, shortened
-
-from . import draw
-from .collection import Collection
-from .draw import Cell, Picture, Table
-from .measures import Spread
 
 MOST_NAMED = 8
 """Candidates in a legend. Methods and runs are all named."""

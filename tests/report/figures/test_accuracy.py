@@ -3,7 +3,7 @@ import math
 import pytest
 
 from clnp.report.collection import read_collection
-from clnp.report.scores import draw_accuracy
+from clnp.report.figures.accuracy import draw_accuracy
 from support.written_runs import as_text, write_comparison, write_run
 
 pytestmark = pytest.mark.usefixtures("style")

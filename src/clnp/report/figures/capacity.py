@@ -6,12 +6,10 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from clnp.text import clean
-
-from . import draw
-from .collection import Collection, Member
-from .draw import Cell, Picture, Table
-from .measures import (
+from clnp.report import draw
+from clnp.report.collection import Collection, Member
+from clnp.report.draw import Cell, Picture, Table
+from clnp.report.measures import (
     claimed_shares,
     counted,
     free_shares,
@@ -20,6 +18,7 @@ from .measures import (
     spread_of,
     used_share,
 )
+from clnp.text import clean
 
 NEW, REUSED, UNUSED = draw.CATEGORIES[1], draw.CATEGORIES[0], "#b9c3cc"
 

@@ -4,7 +4,7 @@ import pytest
 
 from clnp.records import CandidatePruned
 from clnp.report.collection import read_collection
-from clnp.report.pruning import draw_pruning
+from clnp.report.figures.pruning import draw_pruning
 from clnp.runs.directory import read_events
 from support.written_runs import as_text, write_events, write_run, write_series
 

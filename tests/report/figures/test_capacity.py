@@ -1,8 +1,8 @@
 import pytest
 
-from clnp.report.capacity import draw_capacity
 from clnp.report.collection import read_collection
 from clnp.report.draw import MOST_PANELS
+from clnp.report.figures.capacity import draw_capacity
 from support.written_runs import as_text, change_tasks, write_run, write_series
 
 pytestmark = pytest.mark.usefixtures("style")

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from clnp.report.collection import read_collection
-from clnp.report.training import draw_training
+from clnp.report.figures.training import draw_training
 from support.written_runs import (
     as_text,
     change_tasks,

@@ -8,13 +8,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from clnp.core.pruning.plan import PruningPlan
+from clnp.report import draw
+from clnp.report.collection import Collection, Member
+from clnp.report.draw import Cell, Picture, Table
+from clnp.report.measures import Spread
 from clnp.runs.history import CandidateHistory
 from clnp.text import clean, shortened
-
-from . import draw
-from .collection import Collection, Member
-from .draw import Cell, Picture, Table
-from .measures import Spread
 
 MARGIN = draw.CATEGORIES[2]
 BELOW = 6
