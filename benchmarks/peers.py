@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clnp
-from clnp.data.datasets import find
 from clnp.data.labelled import LabelledData
+from clnp.data.named import find
 from clnp.data.streams import Permuted, permuted
 from clnp.training.fit import Fit, l1_rule
 from clnp.training.task import load

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import clnp
 from clnp import FineTuning, LearnerConfig, Task, Training
-from clnp.data.datasets import digits, stand_in
+from clnp.data.named import digits, stand_in
 from clnp.data.streams import Permuted, Split, tasks_of
 from clnp.devices import on_the_host
 from clnp.methods.registry import BASELINES

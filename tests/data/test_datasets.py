@@ -1,287 +1,431 @@
+import gzip
+import hashlib
 import os
-import sys
-import zipfile
+import pickle
+import re
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from clnp.data import catalog
-from clnp.data.datasets import KNOWN, data_directory, digits, find, is_there, read_arrays, stand_in
+from clnp.data import datasets
+from clnp.data.datasets import DATASETS, extract, fetch, load
 from clnp.errors import DataError
+from support.data_files import archive, idx, pickled
+from support.website import no_server, serving
+
+CONTENT = bytes(range(256)) * 3000
+MD5 = hashlib.md5(CONTENT).hexdigest()
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+IDX += ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
-def arrays(**others):
-    """Six training and three test samples of three classes, in bytes."""
-    return {
-        "x_train": np.arange(6 * 4, dtype=np.uint8).reshape(6, 2, 2) * 10,
-        "y_train": np.array([0, 1, 2, 0, 1, 2]),
-        "x_test": np.full((3, 2, 2), 255, dtype=np.uint8),
-        "y_test": np.array([2, 1, 0], dtype=np.uint8),
-        **others,
-    }
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    """No address has a server, unless a test starts one."""
+    monkeypatch.setenv("no_proxy", "*")
+    site = no_server()
+    for name, entry in DATASETS.items():
+        remotes = {site + url.rpartition("/")[2]: md5 for url, md5 in entry.remotes.items()}
+        monkeypatch.setitem(DATASETS, name, replace(entry, remotes=remotes))
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "data.bin").write_bytes(CONTENT)
+    with serving(tmp_path / "www") as site:
+        yield site
 
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "mine.npz"
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here" / "data.bin"
 
 
-def message_of(call, *args) -> str:
+def message_of(call, *args, **options) -> str:
     with pytest.raises(DataError) as caught:
-        call(*args)
-    message = str(caught.value)
-    assert len(message.splitlines()) == 1
-    return message
+        call(*args, **options)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
 
 
-class Trap:
-    """Makes a directory when it is unpickled."""
-
-    def __init__(self, path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
+def test_a_file_with_the_right_checksum_is_kept(site, path):
+    fetch(f"{site.url}data.bin", path, md5=MD5)
+    assert path.read_bytes() == CONTENT
+    assert os.listdir(path.parent) == ["data.bin"]
+    (path.parent / "plain").touch()
+    assert path.stat().st_mode == (path.parent / "plain").stat().st_mode
 
 
-def test_every_fifth_digit_is_for_testing():
-    data = digits()
-    assert (data.name, data.num_classes, data.largest) == ("digits", 10, 16.0)
-    assert (data.mean, data.deviation) == ((), ())
-    sizes = {"train": 1438, "test": 359}
-    for part, (x, y) in (("train", data.train), ("test", data.test)):
-        assert (x.dtype, x.shape) == (torch.uint8, (sizes[part], 1, 8, 8))
-        assert (y.dtype, y.shape) == (torch.int64, (sizes[part],))
-    # As `sklearn.datasets.load_digits` returns them, whose import takes seconds.
-    assert data.train[1][:8].tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
-    assert data.test[1][:2].tolist() == [4, 9]
-    assert data.train[0][0, 0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
-    assert data.test[0][0, 0, 7].tolist() == [0, 0, 0, 2, 16, 4, 0, 0]
-
-
-def test_digits_without_scikit_learn_name_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)  # Python then takes it as not installed.
-    assert message_of(find, "digits") == (
-        "the data set 'digits' is a part of scikit-learn, which is not installed: "
-        "pip install 'clnp[demo]'"
-    )
-    assert not is_there("digits")
-
-
-def test_bytes_are_kept_and_divided_by_255(path):
-    given = arrays()
-    np.savez(path, **given)
-    data = read_arrays(path)
-    assert (data.name, data.num_classes, data.largest) == ("mine", 3, 255.0)
-    assert (data.shape, data.mean, data.deviation) == ((2, 2), (), ())
-    for part, (x, y) in (("train", data.train), ("test", data.test)):
-        assert torch.equal(x, torch.tensor(given[f"x_{part}"]))
-        assert (x.dtype, y.dtype) == (torch.uint8, torch.int64)
-        assert y.tolist() == given[f"y_{part}"].tolist()
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4"])
-def test_floating_point_numbers_become_float32_and_are_not_divided(path, dtype):
-    x = np.linspace(-3, 3, 12).reshape(6, 2).astype(dtype)
-    # Compressed, and with an array that is ignored.
-    np.savez_compressed(path, **arrays(x_train=x, x_test=x[:3], comment=np.zeros(1)))
-    data = read_arrays(path)
-    assert data.largest == 1.0
-    assert data.train[0].dtype == data.test[0].dtype == torch.float32
-    assert torch.equal(data.train[0], torch.tensor(x.astype(np.float32)))
-    assert torch.equal(data.test[0], data.train[0][:3])
-
-
-def test_numbers_that_are_too_large_for_float32_become_infinite(path):
-    # They are refused when the task is loaded. Until then there is no warning.
-    np.savez(path, **arrays(x_train=np.full((6, 2), 1e300), x_test=np.zeros((3, 2))))
-    assert bool(read_arrays(path).train[0].isinf().all())
-
-
-@pytest.mark.parametrize(("part", "labels"), [("test", [0, 5, 1]), ("train", [0, 0, 0, 5, 0, 0])])
-def test_a_class_of_only_one_part_counts(path, part, labels):
-    np.savez(path, **arrays(**{f"y_{part}": np.array(labels)}))
-    assert read_arrays(path).num_classes == 6
-
-
-UNREADABLE = "cannot be read as an npz file of the arrays x_train, y_train, x_test, y_test: "
-
-
-def test_a_missing_array_is_named(path):
-    given = arrays()
-    del given["x_test"]
-    np.savez(path, **given)
-    assert message_of(read_arrays, path) == (
-        f"{path} {UNREADABLE}\"There is no item named 'x_test.npy' in the archive\""
-    )
-
-
-SAMPLES = "It must have samples of uint8 (0 to 255) or of floating-point numbers"
-LABELS = "It must have one integer for each of the 3 samples"
+@pytest.mark.parametrize("fault", [None, "unsized"])
+def test_progress_goes_from_nothing_to_everything(site, path, fault):
+    site.faults["data.bin"] = fault
+    calls = []
+    fetch(f"{site.url}data.bin", path, md5=MD5, on_progress=lambda *args: calls.append(args))
+    total = len(CONTENT) if fault is None else None
+    assert calls[0] == ("data.bin", 0, total)
+    assert calls[-1] == ("data.bin", len(CONTENT), total)
+    assert len(calls) > 3
+    assert [each[1] for each in calls] == sorted(each[1] for each in calls)
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "message"),
+    ("url", "fault", "message"),
     [
-        (np.zeros((3, 2), dtype=np.int64), [0, 0, 0], "x_{part} is int64 of shape (3, 2). SAMPLES"),
-        (np.zeros(3), [0, 0, 0], "x_{part} is float64 of shape (3,). SAMPLES"),
-        (np.zeros((3, 0)), [0, 0, 0], "x_{part} is float64 of shape (3, 0). SAMPLES"),
-        (np.zeros((0, 2)), [], "x_{part} is float64 of shape (0, 2). SAMPLES"),
-        (np.zeros((3, 2)), [0.0, 0.0, 0.0], "y_{part} is float64 of shape (3,). LABELS"),
-        (np.zeros((3, 2)), [[0], [0], [0]], "y_{part} is int64 of shape (3, 1). LABELS"),
-        (np.zeros((3, 2)), ["rose", "tulip", "rose"], "y_{part} is <U5 of shape (3,). LABELS"),
-        (np.zeros((3, 2)), [0, 0], "y_{part} is int64 of shape (2,). LABELS"),
-        (np.zeros((3, 2)), [0, -1, 1], "y_{part} goes from -1 to 1. Labels count from 0"),
-        (np.zeros((3, 2)), [0, 10**6, 1], "y_{part} goes from 0 to 1000000. Labels count from 0"),
+        ("{site}gone.bin", None, "failed after 0 bytes: HTTP Error 404: File not found"),
+        ("{no_server}data.bin", None, "failed after 0 bytes: .*refused>"),
+        ("{site}data.bin", "truncated", "failed after 384000 bytes: 384000 bytes are missing"),
+        ("{site}data.bin", "closed", "failed after 0 bytes: .*"),
+        ("{site}data.bin", "silent", "failed after .* bytes: timed out"),
     ],
 )
-def test_arrays_of_another_kind_are_refused(path, x, y, message):
-    for part in ("train", "test"):
-        np.savez(path, **arrays(**{f"x_{part}": x, f"y_{part}": np.array(y)}))
-        expected = message.replace("SAMPLES", SAMPLES).replace("LABELS", LABELS)
-        assert message_of(read_arrays, path) == f"{path}: {expected.format(part=part)}"
+def test_a_download_that_fails_changes_nothing(site, path, url, fault, message):
+    url = url.format(site=site.url, no_server=no_server())
+    site.faults["data.bin"] = fault
+    for content in (None, b"old"):
+        if content is not None:
+            path.write_bytes(content)
+        found = message_of(fetch, url, path, md5=MD5, timeout=0.2)
+        assert re.fullmatch(f"{re.escape(url)} {message}", found)
+        assert os.listdir(path.parent) == ([] if content is None else ["data.bin"])
+    assert path.read_bytes() == b"old"
 
 
-def test_samples_of_another_shape_or_type_are_refused(path):
-    for x_test in (np.zeros((3, 4), dtype=np.uint8), np.ones((3, 2, 2))):
-        np.savez(path, **arrays(x_test=x_test))
-        message = "data set 'mine': training samples are torch.uint8 of shape (2, 2), and test"
-        assert message_of(read_arrays, path).startswith(message)
+def test_a_file_with_a_wrong_checksum_is_not_kept(site, path):
+    assert message_of(fetch, f"{site.url}data.bin", path, md5="1234") == (
+        f"{site.url}data.bin is not the published file and was not kept: its MD5 is {MD5}, not 1234"
+    )
+    assert os.listdir(path.parent) == []
+
+
+def test_an_interrupted_download_leaves_nothing(site, path):
+    def interrupt(name, done, total):
+        if done > 0:
+            assert len(os.listdir(path.parent)) == 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(f"{site.url}data.bin", path, md5=MD5, on_progress=interrupt)
+    assert os.listdir(path.parent) == []
+
+
+def test_a_path_that_cannot_be_written_is_named(site, tmp_path):
+    path = tmp_path / "no" / "such" / "data.bin"
+    assert message_of(fetch, f"{site.url}data.bin", path, md5=MD5) == (
+        f"{path} cannot be written: No such file or directory"
+    )
+    assert site.asked == []
+
+
+def test_only_the_given_members_are_extracted(tmp_path, path):
+    members = {
+        "../outside": b"no",
+        "/outside": b"no",
+        "folder/../../outside": b"no",
+        "folder/one.bin": b"1" * 100_000,
+        "folder/two.bin": b"2",
+        "folder/readme": b"no",
+    }
+    file = archive(path.parent / "all.tar.gz", members)
+    one, two = extract(file, ["folder/one.bin", "folder/two.bin"])
+    assert (one.name, two.name) == ("one.bin", "two.bin")
+    assert one.read_bytes() == b"1" * 100_000
+    assert two.read_bytes() == b"2"
+    assert sorted(os.listdir(path.parent)) == ["all.tar.gz", "one.bin", "two.bin"]
+    assert os.listdir(tmp_path) == ["here"]
+
+
+def test_missing_members_are_named(tmp_path):
+    file = archive(tmp_path / "all.tar.gz", {"a": b"1", "one.bin": (tarfile.DIRTYPE, "")})
+    message = f"{file} does not contain one.bin, two.bin"
+    assert message_of(extract, file, ["a", "one.bin", "two.bin"]) == message
+
+
+def test_a_damaged_archive_is_named(tmp_path):
+    file = archive(tmp_path / "all.tar.gz", {"other": b"1", "a": os.urandom(50_000)})
+    whole = file.read_bytes()
+    for content in (b"", b"<html>404</html>", whole[:30], whole[: len(whole) // 2]):
+        file.write_bytes(content)
+        assert message_of(extract, file, ["a"]).startswith(f"{file} cannot be unpacked: ")
+
+
+def idx_files(num_train=4, num_test=3, side=2) -> dict[str, bytes]:
+    """A small MNIST: labels 0, 1, 2, ..., and images that count on from file to file."""
+    return {
+        IDX[0]: idx((num_train, side, side)),
+        IDX[1]: idx((num_train,)),
+        IDX[2]: idx((num_test, side, side), bytes(range(100, 100 + num_test * side**2))),
+        IDX[3]: idx((num_test,)),
+    }
+
+
+def write(folder, files) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def samples(number: int) -> tuple[np.ndarray, list[int]]:
+    """Two images and labels that no other number has."""
+    pixels = np.random.default_rng(number).integers(0, 256, (2, 3072), dtype=np.uint8)
+    return pixels, [number, number + 1]
+
+
+def records(number: int, *, coarse: bool = False) -> bytes:
+    pixels, labels = samples(number)
+    columns = [np.array(labels, dtype=np.uint8)[:, None]]
+    if coarse:
+        columns.insert(0, np.full((2, 1), 250, dtype=np.uint8))
+    return np.concatenate([*columns, pixels], axis=1).tobytes()
+
+
+def batch(number: int, *, labels: str = "labels") -> dict:
+    pixels, numbers = samples(number)
+    return {"data": pixels, labels: numbers, "coarse_labels": [7, 7]}
+
+
+def expected(*numbers) -> tuple[torch.Tensor, torch.Tensor]:
+    pairs = [samples(number) for number in numbers]
+    images = torch.tensor(np.concatenate([pixels for pixels, _ in pairs])).reshape(-1, 3, 32, 32)
+    return images, torch.tensor([label for _, labels in pairs for label in labels])
+
+
+def same(pair, other) -> bool:
+    return all(map(torch.equal, pair, other))
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"name,label\nrose,1\n", b"PK\x03\x04 and no more", b"\x93NUMPY\x01\x00"]
+    ("name", "folder", "gzipped"),
+    [
+        ("mnist", "MNIST/raw", "all"),
+        ("mnist", "MNIST", "none"),
+        ("mnist", "mnist", "some"),
+        ("mnist", ".", "none"),
+        ("fashion-mnist", "FashionMNIST/raw", "none"),
+        ("fashion-mnist", ".", "all"),
+    ],
 )
-def test_a_file_of_another_kind_is_refused(path, content):
-    path.write_bytes(content)
-    assert message_of(read_arrays, path) == f"{path} {UNREADABLE}File is not a zip file"
+def test_idx_files_are_found_in_the_usual_folders(tmp_path, name, folder, gzipped):
+    for number, (file, content) in enumerate(idx_files().items()):
+        if gzipped == "all" or (gzipped == "some" and number % 2):
+            file, content = f"{file}.gz", gzip.compress(content)
+        write(tmp_path / folder, {file: content})
+    data = load(name, tmp_path)
+    assert (data.name, data.num_classes, data.largest) == (name, 10, 255.0)
+    assert (data.mean, data.deviation) == (DATASETS[name].mean, DATASETS[name].deviation)
+    assert same(data.train, (torch.arange(16).reshape(4, 1, 2, 2), torch.arange(4)))
+    assert same(data.test, (torch.arange(100, 112).reshape(3, 1, 2, 2), torch.arange(3)))
+    assert data.train[0].dtype == data.test[0].dtype == torch.uint8
+    assert data.train[1].dtype == data.test[1].dtype == torch.int64
 
 
-def test_a_damaged_file_is_refused(path):
-    np.savez(path, **arrays())
-    whole = bytearray(path.read_bytes())
-    for size in range(0, len(whole), 97):
-        path.write_bytes(whole[:size])
-        assert message_of(read_arrays, path) == f"{path} {UNREADABLE}File is not a zip file"
-    whole[whole.index(b"\xff" * 12)] = 254  # in x_test
-    path.write_bytes(whole)
-    assert message_of(read_arrays, path) == (f"{path} {UNREADABLE}Bad CRC-32 for file 'x_test.npy'")
+def test_a_plain_file_has_priority_over_a_gzipped_one(tmp_path):
+    write(tmp_path / "MNIST/raw", idx_files())
+    write(tmp_path / "MNIST/raw", {f"{each}.gz": b"not read" for each in IDX})
+    assert len(load("mnist", tmp_path).train[0]) == 4
 
 
-def test_a_zip_file_of_something_else_is_refused(path):
-    with zipfile.ZipFile(path, "w") as file:
-        for name in arrays():
-            file.writestr(f"{name}.npy", b"garbage, and more of it")
-    assert message_of(read_arrays, path).startswith(f"{path} {UNREADABLE}the magic string is not ")
+@pytest.mark.parametrize("form", ["bin", "py"])
+def test_cifar10_is_five_batches_and_one_for_testing(tmp_path, form):
+    if form == "bin":
+        files = {f"{each}.bin": records(n) for n, each in enumerate(BATCHES)}
+        write(tmp_path / "cifar-10-batches-bin", {**files, "test_batch.bin": records(8)})
+    else:
+        files = {each: pickled(batch(n)) for n, each in enumerate(BATCHES)}
+        write(tmp_path / "cifar-10-batches-py", {**files, "test_batch": pickled(batch(8))})
+    data = load("cifar10", tmp_path)
+    assert (data.name, data.num_classes, data.largest) == ("cifar10", 10, 255.0)
+    assert same(data.train, expected(*range(5)))
+    assert same(data.test, expected(8))
 
 
-@pytest.mark.parametrize("name", ["x_train", "y_test"])
-def test_objects_are_refused_and_not_executed(path, tmp_path, name):
-    trap = Trap(tmp_path / "executed")
-    np.savez(path, **arrays(**{name: np.array([trap], dtype=object)}))
-    with np.load(path, allow_pickle=True) as file:
-        assert file[name].tolist() == [None]
-    trap.path.rmdir()  # It works.
-    assert message_of(read_arrays, path) == (
-        f"{path} {UNREADABLE}Object arrays cannot be loaded when allow_pickle=False"
-    )
-    assert not trap.path.exists()
+@pytest.mark.parametrize("form", ["binary", "python"])
+def test_cifar100_has_its_fine_labels(tmp_path, form):
+    if form == "binary":
+        files = {"train.bin": records(98, coarse=True), "test.bin": records(5, coarse=True)}
+    else:
+        numbers = {"train": 98, "test": 5}
+        files = {k: pickle.dumps(batch(n, labels="fine_labels")) for k, n in numbers.items()}
+    write(tmp_path / f"cifar-100-{form}", files)
+    data = load("cifar100", tmp_path)
+    assert (data.name, data.num_classes, data.largest) == ("cifar100", 100, 255.0)
+    assert same(data.train, expected(98))
+    assert same(data.test, expected(5))
 
 
-def test_a_long_message_of_numpy_is_cut(path):
-    name = "x" * 20_000  # numpy explains on several lines that a long header may be an attack.
-    np.savez(path, **arrays(x_train=np.zeros(3, dtype=[(name, np.uint8)])))
-    message = message_of(read_arrays, path)
-    assert message.startswith(f"{path} {UNREADABLE}Header info")
-    assert "allow_pickle" not in message
+def test_entries_are_complete():
+    md5s = []
+    for entry in DATASETS.values():
+        assert len(entry.mean) == len(entry.deviation) == entry.shape[0]
+        assert all(0.1 < each < 0.6 for each in entry.mean + entry.deviation)
+        layouts = {layout.names[0]: layout for layout in entry.layouts}.values()
+        md5s += [each.md5 for layout in layouts for each in (*layout.train, *layout.test)]
+        md5s += entry.remotes.values()
+    assert len(md5s) == len(set(md5s)) == 4 + 4 + 6 + 6 + 2 + 2 + 4 + 4 + 1 + 1
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in md5s)
 
 
-def test_a_file_that_cannot_be_opened_is_not_called_damaged(path):
-    path.symlink_to(path)
-    assert message_of(read_arrays, path).startswith(f"{path} {UNREADABLE}[Errno ")
-
-
-def test_a_directory_has_priority_over_the_environment(tmp_path, monkeypatch):
-    for folder, label in (("given", 4), ("environment", 6)):
-        (tmp_path / folder).mkdir()
-        np.savez(tmp_path / folder / "mine.npz", **arrays(y_test=np.array([0, label, 0])))
-    monkeypatch.setenv("CLNP_DATA", str(tmp_path / "environment"))
-    monkeypatch.setenv("HOME", str(tmp_path / "given"))
-    assert find("mine").num_classes == 7
-    for directory in (tmp_path / "given", str(tmp_path / "given"), "~"):
-        assert find("mine", directory).num_classes == 5
-    assert find("digits", tmp_path / "nowhere").num_classes == 10
-
-
-def test_without_a_directory_data_is_in_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CLNP_DATA", "")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for cache in ("", "relative"):  # Neither is valid.
-        monkeypatch.setenv("XDG_CACHE_HOME", cache)
-        assert data_directory() == tmp_path / "home" / ".cache" / "clnp"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert data_directory() == tmp_path / "cache" / "clnp"
-    monkeypatch.setenv("CLNP_DATA", "~/data")
-    assert data_directory() == tmp_path / "home" / "data"
-    assert data_directory("here") == Path("here")
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_unknown_data_set_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("CLNP_DATA", str(tmp_path))
-    assert message_of(find, "digit") == (
-        "unknown data set 'digit'. Did you mean 'digits'? Known: digits, mnist, fashion-mnist, "
-        f"cifar10, cifar100, and there is no file {tmp_path}/digit.npz. Set the directory with "
-        "--data or CLNP_DATA"
-    )
-    (tmp_path / "flowers.npz").mkdir()
-    assert "there is no file" in message_of(find, "flowers")
-    assert os.listdir(tmp_path) == ["flowers.npz"]
-
-
-@pytest.mark.parametrize("name", catalog.CATALOG)
-def test_a_data_set_of_the_catalog_is_in_the_same_directory(tmp_path, monkeypatch, name):
-    asked = []
-    monkeypatch.setattr(catalog, "load", lambda *args, **options: asked.append((args, options)))
-    monkeypatch.setenv("CLNP_DATA", str(tmp_path))
-    find(name)
-    find(name, "~", on_progress=print)
-    assert asked == [
-        ((name, tmp_path), {"on_progress": None}),
-        ((name, Path.home()), {"on_progress": print}),
+def test_addresses_are_those_of_the_authors():
+    # A fixture has changed them, so they are read from the source.
+    assert re.findall(r'"(https?://[^"]+)"', Path(datasets.__file__).read_text("utf-8")) == [
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     ]
 
 
-def test_a_data_set_is_there_or_not(path):
-    assert is_there("digits")
-    assert not is_there("mnist", path.parent)
-    assert not is_there("mine", path.parent)
-    np.savez(path, **arrays())
-    assert is_there("mine", path.parent)
+def test_missing_files_are_named(tmp_path):
+    files = idx_files()
+    del files[IDX[0]], files[IDX[3]]
+    write(tmp_path / "MNIST/raw", files)
+    assert message_of(load, "mnist", tmp_path) == (
+        f"mnist is not complete: {tmp_path}/MNIST/raw has no {IDX[0]}, {IDX[3]}. Add the missing "
+        "files, or delete the others to download all of them"
+    )
+    write(tmp_path / "mnist", idx_files())
+    assert len(load("mnist", tmp_path).train[0]) == 4
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_every_known_data_set_has_a_stand_in_with_all_classes(name):
-    found = stand_in(name)
-    if name == "digits":
-        own = digits()
-        for field in ("name", "num_classes", "largest", "mean", "deviation", "shape"):
-            assert getattr(own, field) == getattr(found, field)
-    else:
-        entry = catalog.CATALOG[name]
-        assert (found.num_classes, found.shape) == (entry.num_classes, entry.shape)
-        assert (found.mean, found.deviation) == (entry.mean, entry.deviation)
-        # All have 10,000 test images, with zero, one or two labels in front of each.
-        num_labels = entry.layouts[0].test[0].size // 10_000 - found.test[0][0].numel()
-        assert num_labels in (0, 1, 2)
-    for x, y in (found.train, found.test):
-        assert (x.dtype, int(x.max())) == (torch.uint8, found.largest)
-        assert len(x) == len(y)
-        assert y.unique().tolist() == list(range(found.num_classes))
-    assert not torch.equal(found.train[0], found.test[0])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({IDX[2]: idx_files()[IDX[2]][:-1]}, "{d}/{IDX[2]} is truncated: it has 27 bytes, and "),
+        (
+            {IDX[0]: idx((5, 2, 2))},
+            "{d}/{IDX[0]} has shape (5, 2, 2) and {IDX[1]} (4,). They must have three dimensions "
+            "and one, and as many images as labels. Download both again",
+        ),
+        ({IDX[0]: idx((4,))}, "{d}/{IDX[0]} has shape (4,) and {IDX[1]} (4,). They must "),
+        ({IDX[3]: idx((3, 1))}, "{d}/{IDX[2]} has shape (3, 2, 2) and {IDX[3]} (3, 1). They must"),
+        ({IDX[0]: idx((0, 2, 2)), IDX[1]: idx((0,))}, "{d} has no training samples. Download the "),
+        (
+            {IDX[3]: idx((3,), b"\0\x0a\0")},
+            "{d}: test labels go from 0 to 10, but mnist has labels from 0 to 9. Down",
+        ),
+        (
+            {IDX[2]: idx((3, 2, 3))},
+            "data set 'mnist': training samples are torch.uint8 of shape (1, 2, 2), and test "
+            "samples torch.uint8 of shape (1, 2, 3). Both must be the same",
+        ),
+    ],
+)
+def test_idx_files_that_do_not_fit_are_named(tmp_path, changed, message):
+    write(tmp_path, {**idx_files(), **changed})
+    found = message_of(load, "mnist", tmp_path)
+    assert found.startswith(message.format(IDX=IDX, d=tmp_path))
 
 
-def test_arrays_of_the_user_have_no_stand_in(tmp_path):
-    assert "there is no file" in message_of(stand_in, "mine", tmp_path)
+def test_a_file_of_the_published_length_must_have_its_checksum(tmp_path, monkeypatch):
+    files, entry = idx_files(), DATASETS["mnist"]
+    published = tuple(
+        replace(each, size=len(files[each.name]), md5=hashlib.md5(files[each.name]).hexdigest())
+        for each in entry.layouts[0].train
+    )
+    layouts = (replace(entry.layouts[0], train=published),)
+    monkeypatch.setitem(DATASETS, "mnist", replace(entry, layouts=layouts))
+    write(tmp_path / "MNIST/raw", files)
+    assert load("mnist", tmp_path).train[1].tolist() == [0, 1, 2, 3]
+    write(tmp_path / "MNIST/raw", {IDX[1]: idx((4,), b"\0\1\2\2")})
+    assert message_of(load, "mnist", tmp_path).startswith(
+        f"{tmp_path}/MNIST/raw/{IDX[1]} is damaged or of another data set: its MD5"
+    )
+
+
+def offered(site, monkeypatch, name: str, files: dict[str, bytes]) -> None:
+    """Let the data set be downloaded from the web site, which gets these files."""
+    write(site.directory, files)
+    remotes = {site.url + file: hashlib.md5(content).hexdigest() for file, content in files.items()}
+    monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], remotes=remotes))
+
+
+def test_missing_idx_files_are_downloaded_once(tmp_path, site, monkeypatch):
+    name, folder = "mnist", "MNIST/raw"
+    files = {f"{file}.gz": gzip.compress(content) for file, content in idx_files().items()}
+    offered(site, monkeypatch, name, files)
+    directory = tmp_path / "not" / "yet"
+    calls = []
+    data = load(name, directory, on_progress=lambda *args: calls.append(args))
+    assert same(data.train, (torch.arange(16).reshape(4, 1, 2, 2), torch.arange(4)))
+    assert sorted(os.listdir(directory / folder)) == sorted(files)
+    assert os.listdir(directory) == [folder.split("/")[0]]
+    assert [file for file, done, total in calls if done == total] == list(files)
+    assert same(load(name, directory).train, data.train)
+    assert site.asked == list(files)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_a_missing_archive_is_downloaded_once_and_unpacked(tmp_path, site, monkeypatch, name):
+    layout = DATASETS[name].layouts[0]
+    files = {
+        f"{layout.folder}/{file}": records(number, coarse=name == "cifar100")
+        for number, file in enumerate(layout.names)
+    }
+    packed = archive(tmp_path / f"{name}.tar.gz", {"../evil": b"no", "readme": b"no", **files})
+    offered(site, monkeypatch, name, {packed.name: packed.read_bytes()})
+    directory = tmp_path / "data"
+    data = load(name, directory)
+    assert same(data.train, expected(*range(len(layout.train))))
+    assert same(data.test, expected(len(layout.train)))
+    assert sorted(os.listdir(directory / layout.folder)) == sorted(layout.names)
+    assert os.listdir(directory) == [layout.folder]
+    load(name, directory)
+    assert site.asked == [packed.name]
+
+
+def test_without_a_network_the_files_and_their_folder_are_named(tmp_path):
+    directory = tmp_path / "data"
+    message = message_of(load, "cifar10", directory)
+    [url] = DATASETS["cifar10"].remotes
+    assert message.startswith(
+        f"cifar10 is not in {directory} and cannot be downloaded: {url} failed after 0 bytes: "
+    )
+    files = ", ".join([*(f"{each}.bin" for each in BATCHES), "test_batch.bin"])
+    folder = directory / "cifar-10-batches-bin"
+    assert message.endswith(f". Check the connection, or put {files} into {folder}, gzipped or not")
+    assert os.listdir(directory) == []
+
+
+def test_a_download_that_fails_half_way_can_be_repeated(tmp_path, site, monkeypatch):
+    files = {f"{file}.gz": gzip.compress(content) for file, content in idx_files().items()}
+    offered(site, monkeypatch, "mnist", files)
+    last = f"{IDX[3]}.gz"
+    directory = tmp_path / "data"
+    site.faults[last] = "truncated"
+    assert " bytes are missing. Check " in message_of(load, "mnist", directory)
+    assert os.listdir(directory) == []
+    site.faults.clear()
+    (site.directory / last).write_bytes(b"other")
+    assert f"{site.url}{last} is not the published file" in message_of(load, "mnist", directory)
+    assert os.listdir(directory) == []
+
+    def interrupt(name, done, total):
+        if name.startswith("t10k-labels"):
+            raise KeyboardInterrupt
+
+    (site.directory / last).write_bytes(files[last])
+    with pytest.raises(KeyboardInterrupt):
+        load("mnist", directory, on_progress=interrupt)
+    assert os.listdir(directory) == []
+    assert len(load("mnist", directory).test[0]) == 3
+
+
+def test_an_archive_without_the_files_is_refused(tmp_path, site, monkeypatch):
+    packed = archive(tmp_path / "a.tar.gz", {"cifar-100-binary/train.bin": b""})
+    offered(site, monkeypatch, "cifar100", {"a.tar.gz": packed.read_bytes()})
+    message = message_of(load, "cifar100", tmp_path / "data")
+    assert "a.tar.gz does not contain cifar-100-binary/test.bin. Check the " in message
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    message = message_of(load, "mnist", tmp_path / "file")
+    assert message.startswith(
+        f"mnist is not in {tmp_path / 'file'} and cannot be downloaded: [Errno 17] File exists: "
+    )

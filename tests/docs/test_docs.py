@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import clnp
 from clnp.cli import app
-from clnp.data import datasets
+from clnp.data import named
 from clnp.recipes import bundled, recipe
 from clnp.recipes.reference import markdown
 from clnp.recipes.schema import build
@@ -162,7 +162,7 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
     names = run_blocks(ROOT / "docs/quickstart.md", {})
     assert names["net"].tasks == ("low", "high")
     assert min(names["result"].scores[-1]) > 80
-    wine = datasets.find("wine", "data")
+    wine = named.find("wine", "data")
     assert (len(wine.train[0]), wine.num_classes, wine.shape) == (140, 3, (13,))
     assert app.main(["inspect", "runs/mine"]) == 0
     out = " ".join(capsys.readouterr().out.split())

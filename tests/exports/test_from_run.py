@@ -10,7 +10,7 @@ from torch import nn
 
 import clnp
 from clnp.cli import app
-from clnp.data import datasets
+from clnp.data import named
 from clnp.errors import ArgumentError, ClnpError, ForgettingError, RunError
 from clnp.exports.from_run import export
 from clnp.plain import to_json
@@ -84,7 +84,7 @@ def refused(error, message, run, *tasks, **options):
 
 def digits(*classes):
     """The test samples of these classes as they are stored, and their labels."""
-    x, y = datasets.digits().test
+    x, y = named.digits().test
     chosen = torch.isin(y, torch.tensor(classes))
     return x[chosen], y[chosen]
 
@@ -92,7 +92,7 @@ def digits(*classes):
 def test_the_file_takes_stored_samples_and_scores_as_the_run_did():
     answer = answer_for("permuted", "digits permuted 2")
     assert answer.file == "permuted/digits-permuted-2.pt2"
-    x, y = datasets.digits().test
+    x, y = named.digits().test
     outputs = torch.export.load(answer.file).module()(x)
     right = int((outputs.argmax(1) == y).sum())
     assert 100 * right / len(y) == pytest.approx(read_result(Path("permuted")).scores[-1][1])
@@ -171,7 +171,7 @@ def test_a_bare_export_takes_inputs_and_says_how_to_prepare_them():
     assert answer.check.identical
     whole = answer_for("permuted", "digits permuted 2")
     assert whole.check.num_right == answer.check.num_right
-    x, steps = datasets.digits().test[0], answer.preparation
+    x, steps = named.digits().test[0], answer.preparation
     inputs = (x / steps.divide_by).flatten(1)[:, steps.flatten_and_take].reshape(x.shape)
     bare = torch.export.load(answer.file).module()
     assert torch.equal(bare(inputs), torch.export.load(whole.file).module()(x))
@@ -301,7 +301,7 @@ def test_without_the_data_set_random_samples_are_compared(monkeypatch):
     assert answer.check.identical
     assert answer.check.num_right is None
     assert (answer.certificate, answer.outputs) == (known.certificate, known.outputs)
-    x = datasets.digits().test[0]
+    x = named.digits().test[0]
     one, two = (torch.export.load(each.file).module()(x) for each in (answer, known))
     assert torch.equal(one, two)
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from clnp import ContinualNet, FineTuning, Learner, LearnerConfig, Task, Training
-from clnp.data.datasets import digits
+from clnp.data.named import digits
 from support.learning import config, network, task
 from support.networks import ConvNet
 

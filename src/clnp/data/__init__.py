@@ -1,4 +1,4 @@
 """Data sets, streams of tasks made from them, and the networks of the paper.
 
-A new data set is one entry in `catalog.CATALOG`.
+A new data set is one entry in `datasets.DATASETS`.
 """

@@ -7,8 +7,8 @@ import torch
 
 from clnp.core.penalty import alpha_by_layer
 from clnp.core.structure.discover import discover
-from clnp.data import datasets
-from clnp.data.catalog import OnProgress
+from clnp.data import named
+from clnp.data.datasets import OnProgress
 from clnp.data.labelled import LabelledData
 from clnp.data.streams import Find, tasks_of
 from clnp.devices import on_the_host
@@ -31,7 +31,7 @@ def experiment_of(
 ) -> Experiment:
     """Return the experiment of a recipe, with its network on the device.
 
-    `data` is the directory of data sets. `find` replaces `datasets.find`. Everything that can be
+    `data` is the directory of data sets. `find` replaces `named.find`. Everything that can be
     checked without training is checked here, and an error has the place of its key.
     """
     recipe, learner = loaded.recipe, loaded.recipe.learner
@@ -39,7 +39,7 @@ def experiment_of(
 
     def find_once(name: str) -> LabelledData:
         if name not in found:
-            own = datasets.find(name, data, on_progress=on_download) if find is None else find(name)
+            own = named.find(name, data, on_progress=on_download) if find is None else find(name)
             found[name] = own
         return found[name]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from clnp.data import datasets
+from clnp.data import named
 from clnp.data.streams import tasks_of
 from clnp.errors import FAILURE, STOPPED, USER_ERROR, ArgumentError, RunError, StoppedError
 from clnp.plain import to_json
@@ -120,9 +120,7 @@ def check_data(wanted: Sequence[Member], members: Sequence[Member], options: Run
     if not started or all(member.started for member in wanted):
         return
     recipe, config = recipe_of(started[0]).recipe, read_config(started[0])
-    find = cache(
-        partial(datasets.find, directory=options.data, on_progress=options.console.download)
-    )
+    find = cache(partial(named.find, directory=options.data, on_progress=options.console.download))
     try:
         tasks = tasks_of(recipe.stream, find, seed=recipe.seed)
         check_alike(replace(config, tasks=fingerprints(tasks)), config, started[0])

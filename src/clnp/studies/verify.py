@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clnp.core.net import ContinualNet
-from clnp.data import datasets
+from clnp.data import named
 from clnp.data.labelled import LabelledData
 from clnp.devices import find_device, use_threads
 from clnp.errors import ForgettingError, RunError
@@ -147,10 +147,10 @@ def rebuild(
     absent: list[str] = []
 
     def find(name: str) -> LabelledData:
-        if stand_in and not datasets.is_there(name, directory):
+        if stand_in and not named.is_there(name, directory):
             absent.append(name)
-            return datasets.stand_in(name, directory)
-        return datasets.find(name, directory)
+            return named.stand_in(name, directory)
+        return named.find(name, directory)
 
     experiment = experiment_of(recipe_of(path), chosen, directory, find=find)
     return restored(path, experiment, config, chosen, absent=absent)
