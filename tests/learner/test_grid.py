@@ -21,8 +21,8 @@ def network(device="cpu"):
     return made(device=device, layers=layers)
 
 
-def config(at_once, *, cuda_graph=True, patience=2, **options):
-    training = Training(epochs=3, batch_size=32, cuda_graph=cuda_graph, patience=patience)
+def config(at_once, *, cuda_graph=True, patience=2, epochs=3, **options):
+    training = Training(epochs=epochs, batch_size=32, cuda_graph=cuda_graph, patience=patience)
     chosen = {**GRID, **options}
     return LearnerConfig(margin=3.0, training=training, candidates_at_once=at_once, **chosen)
 
@@ -120,8 +120,8 @@ def test_a_candidate_that_diverged_is_not_trained_again_when_a_run_resumes():
 def test_on_a_gpu_candidates_are_the_same_up_to_rounding(cuda_graph):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alone = learned(config(1, cuda_graph=cuda_graph), "cuda")[1]
-        net, found, reports = learned(config(4, cuda_graph=cuda_graph), "cuda")
+        alone = learned(config(1, cuda_graph=cuda_graph, epochs=4), "cuda")[1]
+        net, found, reports = learned(config(4, cuda_graph=cuda_graph, epochs=4), "cuda")
     assert min(report.test_score for report in reports) > 60
     net.verify()
     for one, other in zip(alone, found, strict=True):
