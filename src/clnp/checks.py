@@ -92,14 +92,18 @@ COUNT_FROM_0 = within(whole_number, lambda value: value >= 0, "a whole number, 0
 def settle(settings: object, kinds: Mapping[str, Kind], *, where: str = "") -> None:
     """Replace fields of a frozen dataclass by what their kinds make of them.
 
-    An `ArgumentError` has `where` before its message.
+    An `ArgumentError` has `where` before its message, and those of the other fields as `further`.
     """
+    errors = []
     for name, kind in kinds.items():
         try:
             object.__setattr__(settings, name, kind(name, getattr(settings, name)))
         except ArgumentError as error:
             message = f"{where}: {error}" if where else str(error)
-            raise ArgumentError(message, argument=name) from error
+            errors.append(ArgumentError(message, argument=name))
+    if errors:
+        errors[0].further = tuple(errors[1:])
+        raise errors[0]
 
 
 def _refused(argument: str, value: object, expected: str) -> ArgumentError:

@@ -17,7 +17,7 @@ ClnpError
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FAILURE, USER_ERROR, STOPPED = 1, 2, 130
@@ -57,11 +57,20 @@ class GraphError(ClnpError, ValueError):
 
 
 class ArgumentError(ClnpError, ValueError):
-    """An argument is invalid; nothing was changed. `argument` is its name, if it has one."""
+    """An argument is invalid; nothing was changed. `argument` is its name, if it has one.
 
-    def __init__(self, message: str, *, argument: str | None = None) -> None:
+    `further` has the errors of the other arguments that are invalid, where they are known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        argument: str | None = None,
+        further: Sequence["ArgumentError"] = (),
+    ) -> None:
         super().__init__(message)
-        self.argument = argument
+        self.argument, self.further = argument, tuple(further)
 
 
 class TaskError(ClnpError, RuntimeError):

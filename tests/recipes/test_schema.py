@@ -5,6 +5,7 @@ from typing import Any, Literal, Optional
 import pytest
 from hypothesis import given, strategies as st
 
+from clnp.checks import COUNT, settle
 from clnp.errors import ArgumentError, RecipeError
 from clnp.recipes.schema import build, hint_of, recipe_fields, to_toml
 from clnp.recipes.toml import parse
@@ -298,12 +299,42 @@ clases = []
 """
     schedules = "It must be one of 'constant', 'cosine', 'milestones'"
     assert message_of(text).splitlines() == [
-        "recipe.toml: 5 problems:",
+        "recipe.toml: 6 problems:",
         '  - recipe.toml, line 1: seed is "x". It must be a whole number',
         f'  - recipe.toml, line 3: optimizer.schedule is "x". {schedules}',
+        "  - recipe.toml, line 4: the optimizer needs a name",
         "  - recipe.toml, line 11: stream.parts.1.num_tasks is 1.5. It must be a whole number",
         "  - recipe.toml, line 12: unknown key 'stream.parts.1.clases'. Known: kind, num_tasks",
         "  - recipe.toml: margin is missing. It must be a number",
+    ]
+
+
+@dataclass(frozen=True)
+class Counts:
+    tasks: int
+    classes: int
+    samples: int = 1
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        settle(self, dict.fromkeys(("tasks", "classes", "samples"), COUNT))
+        if self.samples < self.least:
+            raise ArgumentError("samples is below least", argument="samples")
+
+
+def test_all_wrong_values_of_a_table_are_reported_at_once():
+    assert message_of("tasks = 0\nclasses = 0\nsamples = 0", Counts).splitlines() == [
+        "recipe.toml: 3 problems:",
+        "  - recipe.toml, line 1: tasks is 0. It must be a whole number, 1 or more",
+        "  - recipe.toml, line 2: classes is 0. It must be a whole number, 1 or more",
+        "  - recipe.toml, line 3: samples is 0. It must be a whole number, 1 or more",
+    ]
+    # A default is no error where it only follows from one.
+    assert message_of("tasks = 1\nclasses = 1\nleast = 2", Counts).endswith("below least")
+    lines = message_of("tasks = 1\nclasses = 1\nleast = 2\nmost = 1", Counts).splitlines()
+    assert lines == [
+        "recipe.toml, line 4: unknown key 'most'. Did you mean 'least'? Known: tasks, "
+        "classes, samples, least"
     ]
 
 

@@ -174,9 +174,11 @@ class _Reader:
     def table(self, cls: Any, data: Table, path: KeyPath) -> Any:
         known, num_before, values = recipe_fields(cls), len(self.problems), {}
         for key, value in data.items():
-            here = (*path, key)
+            here, num = (*path, key), len(self.problems)
             if key in known:
-                values[key] = self.value(known[key].hint, value, here)
+                found = self.value(known[key].hint, value, here)
+                if len(self.problems) == num:
+                    values[key] = found
             else:
                 # The nearest key is one of this table, and the message has the whole path.
                 sentence = unknown_name("key", key, known).removeprefix(f"unknown key {key!r}")
@@ -185,13 +187,25 @@ class _Reader:
             if is_required(field.field) and name not in data:
                 missing = dotted((*path, name))
                 self.wrong(path, f"{missing} is missing. It must be {field.hint.words}")
-        if len(self.problems) > num_before:
-            return None
-        try:
-            return cls(**values)
-        except ArgumentError as error:
-            self.wrong(path if error.argument is None else (*path, error.argument), str(error))
-            return None
+        built = self.made(cls, values, path, num_before)
+        return None if len(self.problems) > num_before else built
+
+    def made(self, cls: Any, values: dict[str, object], path: KeyPath, num_before: int) -> Any:
+        """Return the dataclass of these values; without those that are wrong, look for others."""
+        required = {name for name, each in recipe_fields(cls).items() if is_required(each.field)}
+        while required <= values.keys():
+            try:
+                return cls(**values)
+            except ArgumentError as error:
+                errors = [error, *error.further]
+            wrong = [each for each in errors if each.argument in values]
+            # An error in a default may only follow from a value that is left out.
+            for each in wrong or errors[: len(self.problems) == num_before]:
+                self.wrong(path if each.argument is None else (*path, each.argument), str(each))
+            if not wrong:
+                break
+            values = {k: v for k, v in values.items() if k not in {e.argument for e in wrong}}
+        return None
 
     def value(self, hint: Hint, value: Any, path: KeyPath) -> Any:
         if hint.optional and value == "none":
