@@ -153,7 +153,7 @@ def test_notes_on_an_unfinished_run_and_its_log(tmp_path):
         "the Python program that started it."
     )
     assert damaged == (
-        "The log events.jsonl has 2 damaged lines, which are left out; curves may have gaps."
+        "Damaged lines of the log events.jsonl are left out: 2. Curves may have gaps."
     )
     (run / "events.jsonl").unlink()
     assert read_collection([run]).notes[1] == (

@@ -149,7 +149,7 @@ def test_a_comparison_has_a_table_of_methods(tmp_path):
     html = words_of(write_comparison(tmp_path / "compared"))
     assert "|ewc|91.50 ± 0.71|1.50 ± 0.00|-1.50 ± 0.00|" in html
     assert "Forward transfer: mean gain compared with learning each task alone." in html
-    assert html.count("Only these claim and prune neurons: clnp.") == 2
+    assert html.count("Only clnp claim and prune neurons.") == 2
 
 
 def test_tasks_in_which_nothing_was_learned_are_above_all_numbers(tmp_path, no_figures):

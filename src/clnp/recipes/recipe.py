@@ -164,7 +164,7 @@ def _inherited(data: Table) -> Table:
 def recipe_of(place: Path) -> LoadedRecipe:
     """Return the recipe that a run was made from."""
     if not (place / RECIPE).is_file():
-        remedy = "Use the Python program that started it"
+        remedy = "In Python, use clnp.verify(experiment, path) and experiment.run(path)"
         if read_config(place).method == OURS:
             remedy += f', or clnp.load("{place / CHECKPOINT}", model)'
         raise RunError(f"{place} was not made from a recipe. {remedy}.")

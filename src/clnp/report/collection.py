@@ -318,8 +318,8 @@ def _notes(run: RunHistory) -> Iterator[str]:
     if run.damaged is not None:
         yield f"the result is left out. {run.damaged}"
     if run.num_damaged:
-        lines = "1 damaged line" if run.num_damaged == 1 else f"{run.num_damaged} damaged lines"
-        yield f"the log {EVENTS} has {lines}, which are left out; curves may have gaps."
+        num = run.num_damaged
+        yield f"damaged lines of the log {EVENTS} are left out: {num}. Curves may have gaps."
     if not run.num_events:
         yield f"the log {EVENTS} is missing, and with it training and pruning curves."
     if any(task.unchanged is False for task in run.learned) and run.method == OURS:

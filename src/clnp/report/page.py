@@ -125,7 +125,7 @@ def _sections(collection: Collection) -> list[Section]:
     """Return the sections with their figures, or a sentence why there is none."""
     owners = [member.label for member in collection.with_neurons]
     some = 0 < len(owners) < len(collection.members)
-    only = f"Only these claim and prune neurons: {in_words(owners, 12)}." if some else ""
+    only = f"Only {in_words(owners, 12)} claim and prune neurons." if some else ""
     found = (
         ("accuracy", "Scores", draw_accuracy(collection), "", NO_SCORES),
         ("capacity", "Capacity", draw_capacity(collection), only, NO_NEURONS),

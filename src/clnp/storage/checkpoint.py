@@ -30,6 +30,7 @@ from .packing import pack, unpack
 
 FORMAT = "clnp"
 VERSION = 1
+RESTORE = "Restore a copy of it"
 ATTACHED = "attached"
 """The prefix of names of tensors that are not the network's own."""
 
@@ -122,7 +123,9 @@ def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict
     metadata = _metadata(path, data)
     manifest = metadata.get("manifest", "")
     if hashlib.sha256(str(manifest).encode()).hexdigest() != metadata.get("sha256"):
-        raise CheckpointError(f"{path} is corrupted: its manifest does not match its SHA-256")
+        raise CheckpointError(
+            f"{path} is corrupted: its manifest does not match its SHA-256. {RESTORE}"
+        )
     try:
         fields = json.loads(manifest)
         digests = fields.pop("tensors")
@@ -130,10 +133,11 @@ def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict
         with on_the_host():
             tensors = load_tensors(data)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is corrupted: {error}") from error
+        raise CheckpointError(f"{path} is corrupted: {error}. {RESTORE}") from error
     for name in digests.keys() | tensors.keys():
         if name not in tensors or (check and digest_of(tensors[name]) != digests.get(name)):
-            raise CheckpointError(f"{path} is corrupted: tensor {name} does not match its SHA-256")
+            found = f"tensor {name} does not match its SHA-256"
+            raise CheckpointError(f"{path} is corrupted: {found}. {RESTORE}")
     found = unpack(record.attached, tensors)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(ATTACHED)}
     return replace(record, attached=found), own
@@ -166,21 +170,23 @@ def _record_of(manifest: dict[str, Any]) -> Record:
 
 def _metadata(path: str | PathLike[str], data: bytes) -> dict[str, str]:
     """Return the metadata of a safetensors file that is whole and made by clnp."""
-    foreign = CheckpointError(f"{path} is not a clnp checkpoint")
+    foreign = CheckpointError(f"{path} is not a clnp checkpoint. {RESTORE}")
     size = int.from_bytes(data[:8], "little")
     if len(data) < 9 or data[8:9] != b"{":
         raise foreign
     if len(data) < 8 + size:
         raise CheckpointError(
             f"{path} is truncated: its header ends after {8 + size} bytes, "
-            f"the file after {len(data)}"
+            f"the file after {len(data)}. {RESTORE}"
         )
     try:
         header = json.loads(data[8 : 8 + size])
         metadata: dict[str, str] = header.pop("__metadata__", {})
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        raise CheckpointError(f"{path} is corrupted: its header cannot be read") from None
+        raise CheckpointError(
+            f"{path} is corrupted: its header cannot be read. {RESTORE}"
+        ) from None
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise foreign
     if metadata.get("version") != str(VERSION):

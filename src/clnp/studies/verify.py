@@ -162,7 +162,9 @@ def _check_ended(path: Path, verb: str) -> None:
     if result is None or not result.tasks:
         raise RunError(f"{path} has nothing to {verb}: no task has ended yet. Wait for the first.")
     if not (path / CHECKPOINT).exists():
-        raise RunError(f"{path} has lost its {CHECKPOINT}, and its tasks. Restore a copy of it.")
+        raise RunError(
+            f"{path} has lost its {CHECKPOINT}, and with it the tasks. Restore a copy of it."
+        )
 
 
 def restored(
