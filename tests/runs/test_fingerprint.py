@@ -50,6 +50,15 @@ def test_the_description_of_a_recipe_is_that_of_earlier_versions():
     assert plain(Prepare.__call__) == "clnp.labelled.Prepare.__call__"
 
 
+def test_the_description_of_a_function_is_that_of_earlier_versions():
+    def scaled(x, k=3):
+        return x * k
+
+    text = f"{module._code(scaled.__code__)} [[3], {{}}, {{}}]"
+    name = f"{__name__}.{scaled.__qualname__}"
+    assert plain(scaled) == f"{name} {module._hash(text)}"
+
+
 MAKERS = [
     Shifted,
     lambda value: Shifted(torch.tensor([value])),

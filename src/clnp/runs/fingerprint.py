@@ -81,7 +81,7 @@ def _plain(value: Any, inside: frozenset[int]) -> Any:
     if not callable(value):
         return settings
     code = [part(getattr(type(value), each, None)) for each in ("__call__", "forward")]
-    return _hashed(_name(value), [code, settings])
+    return _hashed(_name(value), json.dumps([code, settings]))
 
 
 def _settings(value: Any, part: Callable[[Any], Any]) -> Any:
@@ -111,8 +111,8 @@ def _describe_function(value: FunctionType, part: Callable[[Any], Any]) -> str:
     for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         with suppress(ValueError):  # The variable is not assigned yet.
             closure[variable] = cell.cell_contents
-    given = [value.__defaults__ or (), value.__kwdefaults__ or {}, closure]
-    return _hashed(name, [_code(value.__code__), part(given)])
+    given = part([value.__defaults__ or (), value.__kwdefaults__ or {}, closure])
+    return _hashed(name, f"{_code(value.__code__)} {json.dumps(given)}")
 
 
 def _code(part: object) -> str:
@@ -133,8 +133,7 @@ def _name(value: object) -> str:
     return f"{module}.{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _hashed(name: str, parts: Any) -> str:
-    text = json.dumps(parts)
+def _hashed(name: str, text: str) -> str:
     return f"{name} {_hash(text)}{UNKNOWN if UNKNOWN in text else ''}"
 
 
