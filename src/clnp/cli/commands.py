@@ -173,8 +173,16 @@ def watch(options: argparse.Namespace) -> Answer:
         )
     except KeyboardInterrupt:
         raise SystemExit(STOPPED) from None  # The run continues.
+    except BrokenPipeError:  # The reader, such as `head`, has ended.
+        drop_stdout()
+        raise SystemExit(0) from None
     options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.state, 0)
     return scene.to_plain(), text
+
+
+def drop_stdout() -> None:
+    """Discard what is left of the output. Python would try to print it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def verify(options: argparse.Namespace) -> Answer:
