@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Answer:
     """Run a recipe, once or with each of several seeds."""
     from clnp.devices import find_device
     from clnp.records import FORMAT, SeriesConfig
-    from clnp.studies import launch, series
+    from clnp.studies import launch, series, study
 
     source, place = _source(options), _run_options(options)
     with closing(place.console):
@@ -60,8 +60,10 @@ def run(options: argparse.Namespace) -> Answer:
             data=launch.data_directory(options.data),
         )
         path = _directory(options.out, f"{short}-{options.seeds}seeds")
-        series.write_series(path, config, loaded.recipe)
-        return series.resume_series(path, place, source=source)
+        # Another command at the same time must not replace the recipe.
+        with study.in_use(path):
+            series.write_series(path, config, loaded.recipe)
+            return series.resume_series(path, place, source=source)
 
 
 def compare(options: argparse.Namespace) -> Answer:
