@@ -316,7 +316,7 @@ def test_a_run_may_have_a_recipe_and_fewer_tasks(tmp_path):
         (replace(KNOWN, model=("C()",)), r"its model has A\(\), not C\(\)"),
         (replace(KNOWN, learner={"a": {"b": 1}}), "its learner.a.b is 2, not 1"),
         (replace(KNOWN, learner={"a": {"b": 2, "c": 3}}), "its learner.a.c is None, not 3"),
-        (replace(KNOWN, learner={"a": [1]}), r"its learner.a is None, not \[1\]"),
+        (replace(KNOWN, learner={"a": [1]}), r"its learner.a is {'b': 2}, not \[1\]"),
         (replace(KNOWN, baseline={"c": 1}), r"its baseline.c is None, not 1"),
     ],
 )

@@ -249,7 +249,7 @@ def check_alike(
 
     def difference(num: int) -> tuple[str, object, object] | None:
         here, there = (_first_tasks(each, names[:num], data=data) for each in (now, before))
-        pairs = ((key, here.get(key), there.get(key)) for key in {**here, **there})
+        pairs = ((key, _value(here, key), _value(there, key)) for key in {**here, **there})
         return next((each for each in pairs if each[1] != each[2]), None)
 
     found = difference(min(least, most))
@@ -297,6 +297,14 @@ def _first_tasks(config: RunConfig, names: Sequence[str], *, data: bool) -> dict
         for key, value in flat(found).items()
         if key not in ("recipe", "data") and value != {}
     }
+
+
+def _value(values: Mapping[str, object], key: str) -> object:
+    """Return the value of a dotted key, or those of all keys below it; None if there is none."""
+    if key in values:
+        return values[key]
+    start = f"{key}."
+    return {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)} or None
 
 
 def _shown(key: str, now: object, before: object, names: Sequence[str]) -> str:
