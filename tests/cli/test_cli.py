@@ -467,6 +467,15 @@ def test_a_reader_that_ends_is_no_error(folder):
     process.stderr.close()
 
 
+def test_another_broken_pipe_is_an_error(folder, monkeypatch):
+    def broken(*arguments, **named):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("clnp.studies.launch.experiment_of", broken)
+    with pytest.raises(BrokenPipeError):
+        app.main(["run", "small.toml", "--quiet"])
+
+
 @pytest.mark.parametrize("closed", ["1", "2"])
 def test_closed_streams_are_no_error(closed):
     command = f"exec {sys.executable} -m clnp recipes {closed}>&-"

@@ -50,6 +50,15 @@ def test_the_description_of_a_recipe_is_that_of_earlier_versions():
     assert plain(Prepare.__call__) == "clnp.labelled.Prepare.__call__"
 
 
+def test_the_description_of_a_function_is_that_of_earlier_versions():
+    def scaled(x, k=3):
+        return x * k
+
+    text = f"{module._code(scaled.__code__)} [[3], {{}}, {{}}]"
+    name = f"{__name__}.{scaled.__qualname__}"
+    assert plain(scaled) == f"{name} {module._hash(text)}"
+
+
 MAKERS = [
     Shifted,
     lambda value: Shifted(torch.tensor([value])),
@@ -307,7 +316,7 @@ def test_a_run_may_have_a_recipe_and_fewer_tasks(tmp_path):
         (replace(KNOWN, model=("C()",)), r"its model has A\(\), not C\(\)"),
         (replace(KNOWN, learner={"a": {"b": 1}}), "its learner.a.b is 2, not 1"),
         (replace(KNOWN, learner={"a": {"b": 2, "c": 3}}), "its learner.a.c is None, not 3"),
-        (replace(KNOWN, learner={"a": [1]}), r"its learner.a is None, not \[1\]"),
+        (replace(KNOWN, learner={"a": [1]}), r"its learner.a is {'b': 2}, not \[1\]"),
         (replace(KNOWN, baseline={"c": 1}), r"its baseline.c is None, not 1"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from clnp.cli import app
 from clnp.records import EpochEnded, RunStopped
-from clnp.runs.directory import RESULT, last_environment, read_events, read_result
+from clnp.runs.directory import RESULT, last_environment, locked, read_events, read_result
 from clnp.runs.experiment import RunLoop
 from clnp.studies import series
 from clnp.studies.series import SUMMARY
@@ -51,6 +51,14 @@ def test_seeds_are_added_to_a_series(folder, clnp, jobs_here):
     message = "s is not empty. Resume its series with `clnp resume s`, or choose another one."
     for count in ("3", "2"):
         clnp(f"{RUN} {count} --out s", code=2, error=message)
+
+
+def test_a_series_that_is_being_started_is_not_replaced(folder, clnp):
+    (folder / "s").mkdir()
+    with locked(folder / "s"):
+        clnp(f"{RUN} 2 --out s", code=2, error="s is in use by another process. .*")
+    assert [file.name for file in (folder / "s").iterdir()] == [".lock"]
+    clnp(f"{RUN} 1 --out s")
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,6 @@ def main(arguments: list[str] | None = None) -> int:
         answer, text = options.command(options)
         _print(to_json(answer, indent=1) if options.json else text)
         return int(options.code)
-    except BrokenPipeError:  # The reader, such as `head`, has ended.
-        _drop_stdout()
-        return 0
     except RecursionError:
         return _failed(
             options, "The arguments are nested too deeply. Use fewer levels.", USER_ERROR
@@ -196,20 +193,15 @@ def _print(text: str) -> None:
         except UnicodeEncodeError:
             encoding = sys.stdout.encoding
             print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # The reader, such as `head`, has ended.
+        commands.drop_stdout()
     except OSError as error:
-        _drop_stdout()
+        commands.drop_stdout()
         failed = ClnpError(
             f"The answer cannot be printed: {error.strerror}. Redirect it to another file."
         )
         failed.code = FAILURE
         raise failed from error
-
-
-def _drop_stdout() -> None:
-    """Discard what is left of the output. Python would try to print it again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(options: argparse.Namespace, message: str, code: int) -> int:

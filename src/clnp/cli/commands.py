@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Answer:
     """Run a recipe, once or with each of several seeds."""
     from clnp.devices import find_device
     from clnp.records import FORMAT, SeriesConfig
-    from clnp.studies import launch, series
+    from clnp.studies import launch, series, study
 
     source, place = _source(options), _run_options(options)
     with closing(place.console):
@@ -60,8 +60,10 @@ def run(options: argparse.Namespace) -> Answer:
             data=launch.data_directory(options.data),
         )
         path = _directory(options.out, f"{short}-{options.seeds}seeds")
-        series.write_series(path, config, loaded.recipe)
-        return series.resume_series(path, place, source=source)
+        # Another command at the same time must not replace the recipe.
+        with study.in_use(path):
+            series.write_series(path, config, loaded.recipe)
+            return series.resume_series(path, place, source=source)
 
 
 def compare(options: argparse.Namespace) -> Answer:
@@ -173,8 +175,16 @@ def watch(options: argparse.Namespace) -> Answer:
         )
     except KeyboardInterrupt:
         raise SystemExit(STOPPED) from None  # The run continues.
+    except BrokenPipeError:  # The reader, such as `head`, has ended.
+        drop_stdout()
+        raise SystemExit(0) from None
     options.code = {"failed": FAILURE, "stopped": STOPPED}.get(scene.state, 0)
     return scene.to_plain(), text
+
+
+def drop_stdout() -> None:
+    """Discard what is left of the output. Python would try to print it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def verify(options: argparse.Namespace) -> Answer:

@@ -81,7 +81,7 @@ def _plain(value: Any, inside: frozenset[int]) -> Any:
     if not callable(value):
         return settings
     code = [part(getattr(type(value), each, None)) for each in ("__call__", "forward")]
-    return _hashed(_name(value), [code, settings])
+    return _hashed(_name(value), json.dumps([code, settings]))
 
 
 def _settings(value: Any, part: Callable[[Any], Any]) -> Any:
@@ -111,8 +111,8 @@ def _describe_function(value: FunctionType, part: Callable[[Any], Any]) -> str:
     for variable, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         with suppress(ValueError):  # The variable is not assigned yet.
             closure[variable] = cell.cell_contents
-    given = [value.__defaults__ or (), value.__kwdefaults__ or {}, closure]
-    return _hashed(name, [_code(value.__code__), part(given)])
+    given = part([value.__defaults__ or (), value.__kwdefaults__ or {}, closure])
+    return _hashed(name, f"{_code(value.__code__)} {json.dumps(given)}")
 
 
 def _code(part: object) -> str:
@@ -133,8 +133,7 @@ def _name(value: object) -> str:
     return f"{module}.{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
-def _hashed(name: str, parts: Any) -> str:
-    text = json.dumps(parts)
+def _hashed(name: str, text: str) -> str:
     return f"{name} {_hash(text)}{UNKNOWN if UNKNOWN in text else ''}"
 
 
@@ -250,7 +249,7 @@ def check_alike(
 
     def difference(num: int) -> tuple[str, object, object] | None:
         here, there = (_first_tasks(each, names[:num], data=data) for each in (now, before))
-        pairs = ((key, here.get(key), there.get(key)) for key in {**here, **there})
+        pairs = ((key, _value(here, key), _value(there, key)) for key in {**here, **there})
         return next((each for each in pairs if each[1] != each[2]), None)
 
     found = difference(min(least, most))
@@ -298,6 +297,14 @@ def _first_tasks(config: RunConfig, names: Sequence[str], *, data: bool) -> dict
         for key, value in flat(found).items()
         if key not in ("recipe", "data") and value != {}
     }
+
+
+def _value(values: Mapping[str, object], key: str) -> object:
+    """Return the value of a dotted key, or those of all keys below it; None if there is none."""
+    if key in values:
+        return values[key]
+    start = f"{key}."
+    return {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)} or None
 
 
 def _shown(key: str, now: object, before: object, names: Sequence[str]) -> str:

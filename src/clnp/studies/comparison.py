@@ -5,8 +5,8 @@ A comparison also has
 comparison.json         a list of `ComparisonRow`: the table, also as .txt, .csv, .md and .tex
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from clnp.plain import to_json
 from clnp.recipes.recipe import difference
 from clnp.recipes.schema import to_toml
 from clnp.records import FORMAT, OURS, ComparisonRow, SeriesConfig
-from clnp.runs.directory import LOCK, RECIPE, expanded, locked, missing_run, resume_command, writing
+from clnp.runs.directory import LOCK, RECIPE, expanded, missing_run, resume_command, writing
 from clnp.storage.atomic import TEMPORARY, replace_file
 
 from .launch import HEADER, RunOptions, Source, data_directory
@@ -26,6 +26,7 @@ from .study import (
     SERIES,
     finished_results,
     has_started,
+    in_use,
     members_of,
     read_comparison,
     read_series,
@@ -55,7 +56,7 @@ def compare(
             raise RunError(unknown_name("method", method, NAMES))
     loaded = source.load(seed)
     path = expanded(out) if out is not None else Path("runs") / f"{loaded.name}-compared"
-    with _locked(path):
+    with in_use(path):
         before = read_comparison(path)
         if before is None:
             _check_empty(path)
@@ -83,28 +84,11 @@ def compare(
 
 def resume_comparison(path: Path, options: RunOptions) -> tuple[list[ComparisonRow], str]:
     """Start or resume all runs of a comparison that are not finished."""
-    with _locked(path):
+    with in_use(path):
         config = read_comparison(path)
         if config is None:
             raise RunError(missing_run(path))
         return _run(path, config, config.methods or (), options)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock the directory of a comparison, and remove a new one that stays empty."""
-    is_new = not path.exists()
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-        lock = locked(path)
-    try:
-        yield
-    finally:
-        lock.release()
-        if is_new and not (path / COMPARISON).exists():
-            with suppress(OSError):
-                (path / LOCK).unlink(missing_ok=True)
-                path.rmdir()
 
 
 def _check_same(path: Path, before: SeriesConfig, now: SeriesConfig) -> None:

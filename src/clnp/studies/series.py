@@ -21,6 +21,7 @@ from clnp.recipes.schema import to_toml
 from clnp.records import OURS, Alpha, RunResult, SeriesConfig, SeriesSummary
 from clnp.runs.directory import (
     CONFIG,
+    LOCK,
     RECIPE,
     read_config,
     read_result,
@@ -74,7 +75,7 @@ def begin_series(path: Path, config: SeriesConfig, recipe: Recipe) -> None:
         # A series that was killed before its first run can be started again.
         found = list(path.iterdir()) if path.exists() else []
     names = [file.name for file in found if TEMPORARY not in file.name]
-    own = all(name in (SERIES, SUMMARY, RECIPE) or name.startswith("seed") for name in names)
+    own = all(name in (SERIES, SUMMARY, RECIPE, LOCK) or name.startswith("seed") for name in names)
     if not own or any((each / CONFIG).exists() for each in found):
         remedy = "Choose another directory."
         if SERIES in names:

@@ -10,14 +10,15 @@ Nothing here imports PyTorch.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from clnp.errors import RunError
 from clnp.plain import to_json
 from clnp.records import RunResult, SeriesConfig
-from clnp.runs.directory import CONFIG, RECIPE, read_record, read_result, writing
+from clnp.runs.directory import CONFIG, LOCK, RECIPE, locked, read_record, read_result, writing
 from clnp.storage.atomic import replace_file
 
 SERIES = "series.json"
@@ -85,6 +86,23 @@ def members_of(path: Path, config: SeriesConfig, methods: Sequence[str] = ()) ->
         for method in methods
         for seed in config.seeds
     ]
+
+
+@contextmanager
+def in_use(path: Path) -> Iterator[None]:
+    """Lock the directory of a series or comparison, and remove a new one that stays empty."""
+    is_new = not path.exists()
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        lock = locked(path)
+    try:
+        yield
+    finally:
+        lock.release()
+        if is_new and not any((path / name).exists() for name in (SERIES, COMPARISON)):
+            with suppress(OSError):
+                (path / LOCK).unlink(missing_ok=True)
+                path.rmdir()
 
 
 def write_study(file: Path, config: SeriesConfig, recipe: str | None = None) -> None:

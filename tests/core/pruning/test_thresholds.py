@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -431,6 +432,15 @@ def test_a_plan_of_another_time_is_refused(net, call, when):
     with pytest.raises(PruningError, match=expected):
         getattr(net, call)(made)
     assert net.open_task is not None
+
+
+@pytest.mark.parametrize("kept", [(0, 0), (0,) * 20, (7,)])
+@pytest.mark.parametrize("call", ["prune", "end_task"])
+def test_a_plan_of_neurons_that_are_not_free_is_refused(net, call, kept):
+    made = net.plan_pruning(net.measure_activity([X]), thresholds=0.0)
+    with pytest.raises(PruningError, match=r"fc1: (a neuron is named twice|7 is no free neuron)"):
+        getattr(net, call)(replace(made, keep={**made.keep, "fc1": kept}))
+    assert net.ledger.tasks == ()
 
 
 def same_score(predict):

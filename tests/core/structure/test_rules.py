@@ -68,6 +68,7 @@ def names_of(run):
         ("and", [lambda: X.bool() & True]),
         ("index", [lambda: range(3)[X[0, 0].long()]]),
         ("and", [lambda: (X > 0).__iand__(X > 1)]),
+        ("div", [lambda: X / 2, lambda: 2 / X, lambda: torch.div(X, 2)]),
         ("rand", [lambda: torch.rand(2)]),
         ("set data", [lambda: setattr(X.clone(), "data", X)]),
     ],

@@ -268,7 +268,8 @@ def kept_by(
             f"this plan was made for task {plan.task!r} when it had other neurons. "
             f"Make one for {task!r} as it is now"
         )
-    return {group: list(neurons) for group, neurons in plan.keep.items()}, plan.reused
+    # A plan may have been read from a file.
+    return neurons_by_group(graph, plan.keep, free), plan.reused
 
 
 def extra_by_group(graph: Graph, extra: Mapping[str, int]) -> dict[str, int]:

@@ -202,7 +202,7 @@ def reshape(neurons: Neurons, before: Sequence[int], after: Sequence[int]) -> Ne
     )
 
 
-_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
+_OPERATORS = "add sub mul div truediv floordiv mod pow matmul and or xor lshift rshift"
 _METADATA = (
     "shape size dim ndim ndimension numel nelement stride storage_offset dtype device layout "
     "is_cuda is_cpu is_meta is_mps is_xla is_sparse is_quantized is_leaf is_contiguous is_pinned "
