@@ -14,6 +14,7 @@ from clnp.methods.registry import NAMES
 from clnp.records import EpochEnded, TaskEnded, TaskResumed
 from clnp.runs.directory import CHECKPOINT, CONFIG, RECIPE, RESULT, locked, read_events
 from clnp.runs.experiment import RunLoop
+from clnp.studies import launch
 from clnp.version import __version__
 from support.terminal import SRC, recipe, start, stopping_in_task
 
@@ -175,6 +176,21 @@ def test_each_run_has_its_own_directory(folder):
     assert app.main(["run", "small.toml", *QUICK]) == 0
     names = sorted(path.name for path in Path("runs").iterdir() if any(path.iterdir()))
     assert names == ["small-seed0-3"]
+
+
+def test_runs_that_start_at_the_same_time_have_their_own_directories(folder, monkeypatch):
+    start, taken = launch.start_run, []
+
+    def meanwhile(loaded, path, options):
+        taken.append(path)
+        if len(taken) == 1:  # Before the first one has written anything.
+            assert app.main(["run", "small.toml", *QUICK]) == 0
+        return start(loaded, path, options)
+
+    monkeypatch.setattr(launch, "start_run", meanwhile)
+    assert app.main(["run", "small.toml", *QUICK]) == 0
+    assert [path.name for path in taken] == ["small-seed0", "small-seed0-2"]
+    assert all((path / "result.json").is_file() for path in taken)
 
 
 def test_a_run_that_cannot_start_leaves_no_directory(folder, capsys, monkeypatch):

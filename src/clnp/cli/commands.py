@@ -6,14 +6,15 @@ They import what they need when they are called: PyTorch takes seconds.
 import argparse
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clnp.errors import FAILURE, STOPPED, ArgumentError, RunError
 from clnp.recipes import bundled
-from clnp.runs.directory import CONFIG, expanded, has_progress
+from clnp.runs.directory import CONFIG, expanded, has_progress, writing
 from clnp.studies.console import Console
 from clnp.studies.jobs import stop_with_parent
 from clnp.terminal.progress import Bars, Lines
@@ -48,10 +49,10 @@ def run(options: argparse.Namespace) -> Answer:
                 raise RunError(
                     f"{option} needs several runs. Give the number of seeds, for example --seeds 5."
                 )
-            path = _directory(options.out, f"{short}-seed{first}")
-            resumes = os.path.isfile(path / CONFIG) and has_progress(path)
-            learn = launch.add_tasks if resumes else launch.start_run
-            return _summary(*learn(loaded, path, place))
+            with _directory(options.out, f"{short}-seed{first}") as path:
+                resumes = os.path.isfile(path / CONFIG) and has_progress(path)
+                learn = launch.add_tasks if resumes else launch.start_run
+                return _summary(*learn(loaded, path, place))
         config = SeriesConfig(
             format=FORMAT,
             recipe=short,
@@ -59,9 +60,7 @@ def run(options: argparse.Namespace) -> Answer:
             search_once=options.search_once,
             data=launch.data_directory(options.data),
         )
-        path = _directory(options.out, f"{short}-{options.seeds}seeds")
-        # Another command at the same time must not replace the recipe.
-        with study.in_use(path):
+        with _directory(options.out, f"{short}-{options.seeds}seeds") as path, study.in_use(path):
             series.write_series(path, config, loaded.recipe)
             return series.resume_series(path, place, source=source)
 
@@ -147,15 +146,33 @@ def _console(options: argparse.Namespace) -> Console:
     return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
-def _directory(out: str | None, stem: str) -> Path:
-    """Return the given directory, or one that does not exist yet."""
+@contextmanager
+def _directory(out: str | None, stem: str) -> Iterator[Path]:
+    """Yield the given directory, or a new one, which is removed if it stays empty."""
     if out is not None:
-        return expanded(out)
-    path, number = Path("runs") / stem, 1
-    while os.path.lexists(path):
-        number += 1
-        path = Path("runs") / f"{stem}-{number}"
-    return path
+        yield expanded(out)
+        return
+    path = _new_directory(Path("runs"), stem)
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # It is not empty.
+            path.rmdir()
+            path.parent.rmdir()
+
+
+def _new_directory(folder: Path, stem: str) -> Path:
+    """Make a directory that does not exist. Another command at the same time gets another one."""
+    path, number = folder / stem, 1
+    with writing(path):
+        folder.mkdir(exist_ok=True)
+        while True:
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                number += 1
+                path = folder / f"{stem}-{number}"
 
 
 def inspect(options: argparse.Namespace) -> Answer:

@@ -318,8 +318,8 @@ def _notes(run: RunHistory) -> Iterator[str]:
     if run.damaged is not None:
         yield f"the result is left out. {run.damaged}"
     if run.num_damaged:
-        num = run.num_damaged
-        yield f"damaged lines of the log {EVENTS} are left out: {num}. Curves may have gaps."
+        damaged = run.num_damaged
+        yield f"damaged lines of the log {EVENTS} are left out: {damaged}. Curves may have gaps."
     if not run.num_events:
         yield f"the log {EVENTS} is missing, and with it training and pruning curves."
     if any(task.unchanged is False for task in run.learned) and run.method == OURS:

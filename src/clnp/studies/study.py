@@ -91,9 +91,9 @@ def members_of(path: Path, config: SeriesConfig, methods: Sequence[str] = ()) ->
 @contextmanager
 def in_use(path: Path) -> Iterator[None]:
     """Lock the directory of a series or comparison, and remove a new one that stays empty."""
-    is_new = not path.exists()
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
+        is_new = not any(path.iterdir())
         lock = locked(path)
     try:
         yield
