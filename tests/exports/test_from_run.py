@@ -177,7 +177,7 @@ def test_a_bare_export_takes_inputs_and_says_how_to_prepare_them():
     assert torch.equal(bare(inputs), torch.export.load(whole.file).module()(x))
     assert (
         "inputs       prepared inputs: a tensor, float32 [batch, 1, 8, 8]; samples divided by 16, "
-        "in the order that is in the clnp.json of the file\n"
+        "in the order stored in the clnp.json of the file\n"
     ) in str(answer)
     refused(
         ArgumentError, "not an earlier", "permuted", "digits permuted 2", bare=True, out=whole.file

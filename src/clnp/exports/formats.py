@@ -69,7 +69,7 @@ class Preparation:
         if self.subtract is not None and self.then_divide_by is not None:
             text += f", minus {list(self.subtract)}, divided by {list(self.then_divide_by)}"
         if self.flatten_and_take is not None:
-            text += f", in the order that is in the {NOTE} of the file"
+            text += f", in the order stored in the {NOTE} of the file"
         return text
 
 

@@ -28,8 +28,8 @@ MOST_TASKS = 5
 MOST_CHOICES = 2
 """Winners of the grid that are spelled out."""
 AS_GOOD = (
-    "Always naming the same class is as good: train longer, at another learning rate, or with a "
-    "smaller alpha."
+    "Always naming the same class is as good. Train longer, with another learning rate, a smaller "
+    "alpha or a smaller margin."
 )
 """The remedy for tasks in which nothing was learned."""
 LEGEND = "Neurons: new ones that the task claimed + those of earlier tasks that it reuses"
