@@ -1,6 +1,6 @@
 """The network that cannot forget: `ContinualNet`, and what it is made of.
 
-Nothing here reads or writes a file or a terminal, and nothing imports a room above it: the folder
+Nothing here reads or writes a file or a terminal, and nothing imports another room: the folder
 works alone, with `errors.py`, `checks.py` and `plain.py` beside it. Names are imported when they
 are first used: the records of a run need the ledger and the forecast, but not PyTorch.
 """
