@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatch
 
 import pytest
 
@@ -96,3 +98,14 @@ def modules_after(code: str) -> set[str]:
 
 def test_importing_clnp_does_not_import_the_compiler():
     assert "torch._dynamo" not in modules_after("import clnp")
+
+
+def test_files_that_the_readme_links_to_are_in_the_source_distribution():
+    root = SRC.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    links = re.findall(r"\]\(([^):#]+)[#)]", (root / "README.md").read_text(encoding="utf-8"))
+    assert "CITATION.cff" in links
+    for link in links:
+        top = "/" + link.split("/")[0]
+        assert any(fnmatch(top, pattern) for pattern in patterns), link
