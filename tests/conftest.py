@@ -3,7 +3,7 @@ import random
 import signal
 
 # The tests are small: on a busy machine, threads that wait for one another take most of the time.
-# Processes that tests start are told so by the environment.
+# Processes that tests start inherit this from the environment.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np

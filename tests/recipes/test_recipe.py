@@ -223,6 +223,13 @@ def test_errors_have_their_place_and_inherited_ones_are_reported_once(path):
     assert lines[3:] == [f"  - --set network.widths=[1]: widths has 1 entries. A wide-cnn {FIVE}"]
 
 
+def test_what_only_follows_from_another_error_is_not_reported(path):
+    needs = 'learner.training.schedule="milestones"'
+    assert "there are no milestones" in message_of(load, path, [needs])
+    message = message_of(load, path, [needs, "learner.training.milestones=[1.5]"])
+    assert message.endswith("learner.training.milestones.0 is 1.5. It must be a whole number")
+
+
 def test_an_unknown_method_is_named(path):
     assert message_of(load, str(path), ["method=ecw"]).startswith(
         "--set method=ecw: unknown method 'ecw'. Did you mean 'ewc'? Known: clnp, single, "

@@ -31,7 +31,6 @@ def refused(kind, options, message):
         ({"optimizer_options": []}, "optimizer_options is of type list. It must be a dictionary"),
         ({"optimizer_options": {"lr": 0.1}}, "optimizer_options contains lr. Set training.lr"),
         ({"schedule": "cosin"}, "schedule is 'cosin'. It must be 'constant', 'cosine' or"),
-        ({"schedule": "milestones"}, "schedule is 'milestones', but there are no milestones. Set"),
         ({"milestones": [1.5]}, f"one of milestones is 1.5. {WHOLE}"),
         ({"milestones": 3}, r"milestones is 3. Give a list, milestones=\[...\]"),
         ({"milestone_factor": 0.0}, f"milestone_factor is 0.0. {FINITE} above 0"),
@@ -45,6 +44,13 @@ def refused(kind, options, message):
 )
 def test_settings_of_a_training_are_checked(options, message):
     refused(Training, options, message)
+
+
+def test_milestones_are_needed_by_their_schedule():
+    message = "schedule is 'milestones', but there are no milestones. Set them, or choose"
+    with pytest.raises(ArgumentError, match=message) as caught:
+        Training(schedule="milestones")
+    assert caught.value.argument == "milestones"
 
 
 @pytest.mark.parametrize(

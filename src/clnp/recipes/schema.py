@@ -198,13 +198,15 @@ class _Reader:
                 return cls(**values)
             except ArgumentError as error:
                 errors = [error, *error.further]
-            wrong = [each for each in errors if each.argument in values]
-            # An error in a default may only follow from a value that is left out.
-            for each in wrong or errors[: len(self.problems) == num_before]:
+            found = [each for each in errors if each.argument in values]
+            if not found and len(self.problems) == num_before:
+                found = errors  # About a default. After another error, it may only follow from it.
+            for each in found:
                 self.wrong(path if each.argument is None else (*path, each.argument), str(each))
-            if not wrong:
+            rest = values.keys() - {each.argument for each in found}
+            if len(rest) == len(values):
                 break
-            values = {k: v for k, v in values.items() if k not in {e.argument for e in wrong}}
+            values = {name: value for name, value in values.items() if name in rest}
         return None
 
     def value(self, hint: Hint, value: Any, path: KeyPath) -> Any:

@@ -137,7 +137,7 @@ class Training:
         check_kind("optimizer_options", self.optimizer_options, Mapping, "a dictionary")
         if self.schedule == "milestones" and not self.milestones:
             message = "training: schedule is 'milestones', but there are no milestones. Set them"
-            raise ArgumentError(f"{message}, or choose another schedule", argument="schedule")
+            raise ArgumentError(f"{message}, or choose another schedule", argument="milestones")
         initialisation(self.initialisation)
         if self.augment is not None:
             augmentation(self.augment)
