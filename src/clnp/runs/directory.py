@@ -18,7 +18,8 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -48,6 +49,8 @@ CONFIG = "config.json"
 RECIPE = "recipe.toml"
 ENVIRONMENT = "environment.json"
 LOCK = ".lock"
+DESCRIPTION = (RECIPE, ENVIRONMENT, CONFIG)
+"""The files that a run at work can write again."""
 NAME_ONE = "Give the directory of a run, a series or a comparison."
 
 T = TypeVar("T")
@@ -58,7 +61,10 @@ class Run:
 
     def __init__(self, path: Path, lock: FileLock) -> None:
         self.path = path
-        self._lock = lock
+        self._lock, self._place = lock, _place(path)
+        self._files = {
+            name: (path / name).read_bytes() for name in DESCRIPTION if (path / name).is_file()
+        }
         self._log: FileIO | None = None
         self._before = 0.0
         self._since = time.monotonic()
@@ -82,7 +88,7 @@ class Run:
                 (directory / STATUS).unlink(missing_ok=True)
             # The config comes last: a directory with a config has all that resuming needs.
             for name, text in sorted(files.items(), key=lambda item: item[0] == CONFIG):
-                replace_file(directory / name, text.encode())
+                run._replace(name, text.encode())
         return run
 
     @staticmethod
@@ -119,16 +125,44 @@ class Run:
         self._before, self._since = seconds, time.monotonic()
         with writing(self.path):
             # Unbuffered: bytes that cannot be written must not be written again on closing.
-            self._log = (self.path / EVENTS).open("ab", buffering=0)
+            self._log = (self.path / EVENTS).open("a+b", buffering=0)
             if self._log.tell() > num_bytes:
                 self._log.truncate(num_bytes)
 
     def flush_log(self) -> int:
-        """Write the log to the disk, and return its length in bytes."""
+        """Write the log to the disk, and return its length in bytes.
+
+        Files of the run that were removed while it was working are written again.
+        """
         assert self._log is not None
         with writing(self.path):
+            self._restore()
             os.fsync(self._log.fileno())
             return os.fstat(self._log.fileno()).st_size
+
+    def _restore(self) -> None:
+        """Write the log and the description again if they were removed."""
+        assert self._log is not None
+        if _place(self.path) != self._place:
+            # The lock is gone as well, so the directory may belong to another run by now.
+            raise RunError(removed(self.path))
+        lost = [name for name in self._files if not (self.path / name).exists()]
+        for name in lost:
+            self._replace(name, self._files[name])
+        file = self.path / EVENTS
+        if not (file.exists() and os.path.samestat(os.fstat(self._log.fileno()), file.stat())):
+            lost.append(EVENTS)
+            self._log.seek(0)
+            replace_file(file, self._log.readall())
+            self._log.close()
+            self._log = file.open("a+b", buffering=0)
+        if lost:
+            warn(restored(self.path, lost))
+
+    def _replace(self, name: str, data: bytes) -> None:
+        replace_file(self.path / name, data)
+        if name in DESCRIPTION:
+            self._files[name] = data
 
     def log(self, event: Event) -> Event:
         """Append an event to the log, and return it with the time of the run."""
@@ -143,7 +177,7 @@ class Run:
     def write(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run atomically."""
         with writing(self.path):
-            replace_file(self.path / name, (to_json(value, indent=1) + "\n").encode())
+            self._replace(name, (to_json(value, indent=1) + "\n").encode())
 
     def reopen(self, files: Mapping[str, str]) -> None:
         """Replace the description of a run, finished or not, by these files, in their order.
@@ -155,7 +189,7 @@ class Run:
             self.write(RESULT, replace(result, finished=False))
         with writing(self.path):
             for name, text in files.items():
-                replace_file(self.path / name, text.encode())
+                self._replace(name, text.encode())
 
     def withdraw(self) -> None:
         """Remove a run that has no progress, so that it can be started again."""
@@ -197,6 +231,36 @@ def locked(directory: Path) -> FileLock:
             f"{directory} is in use by another process. Wait for it, or stop it."
         ) from None
     return lock
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Return what identifies the lock of a directory; None if it has none any more."""
+    try:
+        found = (path / LOCK).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def removed(path: Path) -> str:
+    """Return the message for a directory that was removed under a run."""
+    return (
+        f"{path} was removed or replaced while the run was working, and with it what was saved. "
+        "Start again, in a directory that stays."
+    )
+
+
+def restored(path: Path, names: Iterable[str]) -> str:
+    """Return the warning that files disappeared, and have been written again."""
+    return (
+        f"{', '.join(names)} of {path} disappeared while it was in use. They have been written "
+        "again; stop the run with Ctrl-C before you remove it."
+    )
+
+
+def warn(text: str) -> None:
+    """Warn the user of something that does not end the run."""
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def has_progress(path: Path) -> bool:

@@ -285,7 +285,10 @@ class RunLoop:
             resumed = False
         with self._logging_failure(tasks[-1]):
             self.method.verify()
+        if not (self.run.path / CHECKPOINT).exists():
+            self._save()
         self._log(RunFinished(num_tasks=len(self.state.done)))
+        self.run.flush_log()
         # Written last: a run with a finished result is not resumed.
         result = self.result()
         self.run.write(RESULT, result)

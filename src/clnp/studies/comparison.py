@@ -27,6 +27,7 @@ from .study import (
     finished_results,
     has_started,
     in_use,
+    kept,
     members_of,
     read_comparison,
     read_series,
@@ -135,14 +136,16 @@ def _run(
     # If the first run searches the grid for the others, it has to come first.
     searching = [m for m in wanted if config.search_once and m.series.name == OURS]
     left, failed = [m for m in wanted if m not in searching[:1]], None
+    files = [path / method / name for method in every for name in (SERIES, RECIPE)]
     try:
-        try:
-            run_members(path, searching[:1], options)
-        except RunError as error:
-            left, failed = [m for m in left if m not in searching], error
-        run_members(path, left, options)
-        if failed is not None:
-            raise failed
+        with kept(path / COMPARISON, path / RECIPE, *files):
+            try:
+                run_members(path, searching[:1], options)
+            except RunError as error:
+                left, failed = [m for m in left if m not in searching], error
+            run_members(path, left, options)
+            if failed is not None:
+                raise failed
     except BaseException:
         with suppress(RunError):  # The first error says more.
             _write_table(path, every)
