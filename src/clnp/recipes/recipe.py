@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from clnp.checks import SEED
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
@@ -101,6 +102,7 @@ class Recipe:
     """The settings of baselines."""
 
     def __post_init__(self) -> None:
+        SEED("seed", self.seed)
         if self.method not in NAMES:
             raise ArgumentError(unknown_name("method", self.method, NAMES), argument="method")
 
@@ -138,8 +140,17 @@ def find(name: str) -> tuple[str, Document]:
 def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     """Return the recipe of that name after the assignments, `key.sub=value`."""
     short, document = find(name)
+    problems = []
     for assignment in assignments:
-        document = document.set(assignment)
+        try:
+            document = document.set(assignment)
+        except RecipeError as error:
+            problems.append(error)
+    if len(problems) > 1:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise RecipeError(f"{len(problems)} problems:{lines}")
+    if problems:
+        raise problems[0]
     build(Recipe, document)  # So that an error is reported once, before a method inherits it.
     recipe = build(Recipe, replace(document, data=_inherited(document.data)))
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from clnp.errors import ClnpError, RunError
-from clnp.plain import UnreadableError, read, to_json
+from clnp.plain import UnreadableError, json_reason, read, to_json
 from clnp.records import (
     FORMAT,
     Environment,
@@ -40,6 +40,7 @@ from clnp.records import (
     read_event,
 )
 from clnp.storage.atomic import TEMPORARY, left_over, replace_file
+from clnp.text import one_line, shortened
 
 CHECKPOINT = "checkpoint.safetensors"
 EVENTS = "events.jsonl"
@@ -52,6 +53,8 @@ LOCK = ".lock"
 DESCRIPTION = (RECIPE, ENVIRONMENT, CONFIG)
 """The files that a run at work can write again."""
 NAME_ONE = "Give the directory of a run, a series or a comparison."
+LONGEST_SHOWN = 60
+"""Characters of a path that no file can have."""
 
 T = TypeVar("T")
 
@@ -213,11 +216,24 @@ def _problem(directory: Path) -> str | None:
         )
     # A process that was killed before it wrote the config may have left these files. A withdrawn
     # run leaves its log, and the files of trackers.
-    names = [file.name for file in directory.iterdir()]
-    others = [n for n in names if n not in (LOCK, RECIPE) and TEMPORARY not in n]
-    if others and EVENTS not in names:
+    if not _only_begun(directory) and not (directory / EVENTS).exists():
         return f"{directory} is not empty. Choose another directory."
     return None
+
+
+def _only_begun(directory: Path) -> bool:
+    """Whether a directory has only files that are written before the config."""
+    names = [file.name for file in directory.iterdir()]
+    return all(name in (LOCK, RECIPE, EVENTS) or TEMPORARY in name for name in names)
+
+
+def may_become_a_run(path: Path) -> bool:
+    """Whether a path has nothing yet, or what a run writes first."""
+    if not os.path.lexists(path):
+        return True
+    with contextlib.suppress(OSError):
+        return _only_begun(path)
+    return False
 
 
 def locked(directory: Path) -> FileLock:
@@ -260,7 +276,7 @@ def restored(path: Path, names: Iterable[str]) -> str:
 
 def warn(text: str) -> None:
     """Warn the user of something that does not end the run."""
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+    warnings.warn(one_line(text), RuntimeWarning, stacklevel=2)
 
 
 def has_progress(path: Path) -> bool:
@@ -317,8 +333,21 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return the path with `~` expanded."""
-    return Path(os.path.expanduser(path))
+    """Return the path with `~` expanded; raise a `RunError` if no file can have it."""
+    found = Path(os.path.expanduser(path))
+    try:
+        os.lstat(found)
+    except ValueError:  # A NUL character, or one that the file system cannot encode.
+        raise RunError(
+            f"{os.fspath(path)!r} is not a path. Leave out the odd characters."
+        ) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise RunError(
+                f"{shortened(os.fspath(path), LONGEST_SHOWN)} is too long for a path, with "
+                f"{len(os.fspath(path))} characters. Choose a shorter one."
+            ) from None
+    return found
 
 
 def name_of(path: Path) -> str:
@@ -345,6 +374,8 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
     directory = expanded(path)
     if not os.path.exists(directory):
         raise RunError(missing_run(directory))
+    if not os.path.isdir(directory):
+        raise RunError(f"{directory} is not a directory. {NAME_ONE}")
     if not os.path.isfile(directory / CONFIG):
         if os.path.isfile(directory / EVENTS) and not has_progress(directory):
             raise RunError(
@@ -352,11 +383,12 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
             )
         raise RunError(f"{directory} is not a run: it has no {CONFIG}. {NAME_ONE}")
     config = read_record(directory / CONFIG, RunConfig)
-    if config is None or config.format != FORMAT:
-        version = None if config is None else config.format
+    if config is None or config.format is None:
+        raise RunError(_damaged(directory / CONFIG, "it has no format"))
+    if config.format != FORMAT:
         raise RunError(
-            f"{directory} has format {version}, but this version of clnp reads format {FORMAT}. "
-            "Use the version that wrote it."
+            f"{directory} has format {config.format}, but this version of clnp reads format "
+            f"{FORMAT}. Use the version that wrote it."
         )
     return config
 
@@ -364,6 +396,30 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
 def read_result(path: Path) -> RunResult | None:
     """Return the result of a run so far; None if there is none yet."""
     return read_record(path / RESULT, RunResult)
+
+
+def checkpoint_problem(path: Path) -> str | None:
+    """Return what is wrong with the checkpoint of a run with an ended task, as a sentence.
+
+    Only its length and its header are read, without PyTorch. `clnp verify` reads all of it.
+    """
+    file = path / CHECKPOINT
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(min(size, os.fstat(opened.fileno()).st_size)))
+            ends = [entry["data_offsets"][1] for n, entry in header.items() if n[0] != "_"]
+            found, expected = os.fstat(opened.fileno()).st_size, 8 + size + max(ends, default=0)
+        if found == expected:
+            return None
+        reason = f"is damaged: it has {found} bytes instead of {expected}"
+    except FileNotFoundError:
+        reason = "is missing"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        reason = "is damaged: its header cannot be read"
+    return f"{CHECKPOINT} {reason}, and with it the network. Restore a copy of it."
 
 
 def read_environments(path: Path) -> tuple[Environment, ...]:
@@ -396,7 +452,7 @@ def read_json(file: Path, kind: type[T]) -> T | None:
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}. Make it readable.") from error
     except (ValueError, RecursionError) as error:
-        raise RunError(_damaged(file, str(error))) from error
+        raise RunError(_damaged(file, json_reason(error))) from error
     if not isinstance(data, kind):
         raise RunError(_damaged(file, f"it contains a {type(data).__name__}"))
     return data

@@ -10,8 +10,16 @@ from typing import Any, Literal
 
 from torch import nn
 
-from clnp.checks import check_kind, listed, number_of_seconds, settle, whole_number
-from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
+from clnp.checks import SEED, check_kind, listed, number_of_seconds, settle
+from clnp.errors import (
+    ArgumentError,
+    CapacityError,
+    CheckpointError,
+    RunError,
+    StoppedError,
+    failure,
+    unknown_name,
+)
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.registry import check_baseline, method_for, name_of, takes_more_tasks
@@ -85,7 +93,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint 
     takes_more = takes_more_tasks(baseline)
     if not (path / CHECKPOINT).exists():
         if (path / RESULT).exists():
-            raise RunError(
+            raise CheckpointError(
                 f"{path} has lost its {CHECKPOINT}. Restore a copy of it, or start a new run."
             )
         if has_progress(path):
@@ -139,7 +147,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        settle(self, {"seed": whole_number})
+        settle(self, {"seed": SEED})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:

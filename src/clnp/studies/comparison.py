@@ -52,9 +52,11 @@ def compare(
 
     If `num_seeds` is None, the seeds are those of the comparison, or one in a new comparison.
     """
-    for method in methods:
-        if method not in NAMES:
-            raise RunError(unknown_name("method", method, NAMES))
+    unknown = [unknown_name("method", each, NAMES) for each in methods if each not in NAMES]
+    if unknown:
+        text = "; ".join(each.partition(" Known: ")[0].rstrip(".") for each in unknown)
+        end = "" if text.endswith("?") else "."
+        raise RunError(f"{text}{end} Known: {', '.join(NAMES)}")
     loaded = source.load(seed)
     path = expanded(out) if out is not None else Path("runs") / f"{loaded.name}-compared"
     with in_use(path):
