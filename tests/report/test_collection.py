@@ -195,7 +195,7 @@ def test_a_run_of_a_series_that_cannot_be_read_is_left_out(tmp_path):
     found = read_collection([series])
     assert [run.seed for run in found.runs] == [0]
     assert found.notes[0].startswith("series: the run with seed 1 is left out. ")
-    assert found.notes[0] == "series: the run with seed 2 has not started."
+    assert found.notes[1] == "series: the run with seed 2 has not started."
 
 
 def test_a_method_that_has_not_begun_is_left_out(tmp_path):
@@ -219,9 +219,14 @@ def test_a_run_whose_result_is_damaged_is_told_by_its_events(tmp_path):
     assert "result.json is damaged: " in found.notes[0]
 
 
-def test_a_path_without_a_run_is_an_error(tmp_path):
-    with pytest.raises(RunError, match="nothing"):
-        read_collection([write_run(tmp_path / "good"), tmp_path / "nothing"])
+def test_a_path_without_a_run_is_left_out_of_several(tmp_path):
+    found = read_collection([write_run(tmp_path / "good"), tmp_path / "nothing"])
+    [reason] = found.left_out
+    assert reason.startswith(f"{tmp_path / 'nothing'} does not exist.")
+    assert found.notes == (f"Left out: {reason}",)
+    assert found.single is not None
+    with pytest.raises(RunError, match="nothing does not exist"):
+        read_collection([tmp_path / "nothing"])
 
 
 def test_nothing_to_report_on_is_an_error(tmp_path):

@@ -179,7 +179,8 @@ def test_a_report_leaves_out_what_is_damaged_and_says_so(run, tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
-def test_figures_of_an_earlier_version_are_removed_and_others_stay(run):
+def test_figures_of_an_earlier_version_are_removed_and_others_stay(tmp_path):
+    run = write_run(tmp_path / "run", tasks=("low",), method="ewc", num_candidates=1)
     figures = run / "report" / "figures"
     figures.mkdir(parents=True)
     for name in ("growth.svg", "growth.csv", "mine.svg"):

@@ -206,7 +206,8 @@ def test_all_runs_of_a_comparison_have_the_same_data(folder, clnp):
     (folder / "small.toml").write_text(MINE)
     compare = COMPARE.replace("--out c", "--out x")
     # A directory that was corrected counts for methods that have not started.
-    clnp(f"{compare} single --data nowhere", code=2)
+    (folder / "empty").mkdir()
+    clnp(f"{compare} single --data empty", code=2)
     clnp(f"{compare} finetune --data a")
     message = OTHER_DATA.format("x/finetune/seed0")
     clnp(f"{compare} ewc --data b", code=2, error=message)
