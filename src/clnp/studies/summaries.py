@@ -123,7 +123,8 @@ COLUMNS = (
 
 
 def rows_of(
-    results: Mapping[str, Sequence[RunResult]], settings: Mapping[str, SettingsSource | None]
+    results: Mapping[str, Sequence[RunResult]],
+    settings: Mapping[str, SettingsSource | None] = {},
 ) -> list[ComparisonRow]:
     """Return mean and deviation over the seeds of each method that has results, in every column.
 
