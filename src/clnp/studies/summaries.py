@@ -168,46 +168,46 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
     return spread(known) if len(known) == len(values) else None
 
 
-def footnotes(found: Sequence[ComparisonRow]) -> dict[str, list[str]]:
-    """Return the notes below the table, each with the methods that it is about."""
-    notes: dict[str, list[str]] = {}
-    for row in found:
-        if row.settings is not None:
-            notes.setdefault(row.settings.note, []).append(row.method)
-    return notes
+def footnotes(found: Sequence[ComparisonRow]) -> list[str]:
+    """Return the notes below the table, on the settings of methods: "[1] default settings"."""
+    return [f"[{number}] {note}." for number, note in enumerate(_sources(found), 1)]
+
+
+def marked(found: Sequence[ComparisonRow]) -> dict[str, str]:
+    """Return the name of each method with the number of its footnote: "ewc [1]"."""
+    numbers = {note: number for number, note in enumerate(_sources(found), 1)}
+    notes = {row.method: row.settings.note for row in found if row.settings is not None}
+    names = {method: f"{method} [{numbers[note]}]" for method, note in notes.items()}
+    return {row.method: names.get(row.method, row.method) for row in found}
+
+
+def _sources(found: Sequence[ComparisonRow]) -> list[str]:
+    return list(dict.fromkeys(row.settings.note for row in found if row.settings is not None))
 
 
 def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
     """Return the table in every format, by the suffix of its file."""
     counted = any(row.tasks is not None for row in found)
     columns = [column for column in COLUMNS if counted or column is not LEARNED]
-    lines = _cells(found, columns, "±", " [{}]")
+    lines, notes = _cells(found, columns, "±"), footnotes(found)
     head, *rest = (f"| {' | '.join(line)} |" for line in lines)
-    notes = [f"[{number}] {note}." for number, note in enumerate(footnotes(found), 1)]
     below = "\n\n" + "  \n".join(notes) if notes else ""  # Two spaces break a line.
     return {
         "txt": "\n".join([aligned(lines), *notes, ""]),
         "csv": _csv(found, columns),
         "md": "\n".join([head, "|" + "---|" * len(lines[0]), *rest]) + below + "\n",
-        "tex": _latex(_cells(found, columns, r"\pm", "$^{{{}}}$"), list(footnotes(found))),
+        "tex": _latex(_cells(found, columns, r"\pm"), notes),
     }
 
 
-def _cells(
-    found: Sequence[ComparisonRow], columns: Sequence[Column], sign: str, mark: str
-) -> list[list[str]]:
-    """Return the rows as text below a head; an unknown value is a dash.
-
-    A method has the `mark` of its footnote, in which its number stands for the braces.
-    """
-    lines = [["method", *(column.title for column in columns), "seeds"]]
-    notes = enumerate(footnotes(found).values(), 1)
-    marks = {method: mark.format(number) for number, own in notes for method in own}
+def _cells(found: Sequence[ComparisonRow], columns: Sequence[Column], sign: str) -> list[list[str]]:
+    """Return the rows as text below a head; an unknown value is a dash."""
+    lines, names = [["method", *(column.title for column in columns), "seeds"]], marked(found)
     for row in found:
         own = sign if len(row.seeds) > 1 else None  # One seed has no deviation.
         values = [(getattr(row, column.key), column.digits) for column in columns]
         cells = ["-" if v is None else plus_minus(v, digits, sign=own) for v, digits in values]
-        lines.append([row.method + marks.get(row.method, ""), *cells, str(len(row.seeds))])
+        lines.append([names[row.method], *cells, str(len(row.seeds))])
     return lines
 
 
@@ -235,7 +235,7 @@ def _latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
         body.append(" & ".join([method.replace("_", r"\_"), *numbers, seeds]) + r" \\")
     parts = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"]
     whole = rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize "
-    below = [rf"{whole}$^{{{number}}}$ {note}.}} \\" for number, note in enumerate(notes, 1)]
+    below = [rf"{whole}{note}}} \\" for note in notes]
     parts += [" & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", *below]
     parts += [r"\end{tabular}", ""]
     return "\n".join(parts)
