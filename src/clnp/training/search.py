@@ -113,16 +113,20 @@ class SpreadThenNear:
         best = history[-max(known)[1]].settings if known else None
         found: list[Settings] = []
         for number in range(len(history), len(history) + count):
-            spread = number < NUM_SPREAD or number % SPREAD_EVERY == 0
-            near = None if spread else best
-            found.append(self._spread(number) if near is None else self._near(near, number))
+            later, rest = divmod(number, SPREAD_EVERY)
+            if number < NUM_SPREAD or best is None:
+                found.append(self._spread(number))
+            elif rest == 0:
+                found.append(self._spread(NUM_SPREAD + later))  # The next one of the sequence.
+            else:
+                found.append(self._near(best, number))
         return found
 
-    def _spread(self, number: int) -> Settings:
+    def _spread(self, index: int) -> Settings:
         """Return a point of a Halton sequence that is shifted at random."""
         shifts = random.Random(self.seed)
         return {
-            key: values.at((_radical_inverse(number, prime) + shifts.random()) % 1.0)
+            key: values.at((_radical_inverse(index, prime) + shifts.random()) % 1.0)
             for (key, values), prime in zip(self.space.items(), PRIMES, strict=False)
         }
 
