@@ -77,8 +77,8 @@ def _several(path: Path, config: SeriesConfig, *, is_comparison: bool) -> tuple[
     if is_comparison:
         names = config.methods or ()
         methods = f" with {', '.join(names)}"
-        results = {name: finished_results(path / name) for name in names}
-        answer["table"] = rows = rows_of(results, settings_sources(path, names))
+        found = {name: finished_results(path / name) for name in names}
+        answer["table"] = rows = rows_of(found, settings_sources(path, names))
         text = texts(rows)["txt"].rstrip() if rows else ""
     else:
         results = finished_results(path)

@@ -147,8 +147,8 @@ class Watcher:
         if comparison := read_comparison(self.path):
             kind = "comparison"
             trials = [t for name in comparison.tuned or () for t in open_trials(self.path, name)]
-            runs = members_of(self.path, comparison, comparison.methods or ())
-            members = _paths([*trials, *runs])
+            reported = members_of(self.path, comparison, comparison.methods or ())
+            members = _paths([*trials, *reported])
         elif series := read_series(self.path):
             kind, members = "series", _paths(members_of(self.path, series))
         elif any(os.path.isfile(self.path / name) for name in (STATUS, CONFIG)):
