@@ -216,13 +216,14 @@ def _csv(found: Sequence[ComparisonRow], columns: Sequence[Column]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = [f"{column.key}_{part}" for column in columns for part in ("mean", "std")]
-    writer.writerow(["method", *keys, "seeds", "settings"])
+    noted = any(row.settings is not None for row in found)
+    writer.writerow(["method", *keys, "seeds", *(["settings"] if noted else [])])
     for row in found:
         cells: list[float | str] = []
         for value in (getattr(row, column.key) for column in columns):
             cells += ["", ""] if value is None else [value.mean, value.deviation]
         note = "" if row.settings is None else row.settings.note
-        writer.writerow([row.method, *cells, len(row.seeds), note])
+        writer.writerow([row.method, *cells, len(row.seeds), *([note] if noted else [])])
     return text.getvalue()
 
 
