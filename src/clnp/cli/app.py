@@ -248,6 +248,22 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B,...",
         help=f"methods to compare, of {METHODS} (default: clnp,single,finetune)",
     )
+    compare.add_argument(
+        "--tune",
+        dest="tuned",
+        type=names,
+        default=(),
+        metavar="A,B,...",
+        help="first search settings of these methods on validation data, with seeds 1000 and 1001; "
+        "they are added to --methods. The settings of clnp are not searched: its margin is your "
+        "choice, and its grid is in the recipe",
+    )
+    compare.add_argument(
+        "--budget",
+        type=count,
+        metavar="N",
+        help="settings to try for each method of --tune (default: 20)",
+    )
     where = "directory of a run, a series or a comparison"
     resume = command("resume", "resume a run that was stopped or killed", run=where)
     add_run_options(resume, resume=True)

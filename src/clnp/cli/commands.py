@@ -69,6 +69,8 @@ def compare(options: argparse.Namespace) -> Answer:
     """Run a recipe with several methods."""
     from clnp.studies import comparison
 
+    if options.budget is not None and not options.tuned:
+        raise RunError("--budget is for methods to tune. Name them with --tune, or leave it out.")
     place = _run_options(options)
     with closing(place.console):
         return comparison.compare(
@@ -78,6 +80,8 @@ def compare(options: argparse.Namespace) -> Answer:
             seed=options.seed,
             num_seeds=options.seeds,
             search_once=options.search_once,
+            tuned=options.tuned,
+            budget=options.budget,
             out=options.out,
         )
 

@@ -55,7 +55,13 @@ from .directory import (
 )
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
-from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
+from .outputs import (
+    is_known,
+    score_and_digest,
+    validation_score,
+    with_outputs,
+    with_outputs_elsewhere,
+)
 from .status import StatusWriter
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
@@ -285,9 +291,10 @@ class RunLoop:
             resumed = False
         with self._logging_failure(tasks[-1]):
             self.method.verify()
+            validation = self._validation()
         self._log(RunFinished(num_tasks=len(self.state.done)))
         # Written last: a run with a finished result is not resumed.
-        result = self.result()
+        result = replace(self.result(), validation=validation)
         self.run.write(RESULT, result)
         return result
 
@@ -390,8 +397,15 @@ class RunLoop:
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:
         """Return the method, new or restored from the state in a checkpoint."""
+        experiment, setting = self.experiment, self._setting()
+        if experiment.baseline is None:
+            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
+        return method_for(experiment.baseline, setting, state)
+
+    def _setting(self) -> Setting:
+        """Return the experiment for its method."""
         experiment = self.experiment
-        setting = Setting(
+        return Setting(
             experiment.model,
             experiment.example_input,
             experiment.tasks,
@@ -402,9 +416,6 @@ class RunLoop:
             on_event=self._log,
             on_progress=self._save_if_due,
         )
-        if experiment.baseline is None:
-            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
-        return method_for(experiment.baseline, setting, state)
 
     def _log_start(self, kind: type[TaskStarted], task: Task) -> None:
         index = len(self.state.done)
@@ -498,6 +509,13 @@ class RunLoop:
                 forecast=figures.forecast,
             )
         )
+
+    def _validation(self) -> tuple[float | None, ...]:
+        """Return the validation score of every task that has ended, now that all of them have."""
+        if self.experiment.baseline is None:  # It is what it was, to the bit.
+            return tuple(record.score for record in self.state.done)
+        tasks = self.experiment.tasks[: len(self.state.done)]
+        return tuple(validation_score(self.method, self._setting(), task) for task in tasks)
 
     def _measure(self) -> None:
         """Note how long the run has worked, and its peak memory."""
