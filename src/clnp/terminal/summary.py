@@ -133,7 +133,8 @@ def choices(settings: LearnerSettings, result: RunResult) -> list[str]:
         if record.best_score is not None and record.score is not None
     ]
     how = "one threshold for each layer" if settings.per_layer else "one threshold"
-    text = f"Pruning: by {settings.importance}, {how}, margin {settings.margin:g}"
+    criterion = settings.importance.partition(" ")[0]  # Of a function, without its hash.
+    text = f"Pruning: by {criterion}, {how}, margin {settings.margin:g}"
     if settings.tasks:
         text += " unless a task has its own"
     if changes:
