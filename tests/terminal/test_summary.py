@@ -68,7 +68,7 @@ def test_a_summary_has_scores_neurons_and_room():
         "task, accuracy  learned    now  outputs     fc1    fc2  threshold",
         "flowers           97.50  97.50     same  12 + 9  3 + ?          -",
         "trees             88.12  88.12     same  12 + 9  3 + ?          -",
-        "Neurons: new ones that the task claimed + those of earlier tasks that it reuses",
+        "Neurons: new + reused (of earlier tasks, and needed for 99 % of a layer's input)",
         "",
         "layer       free        more tasks  neurons by task, then free",
         "fc1    84 of 100  84 %        10.5  ████▓▓▓·····································",

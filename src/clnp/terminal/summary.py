@@ -32,7 +32,7 @@ AS_GOOD = (
     "alpha or a smaller margin."
 )
 """The remedy for tasks in which nothing was learned."""
-LEGEND = "Neurons: new ones that the task claimed + those of earlier tasks that it reuses"
+LEGEND = "Neurons: new + reused (of earlier tasks, and needed for 99 % of a layer's input)"
 FULL = Screen(UNLIMITED, UNLIMITED)
 """A screen for all details."""
 
