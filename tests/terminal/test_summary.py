@@ -150,6 +150,12 @@ def test_pruning_and_fine_tuning():
     )
 
 
+def test_a_criterion_of_ones_own_is_named_without_its_hash():
+    settings = replace(SETTINGS, importance="own.criteria.size 0123abcd")
+    text = choices(settings, made_up(1, {"fc1": 90}))[0]
+    assert text.startswith("Pruning: by own.criteria.size, one threshold,")
+
+
 def test_notes_without_content_are_left_out():
     result = RunResult(method="ewc", tasks=(TaskRecord("a"),))
     assert (room(result), stored(result), proofs(Path("r"), result)) == ([], [], [])

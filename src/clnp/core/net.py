@@ -295,7 +295,6 @@ class ContinualNet(nn.Module):
         self._need_open("measure_contribution")
         return measured(self._body, batches, contribution=True)
 
-    @in_turn
     def measure_taylor(self, batches: Iterable[Any], loss: Loss) -> Activity:
         """Measure how much the loss would change without each neuron, in evaluation mode.
 

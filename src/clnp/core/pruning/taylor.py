@@ -45,6 +45,7 @@ Loss = Callable[..., Tensor]
 """`loss(outputs, targets)`: the mean over a batch."""
 
 
+@torch.inference_mode(False)
 def taylor(body: Body, batches: Iterable[Any], loss: Loss) -> Activity:
     """Measure the cumulated Taylor score of all neurons, in evaluation mode."""
     check_batches(batches)
