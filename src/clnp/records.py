@@ -147,7 +147,8 @@ class TaskRecord:
     pruning, `guess` that of always naming the most frequent class. `outputs` is the SHA-256 of the
     outputs on the test data when the task ended, in the given `arithmetic`; `elsewhere` has those
     of other arithmetics that the run was resumed in. `unchanged` says whether they still are the
-    same.
+    same. `reused` counts the neurons of earlier tasks that are among the fewest which together give
+    a layer of the task 99 % of what it receives.
     """
 
     task: str

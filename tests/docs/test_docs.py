@@ -33,7 +33,7 @@ PAGES = [
     BENCHMARKS,
     *GUIDES,
 ]
-ALONE = ("export.md", "guarantee.md", "models.md")
+ALONE = ("export.md", "guarantee.md", "models.md", "pruning.md")
 """Pages whose Python blocks need nothing but one another."""
 
 

@@ -35,6 +35,7 @@ from clnp.records import (
 )
 from clnp.storage.checkpoint import attached
 from clnp.training.config import LearnerConfig
+from clnp.training.criterion import criterion_of
 from clnp.training.optimizer import check_optimizers
 from clnp.training.task import Task, checked_tasks
 
@@ -175,7 +176,8 @@ class Experiment:
             head=self.head,
             classifier=self.classifier,
             seed=self.seed,
-            learner=plain(self.config),
+            # A function counts by its code, also where a recipe names it.
+            learner=plain(replace(self.config, importance=criterion_of(self.config.importance))),
             method=self.method,
             baseline=None if self.baseline is None else plain(self.baseline),
         )
