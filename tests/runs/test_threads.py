@@ -10,6 +10,7 @@ from clnp.errors import ArgumentError
 from clnp.records import TaskEnded
 from clnp.runs.directory import last_environment, read_environments
 from clnp.runs.threads import SMALL, fitting
+from support.paths import ROOT
 
 OWN = 3
 """The user's number of threads, which no rule would choose."""
@@ -127,3 +128,9 @@ def test_inputs_may_have_names():
     example = {"left": torch.zeros(1, 4), "right": torch.zeros(1, 4)}
     assert fitting(Sum(), example, SMALL // 40 - 1) == 1
     assert fitting(Sum(), example, SMALL // 40) is None
+
+
+def test_the_documentation_has_the_rule():
+    rule = f"{SMALL / 1e6:.0f} million multiplications"
+    assert rule in " ".join((ROOT / "docs" / "speed.md").read_text().split())
+    assert rule in " ".join(Experiment.__doc__.split())
