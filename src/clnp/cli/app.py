@@ -42,6 +42,12 @@ def add_recipe_options(command: argparse.ArgumentParser) -> None:
         "--seed", type=int, help="seed of all random numbers (default: that of the recipe)"
     )
     command.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="number of threads on a CPU (default: that of the recipe, or one for small networks)",
+    )
+    command.add_argument(
         "--seeds",
         type=count,
         metavar="N",

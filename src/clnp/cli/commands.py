@@ -120,11 +120,13 @@ def _source(options: argparse.Namespace, **instead: str) -> "Source":
     """Return the recipe and its --set assignments; refuse keys that another option sets."""
     from clnp.studies.launch import Source
 
-    first = instead if options.seed is None else {**instead, "seed": "--seed"}
+    given = {name: getattr(options, name) for name in ("seed", "threads")}
+    first = {**instead, **{name: f"--{name}" for name in given if given[name] is not None}}
     for text in options.assignments:
         if (key := text.partition("=")[0].strip()) in first:
             raise ArgumentError(f"--set {text} would have no effect. Use {first[key]} instead.")
-    return Source(options.recipe, tuple(options.assignments))
+    threads = () if options.threads is None else (f"threads={options.threads}",)
+    return Source(options.recipe, (*options.assignments, *threads))
 
 
 def _run_options(options: argparse.Namespace) -> "RunOptions":

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from clnp.checks import THREADS, optional, settle
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
@@ -91,6 +92,9 @@ class Recipe:
     """Description, in one line."""
     seed: int = 0
     """Seed of all random numbers."""
+    threads: int | None = None
+    """Number of threads on a CPU. By default one for small networks, and PyTorch's own number for
+    larger ones."""
     network: Network = field(default_factory=Network)
     """The network."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -103,8 +107,7 @@ class Recipe:
     """How the settings of methods were chosen, by method, for the footnotes of a comparison."""
 
     def __post_init__(self) -> None:
-        if self.method not in NAMES:
-            raise ArgumentError(unknown_name("method", self.method, NAMES), argument="method")
+        settle(self, {"threads": optional(THREADS), "method": _method})
         for name in self.chosen:
             if name not in NAMES:
                 message = f"chosen: {unknown_name('method', name, NAMES)}"
@@ -114,6 +117,12 @@ class Recipe:
     def settings_source(self) -> SettingsSource:
         """Where the settings of the method come from."""
         return source_of(self.methods, self.method, self.chosen.get(self.method))
+
+
+def _method(argument: str, name: object) -> object:
+    if name not in NAMES:
+        raise ArgumentError(unknown_name(argument, str(name), NAMES), argument=argument)
+    return name
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from torch import nn
 
-from clnp.checks import check_kind, listed, number_of_seconds, settle, whole_number
+from clnp.checks import (
+    THREADS,
+    check_kind,
+    listed,
+    number_of_seconds,
+    optional,
+    settle,
+    whole_number,
+)
+from clnp.devices import restoring_threads, use_threads
 from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
@@ -34,7 +43,7 @@ from clnp.records import (
     Timings,
 )
 from clnp.storage.checkpoint import attached
-from clnp.training.config import LearnerConfig
+from clnp.training.config import LearnerConfig, Training
 from clnp.training.criterion import criterion_of
 from clnp.training.optimizer import check_optimizers
 from clnp.training.task import Task, checked_tasks
@@ -47,6 +56,7 @@ from .directory import (
     Run,
     expanded,
     has_progress,
+    last_environment,
     read_config,
     read_events,
     read_result,
@@ -64,6 +74,7 @@ from .outputs import (
     with_outputs_elsewhere,
 )
 from .status import StatusWriter
+from .threads import fitting
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
 
@@ -128,6 +139,9 @@ class Experiment:
             CPU with the same number of threads.
         baseline: The settings of another method, such as `clnp.methods.EWC()`, or of a custom one:
             a dataclass with `training` and `strategy` (see `clnp.methods.Strategy`).
+        threads: The number of threads on a CPU. Default: that of the run if it is resumed,
+            otherwise one if a batch takes fewer than 100 million multiplications, and PyTorch's
+            own number for larger ones. It is restored when the run ends.
 
     Example:
         >>> experiment = clnp.Experiment(model, torch.zeros(2, 20), tasks, clnp.LearnerConfig())
@@ -143,10 +157,11 @@ class Experiment:
     classifier: str | None = None
     seed: int = 0
     baseline: Any = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        settle(self, {"seed": whole_number})
+        settle(self, {"seed": whole_number, "threads": optional(THREADS)})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:
@@ -157,11 +172,15 @@ class Experiment:
             raise ArgumentError(message, argument="config")
         if self.baseline is not None:
             check_baseline(self.baseline)
-        own = self.config.candidates() if self.baseline is None else [self.baseline.training]
-        trainings = [each or self.config.training for each in own]
+        trainings = self.trainings()
         # The function of a user may expect the weights of the network.
         by_name = [each for each in trainings if isinstance(each.optimizer, str)]
         check_optimizers(by_name, self.model)
+
+    def trainings(self) -> list[Training]:
+        """Return the settings of training of every candidate."""
+        own = self.config.candidates() if self.baseline is None else [self.baseline.training]
+        return [each or self.config.training for each in own]
 
     def describe(self) -> RunConfig:
         """Return the config of a run of this experiment.
@@ -272,7 +291,8 @@ class RunLoop:
     def run_all(self) -> RunResult:
         """Learn the tasks that are left, and return the result."""
         try:
-            result = self._run_all()
+            with restoring_threads():
+                result = self._run_all()
         except BaseException as error:
             self._trackers.end(None, error)
             # Unlike after a full disk or a signal, the experiment must be corrected.
@@ -348,6 +368,7 @@ class RunLoop:
         if checkpoint is not None and checkpoint.exchanged:
             # Before the log is cut: the task must not come back from the checkpoint.
             self._write_checkpoint(checkpoint.method)
+        use_threads(self.method.device, self._num_threads())
         reset_peak(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
@@ -370,6 +391,15 @@ class RunLoop:
             return False
         self._log_start(TaskResumed, experiment.tasks[len(self.state.done)])
         return True
+
+    def _num_threads(self) -> int | None:
+        """Return the number of threads of the run on a CPU; None for PyTorch's own number."""
+        experiment = self.experiment
+        known = experiment.threads or last_environment(self.run.path).num_threads
+        if known is not None:
+            return known
+        largest = max(training.batch_size for training in experiment.trainings())
+        return fitting(experiment.model, experiment.example_input, largest)
 
     def _update_config(self, num_alike: int) -> None:
         """Replace the config of the run if the experiment has other tasks than before."""
