@@ -67,9 +67,7 @@ def sentence(extra: str, plan: str) -> str:
     """Return what will be downloaded, from the output of a dry run."""
     found = dict(re.findall(r"^ \+ (\S+)==(\S+)$", plan, re.MULTILINE))  # As uv lists them.
     if not found and (words := re.search(r"^Would install (.*)$", plan, re.MULTILINE)):
-        found = {
-            name: version for name, _, version in (w.rpartition("-") for w in words[1].split())
-        }
+        found = {name: version for name, _, version in (w.rpartition("-") for w in words[1].split())}
     size, torch = GB_BESIDES[extra], ""
     if "torch" in found:
         build = "with CUDA" if any(name.startswith("nvidia") for name in found) else "for the CPU"
