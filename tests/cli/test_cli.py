@@ -605,7 +605,8 @@ def test_a_lost_checkpoint_is_a_failure(run, capsys):
 
 
 def test_every_signal_to_stop_is_the_same_exit_code(monkeypatch, capsys):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def interrupted():
         os.kill(os.getpid(), signal.SIGTERM)

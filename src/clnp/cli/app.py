@@ -18,7 +18,7 @@ from clnp.errors import (
     is_out_of_memory,
 )
 from clnp.plain import to_json
-from clnp.studies.jobs import interrupt_at_once
+from clnp.studies.jobs import end_at_once, interrupt_at_once
 from clnp.text import one_line, printable
 from clnp.version import __version__
 
@@ -178,6 +178,8 @@ def run() -> None:
         code = main()
     except KeyboardInterrupt:
         code = STOPPED
+    finally:
+        end_at_once()
     if code == STOPPED:
         # One Ctrl-C too many must not show a traceback of the exit of Python.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -129,6 +129,12 @@ def interrupt_at_once() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
+def end_at_once() -> None:
+    """End without a word at the next signal to stop: nothing is left to do."""
+    for number in _signals():
+        signal.signal(number, signal.SIG_DFL)
+
+
 def num_threads(num_jobs: int) -> int:
     """Return the number of threads of each of several jobs, at most that of this process."""
     import torch  # Importing it takes seconds, and a job imports this module first.
