@@ -14,7 +14,7 @@ from clnp.core.layers.initialisation import Initial, initialisation
 from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
 from clnp.core.layers.stage import FROZEN_CHANGES
 from clnp.core.pruning.activity import Activity, measured
-from clnp.core.pruning.plan import PruningPlan, num_kept
+from clnp.core.pruning.plan import CurvePoint, PruningPlan, num_kept
 from clnp.core.pruning.recalibrate import recalibrate as recalibrate_norms
 from clnp.core.pruning.subsets import Subsets
 from clnp.core.pruning.thresholds import (
@@ -304,10 +304,13 @@ class ContinualNet(nn.Module):
         per_layer: bool = False,
         resolution: int | None = 10,
         recalibrate: Iterable[Any] | None = None,
+        allow_guessing: bool = False,
+        on_evaluation: Callable[[CurvePoint], None] = lambda point: None,
     ) -> PruningPlan:
         """Find the fewest neurons, by a threshold on activity, within the margin of the best score.
 
-        The weights must stay as they are until it returns.
+        The weights must stay as they are until it returns. An exception in `score`, such as a
+        KeyboardInterrupt, leaves the task as it was.
 
         Args:
             activity: That of the open task as it is now, or its contribution.
@@ -324,12 +327,19 @@ class ContinualNet(nn.Module):
             recalibrate: A few hundred samples, in batches, to recalibrate BatchNorm on before each
                 set of neurons is scored. Fewer neurons are enough then, and the score is that of
                 `end_task(recalibrate=...)`.
+            allow_guessing: Whether the margin may include outputs that do not depend on the input.
+                If it does, the scale of score or margin is wrong, such as an accuracy from 0 to 1
+                with a margin of 1, or a loss; or the task has learned nothing. Where a plan looks
+                like it, one more evaluation, which is not in the curve, tells.
+            on_evaluation: Called after each evaluation with its point of the curve, to show the
+                progress.
 
         Returns:
             The neurons to keep, and how they were found; print it for a summary.
 
         Raises:
-            PruningError: If even the unpruned network is not within the margin of `best`.
+            PruningError: If even the unpruned network is not within the margin of `best`, or if
+                outputs that do not depend on the input are.
 
         Example:
             >>> def score(predict):
@@ -352,6 +362,8 @@ class ContinualNet(nn.Module):
             best=best,
             per_layer=per_layer,
             resolution=resolution,
+            allow_guessing=allow_guessing,
+            on_evaluation=on_evaluation,
         )
 
     def unpruned_score(

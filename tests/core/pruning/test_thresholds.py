@@ -45,7 +45,8 @@ class Score:
 
 
 def search(found: Activity, score: Callable[..., float], **options: object) -> PruningPlan:
-    given = {"margin": 0.0, "best": None, "per_layer": False, "resolution": None, **options}
+    given = {"margin": 0.0, "best": None, "per_layer": False, "resolution": None}
+    given |= {"allow_guessing": True, "on_evaluation": lambda point: None, **options}
     return plan(found, score, task="a", thresholds=None, **given)
 
 
@@ -374,7 +375,7 @@ def test_the_score_may_run_ended_tasks_in_between(net):
         assert torch.equal(predict(X), seen)
         return 1.0
 
-    net.plan_pruning(net.measure_activity([X]), score, margin=0.0)
+    net.plan_pruning(net.measure_activity([X]), score, margin=0.0, allow_guessing=True)
 
 
 def test_scores_are_taken_without_gradients_in_evaluation_mode():
@@ -388,7 +389,7 @@ def test_scores_are_taken_without_gradients_in_evaluation_mode():
         assert torch.equal(predict(x), outputs)
         return 1.0
 
-    net.plan_pruning(net.measure_activity([x]), score, margin=0.0)
+    net.plan_pruning(net.measure_activity([x]), score, margin=0.0, allow_guessing=True)
     assert all(module.training for module in net.modules())
 
 
@@ -453,7 +454,7 @@ def test_the_plan_of_a_later_task_counts_from_its_own_free_neurons(net):
     learn_first = first({"fc1": 3, "fc2": 2})
     net.end_task(learn_first)
     net.begin_task("b")
-    made = net.plan_pruning(net.measure_activity([X]), same_score, margin=0.0)
+    made = net.plan_pruning(net.measure_activity([X]), same_score, margin=0.0, allow_guessing=True)
     assert made.available == {"fc1": 4, "fc2": 3}
     assert made.kept == {"fc1": 0, "fc2": 0}
     assert made.num_evaluations == 2
