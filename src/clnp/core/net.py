@@ -8,7 +8,7 @@ from typing import Any, Concatenate, Literal, Never, ParamSpec, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from clnp.checks import COUNT
+from clnp.checks import COUNT, check_kind
 from clnp.core.layers.body import Body, eagerly
 from clnp.core.layers.initialisation import Initial, initialisation
 from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
@@ -40,6 +40,7 @@ from clnp.errors import (
 
 from .certificate import Certificate, certify
 from .forecast import Forecast, forecast
+from .movement import Movement
 from .penalty import add_l1_gradient, l1_penalty
 from .record import Description, OpenState, Record, identity
 
@@ -110,6 +111,7 @@ class ContinualNet(nn.Module):
         self.model = self._body.model
         self._description = Description.of(model)
         self._open: OpenTask | None = None
+        self._movement = Movement()
         self._certificates: tuple[Certificate, ...] = ()
         self.train(model.training)
 
@@ -218,11 +220,14 @@ class ContinualNet(nn.Module):
         with self._body.undone_on_error():
             self._body.open(free, num_outputs, initial=initial)
         self._open = OpenTask(name, num_outputs)
+        if not isinstance(initial, nn.Module):  # A trained model may end as it is.
+            self._movement.begin(self.parameters())
 
     @in_turn
     def abandon_task(self) -> None:
         """Drop the open task. The network is as it was before `begin_task`."""
         self._need_open("abandon_task")
+        self._movement.end(self.parameters())
         self._body.close(claim=False, index=len(self.tasks))
         self._open = None
 
@@ -271,7 +276,7 @@ class ContinualNet(nn.Module):
             >>> activity = net.measure_activity(loader)
             >>> activity["fc1"].max()
         """
-        self._need_open("measure_activity")
+        self._need_trained("measure_activity")
         return measured(self._body, batches)
 
     def measure_contribution(self, batches: Iterable[Any]) -> Activity:
@@ -290,7 +295,7 @@ class ContinualNet(nn.Module):
         Example:
             >>> plan = net.plan_pruning(net.measure_contribution(loader), thresholds=0.05)
         """
-        self._need_open("measure_contribution")
+        self._need_trained("measure_contribution")
         return measured(self._body, batches, contribution=True)
 
     def plan_pruning(
@@ -346,7 +351,7 @@ class ContinualNet(nn.Module):
             ...     return 100 * (predict(x_val).argmax(1) == y_val).float().mean().item()
             >>> plan = net.plan_pruning(activity, score, margin=0.5)
         """
-        task = self._need_open("plan_pruning")
+        task = self._need_trained("plan_pruning")
         if not isinstance(activity, Activity) or activity.num_free() != self._body.stage.free:
             raise PruningError(
                 "this activity does not belong to the open task as it is now. Measure it again"
@@ -438,12 +443,14 @@ class ContinualNet(nn.Module):
 
         Raises:
             DivergedError: If weights are NaN or infinite.
+            TaskError: If no weight has moved since `begin_task` although there are gradients: the
+                optimizer is that of an earlier task. Without gradients, there is a warning.
 
         Example:
             >>> net.end_task(plan, recalibrate=loader)
         """
-        task = self._need_open("end_task")
-        body = self._body
+        task = self._need_trained("end_task")
+        body, parameters = self._body, list(self.parameters())
         given = {} if plan is None else plan
         keep, reused = kept_by(given, self.graph, task=task.name, free=body.stage.free)
         with body.undone_on_error():
@@ -460,6 +467,7 @@ class ContinualNet(nn.Module):
             body.close(claim=True, index=len(self.ledger.rows))
             certificate = self._certify(task.name, ledger)
         self.ledger, self._open = ledger, None
+        self._movement.end(parameters)
         self._certificates += (certificate,)
         return certificate
 
@@ -567,6 +575,7 @@ class ContinualNet(nn.Module):
             state: A copy of the same task by `open_state`.
         """
         task = self._need_open("set_open_state")
+        check_kind("state", state, OpenState, "a copy by open_state")
         if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
             raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
         if dict(state.frozen) != self._body.stage.frozen:
@@ -702,6 +711,11 @@ class ContinualNet(nn.Module):
         if self._open is None:
             raise TaskError(f"{call} needs an open task. Begin one with net.begin_task(name)")
         return self._open
+
+    def _need_trained(self, call: str) -> OpenTask:
+        task = self._need_open(call)
+        self._movement.check(task.name, self.parameters())
+        return task
 
     def _need_closed(self, call: str) -> None:
         if self._open is not None:

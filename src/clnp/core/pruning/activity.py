@@ -14,6 +14,7 @@ the next layer receives.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -197,7 +198,17 @@ def feed(body: Body, batch: Any, run: Run) -> None:
             "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
             "the only one"
         )
-    run(*inputs_of(batch, body.device))
+    positional, named = inputs_of(batch, body.device)
+    if not positional:
+        arguments = signature(body.model.forward)
+        try:
+            arguments.bind(**named)
+        except TypeError as error:
+            raise ArgumentError(
+                f"a batch is a dictionary that does not fit forward{arguments}: {error}. Give its "
+                "inputs by name, and targets beside them, (inputs, targets)"
+            ) from None
+    run(positional, named)
 
 
 def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
