@@ -39,7 +39,7 @@ class Movement:
         """Note the Parameters that the network no longer trains."""
         self._sums, self._former = None, [weakref.ref(parameter) for parameter in parameters]
 
-    def check(self, task: str, parameters: Iterable[nn.Parameter]) -> None:
+    def check(self, task: str, parameters: Iterable[nn.Parameter], *, stacklevel: int) -> None:
         """Raise a `TaskError`, or warn once, if no weight of the task has moved since it began.
 
         It is an error if there are gradients: somebody tried to train the task. Without gradients,
@@ -63,7 +63,7 @@ class Movement:
         if any(reference() is not None for reference in self._former):
             why = "Parameters of an earlier task are still in use, as by an old optimizer. "
             why += MAKE_A_NEW_ONE
-        warnings.warn(f"{what}, and {why}", stacklevel=4)
+        warnings.warn(f"{what}, and {why}", stacklevel=stacklevel + 1)
 
     def __getstate__(self) -> dict[str, Any]:
         # References to other objects can be neither pickled nor meant in a copy.

@@ -449,7 +449,7 @@ class ContinualNet(nn.Module):
         Example:
             >>> net.end_task(plan, recalibrate=loader)
         """
-        task = self._need_trained("end_task")
+        task = self._need_trained("end_task", stacklevel=4)  # It is decorated.
         body, parameters = self._body, list(self.parameters())
         given = {} if plan is None else plan
         keep, reused = kept_by(given, self.graph, task=task.name, free=body.stage.free)
@@ -712,9 +712,9 @@ class ContinualNet(nn.Module):
             raise TaskError(f"{call} needs an open task. Begin one with net.begin_task(name)")
         return self._open
 
-    def _need_trained(self, call: str) -> OpenTask:
+    def _need_trained(self, call: str, *, stacklevel: int = 3) -> OpenTask:
         task = self._need_open(call)
-        self._movement.check(task.name, self.parameters())
+        self._movement.check(task.name, self.parameters(), stacklevel=stacklevel + 1)
         return task
 
     def _need_closed(self, call: str) -> None:

@@ -110,6 +110,7 @@ class Bars(Console):
         self._counted = Counted(RunConfig())
         self._downloads: Progress | None = None
         self._files: dict[str, TaskID] = {}
+        self._rate = ""
 
     def show(self, event: Event) -> None:
         """Show an event."""
@@ -122,13 +123,13 @@ class Bars(Console):
         if isinstance(event, TaskStarted):
             self._start(event)
         elif isinstance(event, EpochEnded) and event.candidate is not None:
-            rate = f"{per_second(event.seconds)}  {event.score:.2f} validation"
-            self._progress.update(self._task_bar, rate=rate)
+            self._rate = f"{per_second(event.seconds)}  {event.score:.2f} validation"
+            self._progress.update(self._task_bar, rate=self._rate)
         elif isinstance(event, SubsetScored):
             rate = pruning_text(event.number, event.kept, event.available)
             self._progress.update(self._task_bar, rate=rate)
         elif isinstance(event, CandidateChosen):
-            self._progress.update(self._task_bar, rate="")
+            self._progress.update(self._task_bar, rate=self._rate)
         shown_by_bars = (EpochEnded, CandidateTrained, CandidatePruned, SubsetScored)
         if self._task is not None and isinstance(event, (*shown_by_bars, TaskStarted, TaskEnded)):
             done, total = self._counted.epochs()
