@@ -88,7 +88,7 @@ def test_an_old_optimizer_is_told_apart_without_gradients(call):
 def test_a_task_without_gradients_was_not_trained():
     net, _ = in_second_task()
     del _
-    message = "it got no gradients. Train net itself, not the model that it was made from"
+    message = "it got no gradients: a Trainer that has .* Train net itself, with a new Trainer"
     with pytest.warns(UserWarning, match=message):
         net.end_task()
     assert net.tasks == ("a", "b")
@@ -166,3 +166,8 @@ def test_sums_are_those_of_all_bits():
         assert not torch.equal(sums_of(weights), before)
         before = sums_of(weights)
     assert sums_of([]) is None
+
+
+def test_the_sum_of_a_part_of_a_flat_tensor_is_that_of_its_copy():
+    part = nn.Parameter(torch.randn(20)[3:14])
+    assert torch.equal(sums_of([part]), sums_of([nn.Parameter(part.detach().clone())]))

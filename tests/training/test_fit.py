@@ -425,3 +425,20 @@ def test_networks_that_return_dictionaries_learn(tmp_path, baseline):
     if baseline is None:
         assert [task.unchanged for task in result.tasks] == [True, True]
     assert result.tasks[0].outputs != result.tasks[1].outputs
+
+
+def with_score(score):
+    own = Objective("own", lambda o, y: F.cross_entropy(o, y), score)
+    return fit_of(opened(), Training(epochs=8, lr=0.02), loaded=replace(data(), objective=own))
+
+
+def test_a_score_that_falls_while_training_goes_on_is_a_warning():
+    fit = with_score(lambda o, y: F.cross_entropy(o, y).item())
+    message = "^the score of the objective 'own' falls as the training loss does, and higher is"
+    with pytest.warns(UserWarning, match=message) as seen:
+        fit.run()
+    assert len(seen) == 1
+    assert fit.epochs[-1].loss < fit.epochs[0].loss / 2
+    fit = with_score(lambda o, y: -F.cross_entropy(o, y).item())
+    fit.run()
+    assert fit.epochs[-1].loss < fit.epochs[0].loss / 2

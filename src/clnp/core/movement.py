@@ -59,7 +59,10 @@ class Movement:
                 f"those of an earlier task. {MAKE_A_NEW_ONE}"
             )
         self._sums = None
-        why = "it got no gradients. Train net itself, not the model that it was made from"
+        why = (
+            "it got no gradients: a Trainer that has reached its last epoch takes no step, and a "
+            "loop may train another model. Train net itself, with a new Trainer for each task"
+        )
         if any(reference() is not None for reference in self._former):
             why = "Parameters of an earlier task are still in use, as by an old optimizer. "
             why += MAKE_A_NEW_ONE
@@ -80,6 +83,8 @@ def sums_of(parameters: Sequence[nn.Parameter]) -> Tensor | None:
 
 def _sum(tensor: Tensor) -> Tensor:
     raw = tensor.reshape(-1).view(torch.uint8)
+    if raw.storage_offset() % 8:  # It may be a part of a flat tensor of all Parameters.
+        raw = raw.clone()
     whole = len(raw) // 8 * 8
     # Eight bytes at a time: several times as fast.
     return raw[:whole].view(torch.int64).sum() + raw[whole:].sum()

@@ -324,9 +324,8 @@ class Learner:
     ) -> PruningPlan:
         """Plan the pruning of a candidate, or before a round of fine-tuning."""
         numbers = itertools.count(1)
-        available = sum(self.net.ledger.free().values())
 
-        def on_evaluation(point: CurvePoint) -> None:
+        def on_evaluation(point: CurvePoint, available: int) -> None:
             self.on_event(
                 SubsetScored(
                     task=scorer.data.task.name,

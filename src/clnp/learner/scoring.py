@@ -22,6 +22,9 @@ from clnp.training.objective import guessing, is_built_in
 from clnp.training.rng import derive, seed_all
 from clnp.training.task import TaskData
 
+OnEvaluation = Callable[[CurvePoint, int], None]
+"""Called with each evaluation of the search for a plan, and the number of neurons to prune."""
+
 
 class Scorer:
     """Scores, prunes and recalibrates the open task of a network by its data."""
@@ -57,7 +60,7 @@ class Scorer:
         """Return the score of always predicting the same class, if it is known."""
         return guessing(self.data.objective, self.data.validation.targets)
 
-    def plan(self, best: float, on_evaluation: Callable[[CurvePoint], None]) -> PruningPlan:
+    def plan(self, best: float, on_evaluation: OnEvaluation) -> PruningPlan:
         """Plan the fewest neurons whose score stays within the margin of the best one.
 
         Validation data that is too large to keep may be random. If all neurons together now score
@@ -73,11 +76,9 @@ class Scorer:
             return self._plan(importance, None, on_evaluation)
 
     def _plan(
-        self,
-        importance: Activity,
-        best: float | None,
-        on_evaluation: Callable[[CurvePoint], None],
+        self, importance: Activity, best: float | None, on_evaluation: OnEvaluation
     ) -> PruningPlan:
+        available = sum(importance.num_free().values())
         return self.net.plan_pruning(
             importance,
             self.score,
@@ -87,7 +88,7 @@ class Scorer:
             resolution=self.config.resolution,
             recalibrate=self._calibration,
             allow_guessing=is_built_in(self.data.objective) or bool(self.net.tasks),
-            on_evaluation=on_evaluation,
+            on_evaluation=lambda point: on_evaluation(point, available),
         )
 
     def recalibrate(self, best: float) -> None:
