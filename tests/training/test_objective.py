@@ -12,6 +12,7 @@ from clnp.training.objective import (
     explained_variance,
     falls_with_the_loss,
     guessing,
+    has_fallen,
     is_built_in,
     label_accuracy,
     objective_named,
@@ -171,6 +172,14 @@ def test_a_score_that_falls_with_the_loss_in_nearly_all_pairs_of_epochs():
     assert not falls_with_the_loss(losses, [10.0, 40.0, 30.0, 20.0, 10.0])  # It overfits.
     assert not falls_with_the_loss(losses, [5.0] * 5)
     assert not falls_with_the_loss(losses[::-1], [2.3, 1.9, 1.2, 1.0, 0.9])
+
+
+def test_a_quarter_is_a_fall():
+    assert has_fallen([1.0, 2.0, 0.75])
+    assert has_fallen([-1.0, -1.25])
+    assert not has_fallen([1.0, 0.76])
+    assert not has_fallen([-1.0, -1.2])
+    assert not has_fallen([0.0, 0.0])
 
 
 def test_objectives_of_this_package_are_built_in():

@@ -23,7 +23,7 @@ from .augment import augmentation
 from .batches import Batches
 from .config import Alpha, Training
 from .cuda_graph import CapturedStep
-from .objective import Objective, check_loss, falls_with_the_loss, is_built_in
+from .objective import Objective, check_loss, falls_with_the_loss, has_fallen, is_built_in
 from .optimizer import can_be_captured, load_optimizer, make_optimizer, rate_shares
 from .rng import derive, seed_all
 from .task import TaskData
@@ -209,13 +209,17 @@ class Fit:
         return epoch
 
     def _judge_score(self) -> None:
-        """Warn if the score has fallen when the loss has halved for the first time."""
+        """Warn if the score looks like a loss when both have fallen for the first time.
+
+        Neither noise nor overfitting makes an honest score fall that far from the first epoch on.
+        """
         losses = [epoch.loss for epoch in self.epochs]
-        halved = losses[-1] <= losses[0] - abs(losses[0]) / 2
-        if not (self._doubts_score and halved and len(losses) >= 3):
+        scores = [epoch.score for epoch in self.epochs]
+        have_fallen = len(losses) >= 3 and has_fallen(losses) and has_fallen(scores)
+        if not (self._doubts_score and have_fallen):
             return
         self._doubts_score = False
-        if falls_with_the_loss(losses, [epoch.score for epoch in self.epochs]):
+        if falls_with_the_loss(losses, scores):
             warnings.warn(
                 f"the score of the objective {self.data.objective.name!r} falls as the training "
                 "loss does, and higher is better. If it is a loss, return its negative",

@@ -130,12 +130,13 @@ def is_built_in(objective: Objective) -> bool:
     return any(objective is known for known in OBJECTIVES.values())
 
 
-def falls_with_the_loss(losses: Sequence[float], scores: Sequence[float]) -> bool:
-    """Whether the score fell as the loss did, from nearly every epoch to nearly every later one.
+def has_fallen(values: Sequence[float]) -> bool:
+    """Whether the last of the values is lower than the first by a quarter of that, or more."""
+    return values[-1] <= values[0] - abs(values[0]) / 4 and values[-1] < values[0]
 
-    The score of a network that overfits from the start may do so, too, but hardly while the loss
-    halves.
-    """
+
+def falls_with_the_loss(losses: Sequence[float], scores: Sequence[float]) -> bool:
+    """Whether the score fell as the loss did, from nearly every epoch to nearly every later one."""
     pairs = list(itertools.combinations(zip(losses, scores, strict=True), 2))
     falling = sum(after < before and low < high for (before, high), (after, low) in pairs)
     return falling >= 0.9 * len(pairs)

@@ -211,7 +211,7 @@ def test_an_empty_batch_is_refused(batch):
     ("batch", "message"),
     [
         (
-            {"labels": 3},
+            {"x": 2, "labels": 3},
             r"forward\(x: .*: got an unexpected keyword argument 'labels'",
         ),
         ({}, "missing a required argument: 'x'"),
