@@ -1,6 +1,7 @@
 """Check arguments and settings: their kinds, their bounds, and lists of them."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -109,6 +110,12 @@ def settle(settings: object, kinds: Mapping[str, Kind], *, where: str = "") -> N
 
 def _refused(argument: str, value: object, expected: str) -> ArgumentError:
     return ArgumentError(f"{argument} is {value!r}. It must be {expected}", argument=argument)
+
+
+def check_path(argument: str, value: object) -> None:
+    """Raise an `ArgumentError` unless the value can be the path of a file or directory."""
+    if not isinstance(value, str | os.PathLike):
+        raise _refused(argument, value, "a path, as text or a pathlib.Path")
 
 
 def check_kind(argument: str, value: object, kind: type, what: str) -> None:

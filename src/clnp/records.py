@@ -30,6 +30,12 @@ def alpha_text(alpha: Alpha) -> str:
     return f"{alpha:g}"
 
 
+def pruning_text(num_evaluations: int, kept: int, available: int) -> str:
+    """Return how far the search for a plan has come."""
+    plural = "" if num_evaluations == 1 else "s"
+    return f"pruning: {num_evaluations} evaluation{plural}, {kept} of {available} neurons"
+
+
 @dataclass(frozen=True)
 class TaskDescription:
     """A task, in enough detail to recognise it: names of functions, checksums of data."""
@@ -405,6 +411,8 @@ class Event:
     """An entry of the log of a run; `at` counts the seconds that the run has worked until then."""
 
     kind: ClassVar[str]
+    logged: ClassVar[bool] = True
+    """Whether it is in `events.jsonl`, or only shown while the run works."""
     at: float | None = None
 
 
@@ -469,6 +477,20 @@ class CandidateTrained(Event):
     num_epochs: int
     score: float | None = None
     diverged: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsetScored(Event):
+    """A set of neurons is scored, in search of a plan; `number` counts from 1."""
+
+    kind = "subset"
+    logged = False
+    task: str
+    candidate: int | None = omitted()
+    round: int | None = omitted()
+    number: int
+    kept: int
+    available: int
 
 
 @dataclass(frozen=True, kw_only=True)

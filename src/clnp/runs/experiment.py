@@ -225,7 +225,8 @@ class Experiment:
                 dataclasses by their fields, and other objects by their `repr`; there is a warning
                 if it does not show their state.
             checkpoint_seconds: How often to save within a task.
-            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`.
+            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`, and with
+                each `clnp.records.SubsetScored`.
             trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even
                 if it is finished.
 
@@ -464,6 +465,10 @@ class RunLoop:
         )
 
     def _log(self, event: Event) -> None:
+        if not event.logged:
+            self._status.update(event)
+            self.on_event(event)
+            return
         timed = self.run.log(event)
         self._status.update(timed)
         self.on_event(timed)
