@@ -130,8 +130,103 @@ def test_the_number_of_outputs_is_found_from_the_targets(objective, targets, num
 def test_a_rare_label_that_was_held_out_counts():
     for index in range(10):
         targets = torch.zeros(10, dtype=torch.int64)
-        targets[index] = 6
-        assert loaded(with_targets(targets)).num_outputs == 7
+        targets[index] = 1
+        assert loaded(with_targets(targets)).num_outputs == 2
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize(
+    ("labels", "words", "classes"),
+    [
+        ([4, 5, 6, 7], "4, 5, 6 and 7", "(4, 5, 6, 7)"),
+        ([0, 1, 3], "0, 1 and 3", "(0, 1, 3)"),
+        ([-1, 1], "-1 and 1", "(-1, 1)"),
+        ([10**12], "1000000000000", "(1000000000000,)"),
+        (
+            range(0, 40, 2),
+            "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, ... (20)",
+            "(0, 2, 4, 6, ...)",
+        ),
+    ],
+)
+def test_labels_with_gaps_need_classes(labels, words, classes, resident):
+    train = with_targets(list(labels) * 5)
+    assert message_of(train, train, resident=resident) == (
+        f"task 'flowers', training data: the labels are {words}. Labels count from 0, and each has "
+        "an output. Give the task the classes in the order of the outputs, such as "
+        f"classes={classes}, or num_outputs if some labels have no samples"
+    )
+
+
+def test_labels_with_gaps_are_used_as_they_are_with_num_outputs():
+    data = loaded(with_targets([4, 5, 6, 7] * 5), num_outputs=8)
+    assert data.num_outputs == 8
+    assert set(data.train.targets.tolist()) <= {4, 5, 6, 7}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+@pytest.mark.parametrize("classes", [(9, 4, 200), [9, 4, 200], np.array([9, 4, 200])])
+@pytest.mark.parametrize("form", ["tensors", "streamed tensors", "data set", "streamed data set"])
+def test_labels_are_mapped_to_their_place_among_the_classes(form, classes, dtype):
+    inputs, labels = torch.arange(12.0)[:, None], torch.tensor([4, 9, 200, 9] * 3, dtype=dtype)
+    part = TensorDataset(inputs, labels) if "set" in form else (inputs, labels)
+    task = Task("flowers", part, part, part, classes=tuple(classes))
+    config = LearnerConfig(resident=None if form in ("tensors", "data set") else False)
+    data = load(task, CPU, config)
+    assert data.num_outputs == 3
+    for batches in (data.train, data.validation, data.test, load_test(task, CPU, config)):
+        ((x, y),) = batches.batches(100)
+        assert torch.equal(x, inputs)
+        assert y.tolist() == [1, 0, 2, 0] * 3
+
+
+@pytest.mark.parametrize("resident", [None, False])
+def test_labels_that_are_not_among_the_classes_are_refused(resident):
+    good, bad = with_targets([4, 5] * 5), with_targets([5, 6] * 5)
+    for part, parts in {"training": (bad, good), "test": (good, good, bad)}.items():
+        task = Task("flowers", *parts, classes=(4, 5))
+        with pytest.raises(ArgumentError) as caught:
+            load(task, CPU, LearnerConfig(resident=resident))
+        assert str(caught.value) == (
+            f"task 'flowers', {part} data: the label 6 is not in classes, 4 and 5. Add it there, "
+            "or leave its samples out"
+        )
+
+
+def test_classes_that_are_texts_name_the_outputs():
+    train = with_targets([0, 1] * 5)
+    data = load(Task("flowers", train, classes=("rose", "tulip", "daisy")), CPU)
+    assert data.num_outputs == 3
+    assert set(data.train.targets.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("objective", ["multi-label", OWN])
+def test_classes_of_another_objective_change_no_targets(objective):
+    train = with_targets(torch.tensor([[0.0, 1.0]]).repeat(10, 1))
+    task = Task("flowers", train, objective=objective, classes=(7, 8), num_outputs=2)
+    assert torch.equal(load(task, CPU).train.targets[:1], train[1][:1])
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (classes, f"task 'flowers': classes is {classes!r}. It must be a list of labels, whole "
+         "numbers of 64 bits, or of texts")
+        for classes in ("ab", 3, (), (1.0, 2.0), (1, "a"), (True, False), (2**63, 1), {1, 2})
+    ]
+    + [((1, 1), "task 'flowers': classes contains 1 twice. Give each class once")],
+)  # fmt: skip
+def test_classes_are_distinct_labels_or_distinct_texts(classes, message):
+    with pytest.raises(ArgumentError) as caught:
+        load(Task("flowers", labelled(), classes=classes), CPU)
+    assert (str(caught.value), caught.value.argument) == (message, "classes")
+
+
+def test_each_output_has_a_class():
+    with pytest.raises(
+        ArgumentError, match=r"has 4 outputs and 2 classes. Give one class for each"
+    ):
+        load(Task("flowers", labelled(), num_outputs=4, classes=(0, 1)), CPU)
 
 
 def test_the_number_of_outputs_may_be_given():

@@ -24,6 +24,8 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 Data = tuple[Tensor, Tensor] | Dataset[Any] | list[tuple[Any, Any]]
 Prepare = Callable[[Tensor], Tensor]
+Relabel = Callable[[Tensor], Tensor]
+"""Returns the outputs, [samples], that the labels in the data stand for."""
 
 
 def is_pair(data: object) -> TypeGuard[tuple[Tensor, Tensor]]:
@@ -41,7 +43,8 @@ class Batches:
     """A data set on a device, in batches.
 
     Resident data has `inputs` and `targets`. Otherwise `dataset` is streamed by `num_workers`
-    processes. `prepare` changes each batch of inputs on the device.
+    processes. `prepare` changes each batch of inputs on the device, and `relabel` each batch of
+    targets; those of resident data have been changed already.
     """
 
     device: torch.device
@@ -50,6 +53,7 @@ class Batches:
     dataset: Dataset[Any] | list[tuple[Any, Any]] | None = None
     num_workers: int = 0
     prepare: Prepare | None = None
+    relabel: Relabel | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -122,9 +126,10 @@ class Batches:
         )
         for inputs, targets in batches:
             if len(inputs) > 1 or seed is None or 1 in (size, len(self)):
+                targets = targets.to(self.device, non_blocking=True)
                 yield (
                     inputs.to(self.device, non_blocking=True),
-                    targets.to(self.device, non_blocking=True),
+                    targets if self.relabel is None else self.relabel(targets),
                 )
 
 
@@ -162,6 +167,7 @@ def batches_of(
     resident: bool | None = None,
     num_workers: int = 0,
     prepare: Prepare | None = None,
+    relabel: Relabel | None = None,
 ) -> Batches:
     """Return the data on the device; by default, it is resident if it fits and is not random.
 
@@ -171,14 +177,19 @@ def batches_of(
     if is_pair(data):
         inputs, targets = (tensor.detach() for tensor in data)
         if resident is not False:
-            return Batches(device, inputs.to(device), _targets(targets).to(device), prepare=prepare)
+            targets = _targets(targets).to(device)
+            targets = targets if relabel is None else relabel(targets)
+            return Batches(device, inputs.to(device), targets, prepare=prepare)
         samples = TensorDataset(inputs, targets)
     elif resident is None:
         resident = fits(samples) and _is_constant(samples)
     if not resident:
-        return Batches(device, dataset=samples, num_workers=num_workers, prepare=prepare)
+        return Batches(
+            device, dataset=samples, num_workers=num_workers, prepare=prepare, relabel=relabel
+        )
     parts = list(_read(samples, 1024, num_workers=num_workers))
     inputs, targets = (torch.cat(part).to(device) for part in zip(*parts, strict=True))
+    targets = targets if relabel is None else relabel(targets)
     return Batches(device, inputs, targets, prepare=prepare)
 
 
