@@ -190,7 +190,7 @@ class ContinualNet(nn.Module):
             num_outputs: The number of outputs; that of the classifier if not given.
             initial: `"pytorch"`, `"glorot"`, or a function that changes a new layer in place after
                 its class has initialised it. For the first task also a model like the one that the
-                network was made from, to start from its weights.
+                network was made from, to start from its weights and with all of its outputs.
 
         Example:
             >>> net.begin_task("flowers", num_outputs=10)
@@ -213,7 +213,7 @@ class ContinualNet(nn.Module):
             self._description,
             is_first=not self.tasks,
             widened=dict(self.ledger.sizes) != dict(self.graph.groups),
-            fits=num_outputs <= own,
+            num_outputs=(num_outputs, own),
         )
         with self._body.undone_on_error():
             self._body.open(free, num_outputs, initial=initial)
@@ -723,9 +723,17 @@ def check_room(task: str, free: Mapping[str, int]) -> None:
 
 
 def check_initial(
-    initial: object, expected: Description, *, is_first: bool, widened: bool, fits: bool
+    initial: object,
+    expected: Description,
+    *,
+    is_first: bool,
+    widened: bool,
+    num_outputs: tuple[int, int],
 ) -> None:
-    """Raise an error unless `initial` is a function, or can give a first task all its weights."""
+    """Raise an error unless `initial` is a function, or can give a first task all its weights.
+
+    `num_outputs` are those of the task and of the classifier.
+    """
     if not isinstance(initial, nn.Module):
         if initial is not None and not callable(initial):
             what = "a model, a function of a layer, or the name of an initialisation"
@@ -736,7 +744,11 @@ def check_initial(
     difference = expected.difference(initial)
     if difference is None and widened:
         difference = "the network has been widened"
-    if difference is None and not fits:
-        difference = "too few outputs"
     if difference is not None:
         raise ArgumentError(f"initial is not like the model: {difference}")
+    asked, own = num_outputs
+    if asked != own:
+        raise ArgumentError(
+            f"num_outputs is {asked}, and the classifier of initial has {own}. Leave num_outputs "
+            f"out, or replace the classifier by one of {asked} before you make the network"
+        )
