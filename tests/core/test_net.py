@@ -1137,3 +1137,23 @@ def test_a_compiled_step_is_that_of_the_network_itself(device):
     net.end_task({"fc1": range(9), "fc2": range(5)})
     net.begin_task("b")
     torch.testing.assert_close(torch.compile(net, backend="aot_eager")(x), net(x))
+
+
+@pytest.mark.parametrize("num_outputs", [10**12, 2**63 - 1])
+def test_more_outputs_than_fit_in_memory_are_refused(num_outputs):
+    net = clnp.ContinualNet(mlp(), torch.zeros(2, 6))
+    expected = f"a Linear of 5 inputs and {num_outputs} outputs needs"
+    with pytest.raises(ArgumentError, match=expected):
+        net.begin_task("a", num_outputs)
+    assert net.open_task is None
+    net.begin_task("a", 4)
+
+
+@pytest.mark.parametrize("num", [10**12, 2**63 - 1])
+def test_more_neurons_than_fit_in_memory_are_refused(num):
+    net = clnp.ContinualNet(mlp(), torch.zeros(2, 6))
+    with pytest.raises(ArgumentError, match=r"the network needs .* [GT]B of memory"):
+        net.widen({"fc1": num})
+    with pytest.raises(ArgumentError, match="of at most 64 bits"):
+        net.widen({"fc1": 10**30})
+    assert net.ledger.sizes["fc1"] < 100

@@ -1,4 +1,5 @@
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -439,3 +440,106 @@ def test_labels_may_be_unsigned(resident, as_list):
             assert y.dtype == torch.int64
             assert torch.equal(y, (x[:, 0] / 3).long() % 4)
     assert "labels go from 0 to 3" in message_of(given, num_outputs=2)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("check_data", [True, False])
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (
+            lambda x: None,
+            ": prepare returns a NoneType. It must return the inputs of the network, ",
+        ),
+        (
+            lambda x: x[:-1],
+            ": prepare returns a tensor of shape [17, 3] for 18 samples. Its first ",
+        ),
+        (lambda x: x.sum(), ": prepare returns a tensor of shape [] for 18 samples. Its first dim"),
+        (lambda x: x.to("meta"), ", prepared: a tensor is on the meta device, without data. Give "),
+    ],
+)
+def test_prepare_returns_an_input_for_each_sample(prepare, message, check_data, resident):
+    config = LearnerConfig(check_data=check_data, resident=resident)
+    task = Task("flowers", labelled(), prepare=prepare, num_outputs=4)
+    with pytest.raises(ArgumentError) as caught:
+        [*load(task, CPU, config).train.batches(18, seed=0)]
+    assert str(caught.value).startswith(f"task 'flowers', training data{message}")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda x: x.to_sparse(), "sparse"),
+        (lambda x: x.to("meta"), "on the meta device, without data"),
+        (lambda x: torch.nested.as_nested_tensor(list(x)), "nested"),
+    ],
+)
+def test_tensors_are_dense_and_have_data(change, fault):
+    x, y = labelled()
+    assert message_of((change(x), y)) == (
+        f"task 'flowers', training data: a tensor is {fault}. Give dense tensors with data"
+    )
+
+
+def test_a_sample_is_dense_and_has_data():
+    for resident in (None, True, False):
+        for row in (torch.zeros(3).to_sparse(), torch.zeros(3, device="meta")):
+            message = message_of([(row, 0)] * 8, resident=resident)
+            assert message.endswith("Give dense tensors with data")
+
+
+class Long(Samples):
+    """A data set of another length than it has samples."""
+
+    def __init__(self, length: Any) -> None:
+        super().__init__([(torch.zeros(3), index % 2) for index in range(8)])
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("resident", [None, True, False])
+def test_a_data_set_has_as_many_samples_as_it_says(resident):
+    for length in (-1, 2.5, 10**30):
+        message = message_of(Long(length), resident=resident)
+        assert re.fullmatch(
+            r"task 'flowers', training data has no length: .*\. Its __len__ must return the number "
+            "of samples",
+            message,
+        )
+    assert re.fullmatch(
+        r"task 'flowers', training data: reading a sample raises an IndexError, .*\. Its __len__, "
+        r"\d+, must be the number of samples",
+        message_of(Long(80), resident=resident),
+    )
+    assert "an order of 1000000000000000 samples needs" in message_of(Long(10**15))
+
+
+@pytest.mark.parametrize("resident", [None, True, False])
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (None, "a sample is a NoneType. It must be a pair"),
+        ((torch.zeros(3), 0, 1), "a sample is (Tensor [3], int, int). It must be a pair"),
+        ((torch.zeros(3), "rose"), "a sample is (Tensor [3], str). It must be a pair"),
+        ((torch.zeros(3), 1j), "a sample is (Tensor [3], complex). It must be a pair"),
+        ((torch.zeros(2), 0), "samples do not fit into one batch: stack expects each tensor to"),
+        ((np.array(["a"]), 0), "a sample is (ndarray, int). It must be a pair"),
+    ],
+)
+def test_every_sample_is_a_pair_of_the_same_shapes(odd, message, resident):
+    train = Samples([(torch.zeros(3), index % 2) for index in range(7)] + [odd])
+    found = message_of(train, labelled(), resident=resident)
+    assert f"task 'flowers', training data: {message}" in found
+
+
+@pytest.mark.parametrize("objective", ["classification", "regression", "multi-label"])
+def test_complex_targets_are_refused(objective):
+    train = with_targets(torch.zeros(10, dtype=torch.complex64))
+    assert "the targets are torch.complex64" in message_of(train, objective=objective)
+
+
+def test_the_name_of_an_objective_is_a_text():
+    assert message_of(labelled(), objective=["regression"]).startswith("unknown objective ['regr")

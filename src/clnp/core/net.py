@@ -8,7 +8,7 @@ from typing import Any, Concatenate, Literal, Never, ParamSpec, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from clnp.checks import COUNT
+from clnp.checks import COUNT, check_memory
 from clnp.core.layers.body import Body, eagerly
 from clnp.core.layers.initialisation import Initial, initialisation
 from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
@@ -197,8 +197,7 @@ class ContinualNet(nn.Module):
             >>> optimizer = torch.optim.AdamW(net.parameters())
         """
         self._need_closed("begin_task")
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise ArgumentError(f"the name of a task is {name!r}. It must be a line of text")
+        check_name(name)
         if name in self.tasks:
             raise TaskError(f"task {name!r} has ended already. Give the new task another name")
         own = self._body.head.most_outputs
@@ -485,7 +484,10 @@ class ContinualNet(nn.Module):
             >>> net.widen({"fc1": 100})
         """
         self._need_closed("widen")
-        self.ledger = self.ledger.widen(extra_by_group(self.graph, extra))
+        ledger = self.ledger.widen(extra_by_group(self.graph, extra))
+        num_bytes = self._body.num_bytes(ledger.sizes)
+        check_memory("the network", num_bytes, self.device, "Widen it by fewer neurons")
+        self.ledger = ledger
 
     @in_turn
     def subnetwork(self, task: str) -> nn.Module:
@@ -696,6 +698,12 @@ class ContinualNet(nn.Module):
             raise TaskError(
                 f"{call} is not possible while task {self._open.name!r} is open. End or abandon it"
             )
+
+
+def check_name(name: object) -> None:
+    """Raise an `ArgumentError` unless a task can have this name."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ArgumentError(f"the name of a task is {name!r}. It must be a line of text")
 
 
 def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:

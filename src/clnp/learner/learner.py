@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clnp.checks import check_kind
 from clnp.core.layers.initialisation import initialisation
 from clnp.core.layers.ledger import free_fraction
 from clnp.core.net import ContinualNet
@@ -98,6 +99,7 @@ class Learner:
             CapacityError: If a single head has no free neurons left.
             TaskError: If another task is open.
         """
+        check_kind("task", task, Task, "a clnp.Task")
         start = time.monotonic()
         net = self.net
         progress = progress if progress is not None else Progress()
@@ -131,6 +133,7 @@ class Learner:
             task: Task to check. Tensors are checked entirely, other data sets by their first
                 samples. Without `num_outputs`, other data sets are not checked.
         """
+        check_kind("task", task, Task, "a clnp.Task")
         tensors = isinstance(task.train, tuple | list)
         if not tensors and task.num_outputs is None:
             return  # Counting the labels would read all samples.

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Number
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -12,10 +12,22 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from clnp.checks import listed
-from clnp.core.net import checked_outputs
+from clnp.core.net import check_name, checked_outputs
 from clnp.errors import ArgumentError
 
-from .batches import Batches, Data, Prepare, batches_of, fits, is_pair, num_samples, split_off
+from .batches import (
+    Batches,
+    Data,
+    Prepare,
+    batches_of,
+    check_sample,
+    check_tensor,
+    fits,
+    is_pair,
+    kinds,
+    num_samples,
+    split_off,
+)
 from .config import LearnerConfig
 from .objective import CLASSIFICATION, MULTI_LABEL, REGRESSION, Objective, objective_named
 from .rng import derive, isolated, seed_all
@@ -69,8 +81,10 @@ def checked_tasks(tasks: object) -> tuple[Task, ...]:
     return tuple(found)
 
 
-def check_names(tasks: Iterable[Task]) -> None:
-    """Raise an `ArgumentError` if two tasks have the same name."""
+def check_names(tasks: Sequence[Task]) -> None:
+    """Raise an `ArgumentError` unless each task has a name of its own."""
+    for task in tasks:
+        check_name(task.name)
     name, times = Counter(task.name for task in tasks).most_common(1)[0]
     if times > 1:
         raise ArgumentError(f"two tasks are called {name!r}. The names of tasks must be unique")
@@ -105,7 +119,8 @@ def load(
     check_parts(task)
     train, validation, resident = task.train, task.validation, config.resident
     for part, data in _parts(task).items():
-        _check_first(_where(task, part), data)
+        if not is_pair(data):
+            check_sample(_where(task, part), data[0])  # type: ignore[index]
     if validation is None:
         validation_seed = derive(seed, "validation", task.name)
         try:
@@ -122,6 +137,7 @@ def load(
             num_workers=config.num_workers,
             prepare=task.prepare,
             relabel=relabelling(task, part),
+            where=_where(task, part),
         )
 
     loaded = {"training": place("training", train, resident)}
@@ -129,7 +145,12 @@ def load(
         # All scores use the same samples, also of random data: they are drawn once if they fit, and
         # the same ones when a run resumes.
         seed_all(derive(seed, "validation samples", task.name))
-        keep = True if resident is None and (is_pair(validation) or fits(validation)) else resident
+        where = _where(task, "validation")
+        keep = (
+            True
+            if resident is None and (is_pair(validation) or fits(validation, where))
+            else resident
+        )
         loaded["validation"] = place("validation", validation, keep)
     if task.test is not None:
         loaded["test"] = place("test", task.test, resident)
@@ -167,6 +188,7 @@ def load_test(task: Task, device: torch.device, config: LearnerConfig) -> Batche
         num_workers=config.num_workers,
         prepare=task.prepare,
         relabel=relabelling(task, "test"),
+        where=_where(task, "test"),
     )
 
 
@@ -267,42 +289,27 @@ def _parts(task: Task) -> dict[str, Data]:
 
 def _check_shape(where: str, data: Any) -> None:
     if is_pair(data):
+        for tensor in data:
+            if isinstance(tensor, Tensor):
+                check_tensor(where, tensor)
         are_tensors = len(data) == 2 and all(isinstance(t, Tensor) and t.ndim for t in data)
         if not are_tensors or len(data[0]) != len(data[1]):
             raise ArgumentError(
-                f"{where} is {_kinds(data)}. Give a pair of tensors, inputs and targets, with one "
+                f"{where} is {kinds(data)}. Give a pair of tensors, inputs and targets, with one "
                 "target for each input"
             )
     elif isinstance(data, IterableDataset | Mapping | Tensor | ndarray | str) or not (
         hasattr(data, "__getitem__") and hasattr(data, "__len__")
     ):
         raise ArgumentError(f"{where} is of type {type(data).__name__}. Give {_FORMS}")
-    if num_samples(data) == 0:
-        raise ArgumentError(f"{where} is empty. Give at least one sample")
-
-
-def _kinds(values: Any) -> str:
-    """Return the types in a tuple or list, in a few words."""
-    kinds = [
-        f"{type(v).__name__} {list(v.shape)}" if isinstance(v, Tensor) else type(v).__name__
-        for v in values[:3]
-    ]
-    return f"({', '.join(kinds)}{', ...' if len(values) > 3 else ''})"
-
-
-def _check_first(where: str, data: Any) -> None:
-    """Raise an `ArgumentError` unless the first sample of a data set is a pair."""
-    if is_pair(data):
-        return
-    sample = data[0]
-    is_sequence = isinstance(sample, tuple | list)
-    known = Tensor | ndarray | Number
-    if not is_sequence or len(sample) != 2 or not all(isinstance(part, known) for part in sample):
-        found = _kinds(sample) if is_sequence else f"a {type(sample).__name__}"
+    try:
+        count = num_samples(data)
+    except (ValueError, TypeError, OverflowError) as error:
         raise ArgumentError(
-            f"{where}: a sample is {found}. It must be a pair of an input, a tensor, and a target, "
-            "a tensor or a number"
-        )
+            f"{where} has no length: {error}. Its __len__ must return the number of samples"
+        ) from error
+    if count == 0:
+        raise ArgumentError(f"{where} is empty. Give at least one sample")
 
 
 def _num_outputs(task: Task, objective: Objective, given: Iterable[Batches]) -> int:
@@ -337,7 +344,7 @@ def _shown(labels: Sequence[int], most: int = 4) -> str:
 
 
 def _check_labels(where: str, targets: Tensor) -> None:
-    if targets.is_floating_point() or targets.ndim != 1:
+    if targets.is_floating_point() or targets.is_complex() or targets.ndim != 1:
         raise ArgumentError(
             f"{where}: the targets are {targets.dtype} of shape {tuple(targets.shape)}. "
             "Classification needs one whole number for each sample"
@@ -346,12 +353,6 @@ def _check_labels(where: str, targets: Tensor) -> None:
 
 def _check_values(where: str, batches: Batches, objective: Objective, num_outputs: int) -> None:
     for inputs, targets in batches.batches(4096):
-        if not isinstance(inputs, Tensor):
-            raise ArgumentError(
-                f"{where}: prepare returns a {type(inputs).__name__}. It must return the inputs of "
-                "the network, a tensor",
-                argument="prepare",
-            )
         for what, values in (("an input", inputs), ("a target", targets)):
             if values.is_floating_point() and not bool(values.isfinite().all()):
                 raise ArgumentError(f"{where}: {what} is NaN or infinite. Remove or replace it")
@@ -364,6 +365,10 @@ def _check_values(where: str, batches: Batches, objective: Objective, num_output
                     f"has labels from 0 to {num_outputs - 1}"
                 )
             continue
+        if objective in (MULTI_LABEL, REGRESSION) and targets.is_complex():
+            raise ArgumentError(
+                f"{where}: the targets are {targets.dtype}. {objective.name} needs real numbers"
+            )
         if objective in (MULTI_LABEL, REGRESSION) and targets[0].numel() != num_outputs:
             raise ArgumentError(
                 f"{where}: the targets have shape {tuple(targets.shape)}. With {num_outputs} "
