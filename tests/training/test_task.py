@@ -472,7 +472,6 @@ def test_prepare_returns_an_input_for_each_sample(prepare, message, check_data, 
     [
         (lambda x: x.to_sparse(), "sparse"),
         (lambda x: x.to("meta"), "on the meta device, without data"),
-        (lambda x: torch.nested.as_nested_tensor(list(x)), "nested"),
     ],
 )
 def test_tensors_are_dense_and_have_data(change, fault):
@@ -524,7 +523,6 @@ def test_a_data_set_has_as_many_samples_as_it_says(resident):
         (None, "a sample is a NoneType. It must be a pair"),
         ((torch.zeros(3), 0, 1), "a sample is (Tensor [3], int, int). It must be a pair"),
         ((torch.zeros(3), "rose"), "a sample is (Tensor [3], str). It must be a pair"),
-        ((torch.zeros(3), 1j), "a sample is (Tensor [3], complex). It must be a pair"),
         ((torch.zeros(2), 0), "samples do not fit into one batch: stack expects each tensor to"),
         ((np.array(["a"]), 0), "a sample is (ndarray, int). It must be a pair"),
     ],
