@@ -1,6 +1,7 @@
 import copy
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -407,6 +408,26 @@ def test_neurons_that_diverged_may_be_pruned_away():
         net.model.fc2.weight_free[:, 3] = math.nan
     net.end_task({"fc1": [0, 1, 2]})
     assert bool(net(X, task="a").isfinite().all())
+
+
+@pytest.mark.parametrize(("kept", "warns"), [(0, False), (4, False), (5, True)])
+def test_a_task_that_finds_hardly_a_neuron_free_is_warned_of(kept, warns):
+    net = make()
+    with warnings.catch_warnings(action="error"):
+        net.begin_task("a", num_outputs=3)
+        net.end_task(first({"fc1": 0, "fc2": kept}))
+        if not warns:
+            net.begin_task("b", num_outputs=3)
+            return
+    with pytest.warns(UserWarning, match="neurons of") as caught:
+        net.begin_task("b", num_outputs=3)
+    assert net.open_task == "b"
+    assert caught[0].filename == __file__
+    assert str(caught[0].message) == (
+        "0 of the 5 neurons of fc2 are free: task 'b' can train little more than its outputs. "
+        "Widen the network, net.widen({'fc2': ...}), or learn the earlier tasks with a larger "
+        "margin"
+    )
 
 
 def test_a_full_multi_head_network_goes_on_with_what_is_free():

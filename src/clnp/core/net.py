@@ -1,5 +1,6 @@
 """`ContinualNet`: one network of fixed size that learns task after task and forgets nothing."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps
@@ -42,6 +43,9 @@ from .certificate import Certificate, certify
 from .forecast import Forecast, forecast
 from .penalty import add_l1_gradient, l1_penalty
 from .record import Description, OpenState, Record, identity
+
+HARDLY = 0.01
+"""The fraction of free neurons below which a task is said to find hardly any."""
 
 Net = TypeVar("Net", bound="ContinualNet")
 Given = ParamSpec("Given")
@@ -185,6 +189,8 @@ class ContinualNet(nn.Module):
     ) -> None:
         """Open a task in all free neurons, and initialise their weights.
 
+        There is a warning if the layers that the classifier reads have hardly a free neuron.
+
         Args:
             name: A name that no ended task has.
             num_outputs: The number of outputs; that of the classifier if not given.
@@ -214,9 +220,22 @@ class ContinualNet(nn.Module):
             widened=dict(self.ledger.sizes) != dict(self.graph.groups),
             num_outputs=(num_outputs, own),
         )
+        self._warn_if_full(name, free)
         with self._body.undone_on_error():
             self._body.open(free, num_outputs, initial=initial)
         self._open = OpenTask(name, num_outputs)
+
+    def _warn_if_full(self, name: str, free: Mapping[str, int]) -> None:
+        """Warn if the classifier gets hardly a new neuron, whatever is free in earlier layers."""
+        read = self._body.head_groups
+        num_free, num = (sum(each[group] for group in read) for each in (free, self.ledger.sizes))
+        if self.ledger.rows and num_free < HARDLY * num:
+            warnings.warn(
+                f"{num_free} of the {num} neurons of {' and '.join(read)} are free: task {name!r} "
+                "can train little more than its outputs. Widen the network, "
+                f"net.widen({{{read[0]!r}: ...}}), or learn the earlier tasks with a larger margin",
+                stacklevel=4,  # The line that calls `begin_task`.
+            )
 
     @in_turn
     def abandon_task(self) -> None:

@@ -9,6 +9,7 @@ the higher score, then to the earlier candidate.
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,7 @@ from clnp.records import (
     Event,
     RoundEnded,
     TaskEnded,
+    is_guess,
 )
 from clnp.training.config import LearnerConfig, Training
 from clnp.training.fit import Epoch, evaluate
@@ -358,6 +360,7 @@ class Learner:
         assert progress.winner is not None
         if progress.round:
             scorer.recalibrate(_best(progress))
+        self._warn_of_guessing(scorer)
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
@@ -394,6 +397,16 @@ class Learner:
             )
         )
         return report
+
+    def _warn_of_guessing(self, scorer: Scorer) -> None:
+        guess = scorer.guess()
+        if guess is not None and is_guess(score := scorer.score(self.net), guess):
+            warnings.warn(
+                f"task {scorer.data.task.name!r} has a validation score of {score:.2f}, no better "
+                f"than always naming the same class, {guess:.2f}, and is frozen now. Train longer, "
+                "or check labels, learning rate and alpha",
+                stacklevel=4,  # The line that calls `learn`.
+            )
 
     def _log(self, progress: Progress, event: Event) -> None:
         self.on_event(event)
