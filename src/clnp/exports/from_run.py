@@ -23,7 +23,7 @@ from clnp.runs.directory import (
 )
 from clnp.studies.study import read_comparison, read_series, run_of
 from clnp.studies.verify import Rebuilt, rebuild
-from clnp.training.task import Task
+from clnp.training.task import Task, relabelling
 
 from .export import Export, kind_of, write
 from .formats import Preparation
@@ -86,6 +86,7 @@ def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: boo
     assert isinstance(prepare, Prepare)
     assert isinstance(task.test, tuple)
     samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in task.test)
+    relabel = relabelling(task, "test")
     module = net.subnetwork(name)
     if bare:
         samples = prepare(samples)
@@ -112,7 +113,7 @@ def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: boo
         takes="inputs" if bare else "samples",
         classes=task.classes,
         preparation=preparation,
-        labels=labels if known else None,
+        labels=None if not known else labels if relabel is None else relabel(labels),
         origin="test" if known else "random",
     )
     many = sum(parameter.numel() for parameter in rebuilt.experiment.model.parameters())

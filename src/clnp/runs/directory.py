@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
+from clnp.checks import check_path
 from clnp.errors import ClnpError, RunError
 from clnp.plain import UnreadableError, json_reason, read, to_json
 from clnp.records import (
@@ -334,6 +335,7 @@ def reading(path: Path) -> Iterator[None]:
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return the path with `~` expanded; raise a `RunError` if no file can have it."""
+    check_path("the path", path)
     found = Path(os.path.expanduser(path))
     try:
         os.lstat(found)

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from clnp.errors import RunError
 from clnp.plain import to_plain
+from clnp.records import pruning_text
 from clnp.runs.directory import (
     CONFIG,
     STATUS,
@@ -244,10 +245,14 @@ def _shortly(run: WatchedRun) -> str:
 def doing(task: OpenTask) -> str:
     """Return the phase of the open task."""
     where = f"candidate {task.candidate} of {task.num_candidates}"
-    if task.phase == "fine-tuning":
+    if task.round is not None:
         where = f"fine-tuning round {task.round}"
-    if task.phase in ("starting", "pruning"):
-        return f"{where}, pruning" if task.phase == "pruning" else "starting"
+    if task.phase == "starting":
+        return "starting"
+    if task.phase == "pruning":
+        if task.num_evaluations is None or task.kept is None or task.available is None:
+            return f"{where}, pruning"
+        return f"{where}, {pruning_text(task.num_evaluations, task.kept, task.available)}"
     return f"{where}, epoch {task.epoch} of {task.num_epochs}" if task.epoch else where
 
 
