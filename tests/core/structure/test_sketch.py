@@ -108,3 +108,17 @@ def test_a_model_that_only_fails_as_a_sketch_is_run():
         discover(model, torch.zeros(2, 12))
     assert "OverflowError" not in str(caught.value)
     assert "uses weights outside their module" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", range(15))
+def test_discovery_can_be_interrupted_in_every_pass(number):
+    passes = iter(range(number + 1))
+
+    def run(m, x):
+        if next(passes) == number:
+            raise KeyboardInterrupt
+        return m.fc(m.first(x))
+
+    model = Assembled(run, first=nn.Linear(12, 8), fc=nn.Linear(8, 2))
+    with pytest.raises(KeyboardInterrupt):
+        discover(model, torch.zeros(2, 12))
