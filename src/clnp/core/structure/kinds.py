@@ -198,7 +198,7 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
         dtype = like.dtype if tensor.is_floating_point() else tensor.dtype
         return torch.empty(tensor.shape, dtype=dtype, device=like.device)
 
-    made = made._apply(real)
+    made._apply(real)  # type: ignore[no-untyped-call]
     for buffer in made.buffers():
         buffer.zero_()
     return made.train(layer.training)
