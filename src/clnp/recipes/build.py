@@ -80,6 +80,7 @@ def experiment_of(
         head=recipe.network.head,
         seed=recipe.seed,
         baseline=baseline_of(recipe.methods, recipe.method),
+        threads=recipe.threads,
     )
 
 
