@@ -320,8 +320,8 @@ def test_files_that_disappear_while_runs_work_are_written_again(folder, clnp, mo
     monkeypatch.setattr(RunLoop, "run_all", remove)
     lost = r"compare\.json, .*series\.json of c disappeared while it was in use"
     with pytest.warns(RuntimeWarning, match=lost):
-        clnp(f"{COMPARE} clnp,single", *QUICK, code=2, error=".*single, seed 0 failed, see above.*")
-    monkeypatch.undo()
+        clnp(f"{COMPARE} clnp,single", *QUICK, code=2, error=".*clnp, seed 0 failed, see above.*")
+    monkeypatch.setattr(RunLoop, "run_all", started)
     assert clnp("resume c --quiet").count("single") >= 1
     assert seeds_of(folder / "c") == {"clnp": (0,), "single": (0,)}
 
