@@ -15,6 +15,7 @@ the next layer receives.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -268,7 +269,17 @@ def feed(body: Body, batch: Any, run: Run) -> Any:
             "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
             "the only one"
         )
-    return run(*inputs_of(batch, body.device))
+    positional, named = inputs_of(batch, body.device)
+    if not positional:
+        arguments = signature(body.model.forward)
+        try:
+            arguments.bind(**named)
+        except TypeError as error:
+            raise ArgumentError(
+                f"a batch is a dictionary that does not fit forward{arguments}: {error}. Give its "
+                "inputs by name, and targets beside them, (inputs, targets)"
+            ) from None
+    return run(positional, named)
 
 
 def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
