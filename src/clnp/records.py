@@ -425,6 +425,15 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TasksChecked(Event):
+    """So many tasks are checked before the first one begins. Shown only, not in the log."""
+
+    kind = "checked"
+    number: int
+    num_tasks: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskStarted(Event):
     """A task begins. Numbers of epochs assume that no candidate stops early.
 
@@ -525,6 +534,15 @@ class RoundEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Warned(Event):
+    """A Python warning in a task."""
+
+    kind = "warning"
+    task: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskEnded(Event):
     """A task is frozen; `full` are the groups without a free neuron."""
 
@@ -590,7 +608,7 @@ KINDS: Mapping[str, type[Event]] = {
     for event in (
         *(RunStarted, TaskStarted, TaskResumed, EpochEnded, CandidateTrained, CandidatePruned),
         *(CandidateChosen, RoundEnded, TaskEnded, Evaluated, NetworkFull, RunFailed, RunStopped),
-        RunFinished,
+        *(RunFinished, TasksChecked, Warned),
     )
 }
 """The events by the word that they begin with in `events.jsonl`."""

@@ -20,6 +20,7 @@ from clnp.errors import (
     StoppedError,
 )
 from clnp.methods.joint import Joint
+from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.packnet import PackNet
 from clnp.methods.registry import BASELINES, NAMES, Methods, baseline_of
 from clnp.methods.single import Finetune, Single
@@ -39,8 +40,11 @@ from clnp.records import (
     RunStopped,
     TaskEnded,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
+    Warned,
 )
+from clnp.runs import experiment as module
 from clnp.runs.directory import (
     CHECKPOINT,
     CONFIG,
@@ -941,3 +945,33 @@ def test_a_full_disk_loses_nothing(tmp_path, whole):
     assert not list((tmp_path / "run").glob(".clnp-*"))
     assert len(read_result(tmp_path / "run").tasks) == 1
     assert same_as_whole(experiment(), tmp_path / "run", whole)
+
+
+def test_warnings_are_logged_and_shown(tmp_path):
+    made = experiment("a")
+    (given,) = made.tasks
+    nothing = replace(given, train=(torch.zeros_like(given.train[0]), given.train[1]))
+    with pytest.warns(UserWarning, match="no better than always naming the same class") as caught:
+        replace(made, tasks=[nothing]).run(tmp_path / "run")
+    (event,) = [each for each in read_events(tmp_path / "run") if isinstance(each, Warned)]
+    assert (event.task, event.text) == ("a", str(caught[0].message))
+
+
+def test_a_run_can_be_stopped_while_its_tasks_are_checked(tmp_path, monkeypatch):
+    made, loops, events = experiment("a", "b", "c"), [], []
+    monkeypatch.setattr(module, "CHECK_SECONDS", 0.0)
+    check = NeuralPruning.check
+
+    def checked(method, given):
+        check(method, given)
+        if given.name == "b":
+            loops[0].stop()
+
+    monkeypatch.setattr(NeuralPruning, "check", checked)
+    with Run.create(tmp_path / "run", {"config.json": to_json(made.describe())}) as run:
+        loops.append(RunLoop(made, run, on_event=events.append))
+        with pytest.raises(StoppedError, match=r"^Stopped before the first task"):
+            loops[0].run_all()
+    told = [each.number for each in events if isinstance(each, TasksChecked)]
+    assert told == [0, 1]
+    assert not (tmp_path / "run").exists()

@@ -411,3 +411,17 @@ def test_other_code_and_settings_are_refused(now, before, tmp_path):
     check(now, now, tmp_path)
     with pytest.raises(RunError, match=r"another experiment: its learner\.augment is"):
         check(now, before, tmp_path)
+
+
+def test_labels_count_as_the_outputs_that_they_stand_for():
+    x, y = torch.arange(6.0)[:, None], torch.tensor([0, 1, 0, 1, 1, 0])
+    (alike,) = fingerprints([Task("a", (x, y), num_outputs=2)])
+    for classes, equal in (((4, 7), True), ((7, 4), False)):
+        task = Task("a", (x, y * 3 + 4), num_outputs=2, classes=classes)
+        assert (fingerprints([task]) == (alike,)) == equal
+
+
+def test_the_classes_of_a_data_set_count():
+    samples = TensorDataset(torch.zeros(6, 1), torch.tensor([4, 7] * 3))
+    texts = {fingerprints([Task("a", samples, classes=c)])[0].train for c in ((4, 7), (7, 4))}
+    assert len(texts) == 2

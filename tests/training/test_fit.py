@@ -291,6 +291,32 @@ def test_the_loss_of_a_rule_is_one_number(found, text):
         fit_of(opened(), Training(1, batch_size=54), rule=rule).run()
 
 
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ({"loss": lambda x: 0.0}, "too many positional arguments"),
+        ({"loss": lambda x, y, z: 0.0}, "missing a required argument: 'z'"),
+        ({"after_step": lambda x: None}, "missing a required argument: 'x'"),
+        ({"before_step": lambda: None}, "too many positional arguments"),
+        ({"set_up": lambda: None}, "too many positional arguments"),
+    ],
+)
+def test_a_function_of_a_rule_with_other_arguments_is_refused(functions, message):
+    ((name, _),) = functions.items()
+    expected = (
+        rf"^{name} of a StepRule cannot be called: {message}. It must be a function (of|with)"
+    )
+    with pytest.raises(ArgumentError, match=expected) as caught:
+        StepRule(**functions)
+    assert caught.value.argument == name
+
+
+def test_what_is_no_function_is_refused_in_a_rule():
+    with pytest.raises(ArgumentError, match=r"^loss of a StepRule is 0.1. It must be a func"):
+        StepRule(loss=0.1)
+    StepRule(loss=max)  # It has no signature.
+
+
 def test_evaluation_runs_in_evaluation_mode_and_restores_the_mode():
     loaded = data()
     for mode in (True, False):

@@ -1,5 +1,6 @@
 """`ContinualNet`: one network of fixed size that learns task after task and forgets nothing."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, wraps
@@ -8,7 +9,7 @@ from typing import Any, Concatenate, Literal, Never, ParamSpec, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from clnp.checks import COUNT, check_kind
+from clnp.checks import COUNT, check_kind, check_memory
 from clnp.core.layers.body import Body, eagerly
 from clnp.core.layers.initialisation import Initial, initialisation
 from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
@@ -45,6 +46,9 @@ from .forecast import Forecast, forecast
 from .movement import Movement
 from .penalty import add_l1_gradient, l1_penalty
 from .record import Description, OpenState, Record, identity
+
+HARDLY = 0.01
+"""The fraction of free neurons below which a task is said to find hardly any."""
 
 Net = TypeVar("Net", bound="ContinualNet")
 Given = ParamSpec("Given")
@@ -189,20 +193,21 @@ class ContinualNet(nn.Module):
     ) -> None:
         """Open a task in all free neurons, and initialise their weights.
 
+        There is a warning if the layers that the classifier reads have hardly a free neuron.
+
         Args:
             name: A name that no ended task has.
             num_outputs: The number of outputs; that of the classifier if not given.
             initial: `"pytorch"`, `"glorot"`, or a function that changes a new layer in place after
                 its class has initialised it. For the first task also a model like the one that the
-                network was made from, to start from its weights.
+                network was made from, to start from its weights and with all of its outputs.
 
         Example:
             >>> net.begin_task("flowers", num_outputs=10)
             >>> optimizer = torch.optim.AdamW(net.parameters())
         """
         self._need_closed("begin_task")
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise ArgumentError(f"the name of a task is {name!r}. It must be a line of text")
+        check_name(name)
         if name in self.tasks:
             raise TaskError(f"task {name!r} has ended already. Give the new task another name")
         own = self._body.head.most_outputs
@@ -217,13 +222,26 @@ class ContinualNet(nn.Module):
             self._description,
             is_first=not self.tasks,
             widened=dict(self.ledger.sizes) != dict(self.graph.groups),
-            fits=num_outputs <= own,
+            num_outputs=(num_outputs, own),
         )
+        self._warn_if_full(name, free)
         with self._body.undone_on_error():
             self._body.open(free, num_outputs, initial=initial)
         self._open = OpenTask(name, num_outputs)
         if not isinstance(initial, nn.Module):  # A trained model may end as it is.
             self._movement.begin(self.parameters())
+
+    def _warn_if_full(self, name: str, free: Mapping[str, int]) -> None:
+        """Warn if the classifier gets hardly a new neuron, whatever is free in earlier layers."""
+        read = self._body.head_groups
+        num_free, num = (sum(each[group] for group in read) for each in (free, self.ledger.sizes))
+        if self.ledger.rows and num_free < HARDLY * num:
+            warnings.warn(
+                f"{num_free} of the {num} neurons of {' and '.join(read)} are free: task {name!r} "
+                "can train little more than its outputs. Widen the network, "
+                f"net.widen({{{read[0]!r}: ...}}), or learn the earlier tasks with a larger margin",
+                stacklevel=4,  # The line that calls `begin_task`.
+            )
 
     @in_turn
     def abandon_task(self) -> None:
@@ -532,7 +550,10 @@ class ContinualNet(nn.Module):
             >>> net.widen({"fc1": 100})
         """
         self._need_closed("widen")
-        self.ledger = self.ledger.widen(extra_by_group(self.graph, extra))
+        ledger = self.ledger.widen(extra_by_group(self.graph, extra))
+        num_bytes = self._body.num_bytes(ledger.sizes)
+        check_memory("the network", num_bytes, self.device, "Widen it by fewer neurons")
+        self.ledger = ledger
 
     @in_turn
     def subnetwork(self, task: str) -> nn.Module:
@@ -751,6 +772,12 @@ class ContinualNet(nn.Module):
             )
 
 
+def check_name(name: object) -> None:
+    """Raise an `ArgumentError` unless a task can have this name."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ArgumentError(f"the name of a task is {name!r}. It must be a line of text")
+
+
 def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
     """Return the number of outputs of a task; `own`, the classifier's, unless it is given."""
     if num_outputs is None:
@@ -776,9 +803,17 @@ def check_room(task: str, free: Mapping[str, int]) -> None:
 
 
 def check_initial(
-    initial: object, expected: Description, *, is_first: bool, widened: bool, fits: bool
+    initial: object,
+    expected: Description,
+    *,
+    is_first: bool,
+    widened: bool,
+    num_outputs: tuple[int, int],
 ) -> None:
-    """Raise an error unless `initial` is a function, or can give a first task all its weights."""
+    """Raise an error unless `initial` is a function, or can give a first task all its weights.
+
+    `num_outputs` are those of the task and of the classifier.
+    """
     if not isinstance(initial, nn.Module):
         if initial is not None and not callable(initial):
             what = "a model, a function of a layer, or the name of an initialisation"
@@ -789,7 +824,11 @@ def check_initial(
     difference = expected.difference(initial)
     if difference is None and widened:
         difference = "the network has been widened"
-    if difference is None and not fits:
-        difference = "too few outputs"
     if difference is not None:
         raise ArgumentError(f"initial is not like the model: {difference}")
+    asked, own = num_outputs
+    if asked != own:
+        raise ArgumentError(
+            f"num_outputs is {asked}, and the classifier of initial has {own}. Leave num_outputs "
+            f"out, or replace the classifier by one of {asked} before you make the network"
+        )

@@ -15,7 +15,7 @@ from clnp.records import OURS, RunResult
 from clnp.runs.directory import CHECKPOINT, RECIPE, command, expanded, read_config, read_result
 from clnp.studies.study import read_comparison, read_series, run_of
 from clnp.studies.verify import Rebuilt, rebuild
-from clnp.training.task import Task
+from clnp.training.task import Task, relabelling
 
 from .export import Export, kind_of, write
 from .formats import Preparation
@@ -78,6 +78,7 @@ def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: boo
     assert isinstance(prepare, Prepare)
     assert isinstance(task.test, tuple)
     samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in task.test)
+    relabel = relabelling(task, "test")
     module = net.subnetwork(name)
     if bare:
         samples = prepare(samples)
@@ -104,7 +105,7 @@ def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: boo
         takes="inputs" if bare else "samples",
         classes=task.classes,
         preparation=preparation,
-        labels=labels if known else None,
+        labels=None if not known else labels if relabel is None else relabel(labels),
         origin="test" if known else "random",
     )
     many = sum(parameter.numel() for parameter in rebuilt.experiment.model.parameters())

@@ -10,6 +10,7 @@ the higher score, then to the earlier candidate.
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ from clnp.records import (
     RoundEnded,
     SubsetScored,
     TaskEnded,
+    is_guess,
 )
 from clnp.training.config import LearnerConfig, Training
 from clnp.training.fit import Epoch, evaluate
@@ -384,6 +386,7 @@ class Learner:
         assert progress.winner is not None
         if progress.round:
             scorer.recalibrate(_best(progress))
+        self._warn_of_guessing(scorer)
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
@@ -420,6 +423,16 @@ class Learner:
             )
         )
         return report
+
+    def _warn_of_guessing(self, scorer: Scorer) -> None:
+        guess = scorer.guess()
+        if guess is not None and is_guess(score := scorer.score(self.net), guess):
+            warnings.warn(
+                f"task {scorer.data.task.name!r} has a validation score of {score:.2f}, no better "
+                f"than always naming the same class, {guess:.2f}, and is frozen now. Train longer, "
+                "or check labels, learning rate and alpha",
+                stacklevel=4,  # The line that calls `learn`.
+            )
 
     def _log(self, progress: Progress, event: Event) -> None:
         self.on_event(event)

@@ -140,11 +140,9 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
 def _read_members(path: Path, notes: list[str]) -> Iterator[Member]:
     name = name_of(path)
     if comparison := read_comparison(path):
-        methods = comparison.methods or ()
-        sources = settings_sources(path, methods)
-        for method in methods:
+        for method in comparison.methods or ():
             if runs := _read_series_runs(path / method, notes, method):
-                yield Member(method, runs, path, sources[method])
+                yield Member(method, runs, path, settings_sources(path, [method])[method])
     elif os.path.isfile(path / SERIES):
         if runs := _read_series_runs(path, notes, name):
             yield Member(name, runs)

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -39,8 +40,10 @@ from clnp.records import (
     RunStopped,
     TaskRecord,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
     Timings,
+    Warned,
 )
 from clnp.storage.checkpoint import attached
 from clnp.training.config import LearnerConfig, Training
@@ -76,6 +79,9 @@ from .outputs import (
 from .status import StatusWriter
 from .threads import fitting
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
+
+CHECK_SECONDS = 5.0
+"""Least time between two reports of how many tasks are checked."""
 
 
 @dataclass(frozen=True)
@@ -326,7 +332,8 @@ class RunLoop:
             self.state = replace(self.state, began=self.run.seconds, told=self.run.flush_log())
             self._log_start(TaskStarted, task)
         try:
-            record = self.method.learn(task)
+            with self._logging_warnings(task):
+                record = self.method.learn(task)
         except CapacityError as error:
             self.state = replace(self.state, full=str(error))
             self._log(NetworkFull(task=task.name, reason=str(error)))
@@ -339,6 +346,25 @@ class RunLoop:
             )
             self._evaluate()
         self._save()
+
+    @contextmanager
+    def _logging_warnings(self, task: Task) -> Iterator[None]:
+        """Log each warning that Python shows, and show it as before."""
+        before = warnings.showwarning
+
+        def show(message: Any, *where: Any) -> None:
+            warnings.showwarning = before  # Whoever gets the event may warn, too.
+            try:
+                self._log(Warned(task=task.name, text=str(message)))
+            finally:
+                warnings.showwarning = show
+            before(message, *where)
+
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            warnings.showwarning = before
 
     @contextmanager
     def _logging_failure(self, task: Task) -> Iterator[None]:
@@ -383,9 +409,7 @@ class RunLoop:
         self._status = StatusWriter(run.path, read_config(run.path), read_events(run.path))
         if checkpoint is None:
             self._log(RunStarted(config=self.state.experiment))
-            for task in experiment.tasks:
-                with self._logging_failure(task):
-                    self.method.check(task)
+            self._check_tasks()
             return False
         self._evaluate_elsewhere(checkpoint.method)
         if checkpoint.method["progress"] is None:
@@ -401,6 +425,18 @@ class RunLoop:
             return known
         largest = max(training.batch_size for training in experiment.trainings())
         return fitting(experiment.model, experiment.example_input, largest)
+
+    def _check_tasks(self) -> None:
+        """Check all tasks before the first one, which may take minutes if there are many."""
+        tasks, shown = self.experiment.tasks, time.monotonic()
+        for number, task in enumerate(tasks):
+            if self._stopping:
+                raise StoppedError("Stopped before the first task. Nothing is kept: start again.")
+            if time.monotonic() - shown >= CHECK_SECONDS:
+                shown = time.monotonic()
+                self.on_event(TasksChecked(number=number, num_tasks=len(tasks)))
+            with self._logging_failure(task):
+                self.method.check(task)
 
     def _update_config(self, num_alike: int) -> None:
         """Replace the config of the run if the experiment has other tasks than before."""

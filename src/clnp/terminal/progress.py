@@ -18,6 +18,7 @@ from clnp.records import (
     SubsetScored,
     TaskEnded,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
     alpha_text,
     guess_note,
@@ -208,6 +209,8 @@ def per_second(seconds: float) -> str:
 def described(event: Event, task: TaskStarted | None) -> str | None:
     """Return an event of this task in one line; None if it is not worth one."""
     match event:
+        case TasksChecked():
+            return f"checked {event.number} of {event.num_tasks} tasks"
         case TaskStarted():
             resumed = ", resumed" if isinstance(event, TaskResumed) else ""
             return f"task {event.number} of {event.num_tasks}: {event.task}{resumed}"

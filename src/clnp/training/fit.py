@@ -1,6 +1,7 @@
 """One fit: the training of a network on one task with one set of hyper-parameters."""
 
 import contextlib
+import inspect
 import itertools
 import math
 import time
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from clnp.checks import shown
 from clnp.core.net import ContinualNet
 from clnp.core.record import OpenState
 from clnp.devices import on_the_host
@@ -74,6 +76,28 @@ class StepRule:
     penalty: Callable[[], float] = lambda: 0.0
     set_up: Callable[[Optimizer], None] = lambda optimizer: None
 
+    def __post_init__(self) -> None:
+        """Raise an `ArgumentError` unless each field is a function of what it is called with."""
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(self, name)
+            of = f" of {' and '.join(arguments)}" if arguments else " without arguments"
+            if function is None and name == "loss":
+                continue
+            if not callable(function):
+                raise ArgumentError(
+                    f"{name} of a StepRule is {shown(function)}. It must be a function{of}",
+                    argument=name,
+                )
+            try:
+                inspect.signature(function).bind(*arguments)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"{name} of a StepRule cannot be called: {error}. It must be a function{of}",
+                    argument=name,
+                ) from error
+            except ValueError:
+                continue  # Functions that are written in C may have no signature.
+
     def added(self, loss: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of a step with that of the rule."""
         if self.loss is None:
@@ -82,6 +106,17 @@ class StepRule:
         if not isinstance(own, int | float):
             check_loss("the loss of a StepRule", own)
         return loss + own
+
+
+_ARGUMENTS = {
+    "before_step": ("the fraction of the epoch",),
+    "loss": ("inputs", "targets"),
+    "after_backward": (),
+    "after_step": (),
+    "penalty": (),
+    "set_up": ("the optimizer",),
+}
+"""What the functions of a `StepRule` are called with."""
 
 
 def l1_rule(net: ContinualNet, alpha: Alpha) -> StepRule:
@@ -188,10 +223,15 @@ class Fit:
         number, net = len(self.epochs), self.net
         loss = float(self._loss_sum) / max(self._num_samples, 1)
         penalised = loss + self.rule.penalty()
-        if not math.isfinite(penalised):
+        if not math.isfinite(loss):
             raise DivergedError(
                 f"the loss of task {net.open_task!r} is {loss} in epoch {number + 1}. "
                 "Use a lower learning rate"
+            )
+        if not math.isfinite(penalised):
+            raise DivergedError(
+                f"the loss of task {net.open_task!r} with its penalty is {penalised} in epoch "
+                f"{number + 1}. Use a lower alpha or learning rate"
             )
         score = evaluate(net, self.data.validation, self.data.objective)
         if not math.isfinite(score):

@@ -146,7 +146,7 @@ def objective_named(objective: str | Objective) -> Objective:
     """Return the objective of that name; an `Objective` is returned as it is."""
     if isinstance(objective, Objective):
         return objective
-    if objective not in OBJECTIVES:
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise ArgumentError(unknown_name("objective", objective, OBJECTIVES))
     return OBJECTIVES[objective]
 
