@@ -299,12 +299,12 @@ def test_a_screen_in_training(tmp_path):
         (
             [begin(), epoch(0, 30.0), subset(12, candidate=1)],
             "task 1 of 3, task 1: candidate 2 of 2, pruning: 12 evaluations, 340 of 800 neurons; "
-            "33 % done, at least 60 s left",
+            "33 % done, about 60 s left",
         ),
         (
             [begin(), epoch(0, 30.0), subset(1, round=1)],
             "task 1 of 3, task 1: fine-tuning round 2, pruning: 1 evaluation, 340 of 800 neurons; "
-            "33 % done, at least 60 s left",
+            "33 % done, about 60 s left",
         ),
         (
             [begin(), epoch(0, 2.0), epoch(4, 9.0, round=1)],
