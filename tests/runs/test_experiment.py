@@ -941,8 +941,8 @@ def test_a_run_can_be_stopped_while_its_tasks_are_checked(tmp_path, monkeypatch)
     monkeypatch.setattr(NeuralPruning, "check", checked)
     with Run.create(tmp_path / "run", {"config.json": to_json(made.describe())}) as run:
         loops.append(RunLoop(made, run, on_event=events.append))
-        with pytest.raises(StoppedError, match="^Stopped before the first task"):
+        with pytest.raises(StoppedError, match=r"^Stopped before the first task"):
             loops[0].run_all()
     told = [each.number for each in events if isinstance(each, TasksChecked)]
     assert told == [0, 1]
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / CONFIG).exists()
