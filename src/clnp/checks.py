@@ -105,6 +105,7 @@ FROM_0 = within(number, lambda value: 0 <= value < math.inf, "a finite number, 0
 FROM_1 = within(number, lambda value: 1 <= value < math.inf, "a finite number, 1 or more")
 BETWEEN_0_AND_1 = within(number, lambda value: 0 < value < 1, "a number between 0 and 1")
 COUNT = within(whole_number, lambda value: value >= 1, "a whole number, 1 or more")
+THREADS = within(whole_number, lambda value: 1 <= value <= 1024, "a whole number, 1 to 1024")
 COUNT_FROM_0 = within(whole_number, lambda value: value >= 0, "a whole number, 0 or more")
 
 
@@ -142,6 +143,12 @@ def shown(value: object) -> str:
     except ValueError:  # Python refuses to write that many digits.
         return "a number of thousands of digits"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"
+
+
+def check_path(argument: str, value: object) -> None:
+    """Raise an `ArgumentError` unless the value can be the path of a file or directory."""
+    if not isinstance(value, str | os.PathLike):
+        raise _refused(argument, value, "a path, as text or a pathlib.Path")
 
 
 def check_kind(argument: str, value: object, kind: type, what: str) -> None:

@@ -175,6 +175,7 @@ CALLS: dict[str, Callable[[clnp.ContinualNet], object]] = {
     "add_l1_gradient": lambda net: net.add_l1_gradient(1.0),
     "measure_activity": lambda net: net.measure_activity([X]),
     "measure_contribution": lambda net: net.measure_contribution([X]),
+    "measure_taylor": lambda net: net.measure_taylor([(X, X)], F.mse_loss),
     "unpruned_score": lambda net: net.unpruned_score(lambda predict: 0.0),
     "plan_pruning": lambda net: net.plan_pruning(None),
     "prune": lambda net: net.prune({}),
@@ -514,6 +515,7 @@ def test_the_open_task_passes_gradients_to_its_input_through_frozen_neurons_too(
     net.begin_task("b")
     one = x.clone().requires_grad_()
     net(one).sum().backward()
+    net.zero_grad()
     net.end_task()
     two = x.clone().requires_grad_()
     net(two, task="b").sum().backward()
@@ -731,7 +733,8 @@ def test_numbers_of_numpy_are_numbers():
     found = net.measure_activity([X])
     assert net.plan_pruning(found, thresholds=np.float32(0)).thresholds["fc1"] == 0.0
     assert net.plan_pruning(found, thresholds={"fc1": np.int64(1)}).thresholds["fc1"] == 1.0
-    plan = net.plan_pruning(found, same_score, margin=np.float32(0.5), resolution=np.int64(3))
+    options = {"margin": np.float32(0.5), "resolution": np.int64(3), "allow_guessing": True}
+    plan = net.plan_pruning(found, same_score, **options)
     assert plan.num_evaluations == 2
     net.end_task(plan)
 
@@ -764,8 +767,8 @@ MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception]
     ),
     "a dictionary as activity": (
         lambda net: net.plan_pruning({"fc1": X}, thresholds=0.0),
-        PruningError,
-        "this activity does not belong to the open task",
+        ArgumentError,
+        "importance lacks fc2. Give a number for each free neuron",
     ),
     "a tensor as batches": (
         lambda net: net.measure_activity(X),
@@ -1049,7 +1052,7 @@ def test_another_memory_format_keeps_the_bits_of_ended_tasks():
     model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5)])
     net = clnp.ContinualNet(model, x)
     net.begin_task("a")
-    net(x).sum().backward()
+    net(x)
     net.end_task({"0": range(40), "3": range(48), "5": range(37)})
     before = {task: net(x, task=task) for task in net.tasks}
     together = net.predict_all(x)["a"]

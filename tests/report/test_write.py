@@ -3,12 +3,14 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 import clnp
+from clnp import extras
 from clnp.errors import ArgumentError, RunError
 from clnp.report.draw import Table
 from clnp.report.measures import Spread
@@ -100,7 +102,7 @@ def test_without_matplotlib_the_message_says_what_to_install(run, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
     )
-    with pytest.raises(RunError, match=r"pip install 'clnp\[report\]'"):
+    with pytest.raises(RunError, match=re.escape(extras.command("report"))):
         write_report(run)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clnp.errors import RunError
+from clnp.errors import ArgumentError, RunError
 from clnp.plain import to_json
 from clnp.records import (
     CandidateRecord,
@@ -264,6 +264,12 @@ def test_only_a_run_with_a_recipe_is_resumed_by_a_command(tmp_path):
     assert resume_command(tmp_path) == "the Python program that started it"
     (tmp_path / RECIPE).write_text("")
     assert resume_command(tmp_path) == f"`clnp resume {tmp_path}`"
+
+
+@pytest.mark.parametrize("path", [None, 3, b"runs"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(ArgumentError, match=r"^the path is .*\. It must be a path, as text"):
+        expanded(path)
 
 
 def test_an_unknown_home_is_not_expanded():

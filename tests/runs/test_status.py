@@ -32,6 +32,7 @@ from support.progress import (
     experiment,
     make,
     pruned,
+    subset,
 )
 from support.runs import break_off
 
@@ -98,6 +99,11 @@ def test_pruning_and_fine_tuning():
     found = after(begin(), epoch(0, 2.0), pruned())
     assert (found.open.phase, found.open.candidate, found.epochs_done) == ("pruning", 2, 20)
     assert (found.open.epoch, found.open.loss) == (None, 1.0)
+    found = after(begin(), epoch(0, 2.0), subset(3, candidate=1), subset(4, candidate=1)).open
+    assert (found.phase, found.candidate) == ("pruning", 2)
+    assert (found.num_evaluations, found.kept, found.available) == (4, 340, 800)
+    found = after(begin(), epoch(0, 2.0), subset(3, candidate=1), pruned()).open
+    assert (found.phase, found.num_evaluations) == ("pruning", None)
     chosen = CandidateChosen(task="task 1", candidate=0, at=31.0)
     tuning = [chosen, epoch(0, 32.0, round=0), epoch(1, 34.0, round=0)]
     found = after(begin(), *tuning).open
@@ -243,8 +249,10 @@ def test_epochs_are_written_once_a_second(tmp_path, monkeypatch):
         now[0] += 0.4
         writer.update(epoch(number, 2.0))
         assert read_status(tmp_path).open.epoch == epochs
+    writer.update(subset(1, candidate=0))
+    assert read_status(tmp_path).open.num_evaluations is None
     writer.update(STOP)
-    assert (read_status(tmp_path).state, read_status(tmp_path).open.epoch) == ("stopped", 4)
+    assert (read_status(tmp_path).state, read_status(tmp_path).open.phase) == ("stopped", "pruning")
 
 
 def test_a_status_that_cannot_be_written_does_not_end_a_run(tmp_path):

@@ -39,7 +39,18 @@ from clnp.terminal.watch import (
     line,
     unfinished,
 )
-from support.progress import END, FAILURE, STOP, begin, ended, epoch, evaluated, make, pruned
+from support.progress import (
+    END,
+    FAILURE,
+    STOP,
+    begin,
+    ended,
+    epoch,
+    evaluated,
+    make,
+    pruned,
+    subset,
+)
 from support.terminal import SRC, start, wait_for
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -282,6 +293,16 @@ def test_a_screen_in_training(tmp_path):
         (
             [begin(), pruned()],
             "task 1 of 3, task 1: candidate 2 of 2, pruning; 33 % done, at least 60 s left",
+        ),
+        (
+            [begin(), epoch(0, 30.0), subset(12, candidate=1)],
+            "task 1 of 3, task 1: candidate 2 of 2, pruning: 12 evaluations, 340 of 800 neurons; "
+            "33 % done, at least 60 s left",
+        ),
+        (
+            [begin(), epoch(0, 30.0), subset(1, round=1)],
+            "task 1 of 3, task 1: fine-tuning round 2, pruning: 1 evaluation, 340 of 800 neurons; "
+            "33 % done, at least 60 s left",
         ),
         (
             [begin(), epoch(0, 2.0), epoch(4, 9.0, round=1)],

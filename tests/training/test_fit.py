@@ -451,3 +451,31 @@ def test_networks_that_return_dictionaries_learn(tmp_path, baseline):
     if baseline is None:
         assert [task.unchanged for task in result.tasks] == [True, True]
     assert result.tasks[0].outputs != result.tasks[1].outputs
+
+
+def with_score(score):
+    own = Objective("own", lambda o, y: F.cross_entropy(o, y), score)
+    return fit_of(opened(), Training(epochs=8, lr=0.05), loaded=replace(data(), objective=own))
+
+
+def test_a_score_that_falls_while_training_goes_on_is_a_warning():
+    fit = with_score(lambda o, y: F.cross_entropy(o, y).item())
+    message = "^the score of the objective 'own' falls as the training loss does, and higher is"
+    with pytest.warns(UserWarning, match=message) as seen:
+        fit.run()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda o, y: -F.cross_entropy(o, y).item(),
+        lambda o, y: accuracy(o, y) / 100,
+        lambda o, y: 0.99 - F.cross_entropy(o, y).item() / 1e4,
+        lambda o, y: 0.99 + F.cross_entropy(o, y).item() / 1e4,  # As good as constant.
+    ],
+)
+def test_a_score_that_rises_or_stands_still_is_no_warning(score):
+    fit = with_score(score)
+    fit.run()
+    assert fit.epochs[-1].loss < 0.75 * fit.epochs[0].loss

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clnp.errors import RunError
 from clnp.plain import flat, to_plain
-from clnp.records import OURS, RunConfig
+from clnp.records import OURS, RunConfig, SettingsSource
 from clnp.runs.directory import (
     CONFIG,
     EVENTS,
@@ -19,7 +19,7 @@ from clnp.runs.directory import (
     resume_command,
 )
 from clnp.runs.history import RunHistory, TaskHistory, read_run
-from clnp.studies.study import SERIES, read_comparison, read_series, run_of
+from clnp.studies.study import SERIES, read_comparison, read_series, run_of, settings_sources
 from clnp.text import clean
 
 MOST_NAMED = 4
@@ -30,12 +30,14 @@ MOST_NAMED = 4
 class Member:
     """A run, or all seeds of one method and setting.
 
-    `comparison` is the directory of the comparison that it belongs to, if any.
+    `comparison` is the directory of the comparison that it belongs to, if any, and `settings` says
+    where those of its method come from.
     """
 
     label: str
     runs: tuple[RunHistory, ...]
     comparison: Path | None = None
+    settings: SettingsSource | None = None
 
     @property
     def has_neurons(self) -> bool:
@@ -131,7 +133,7 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
-    notes += _all_notes(members)
+    notes += [*_all_notes(members), *_settings_notes(members)]
     return Collection(title, members, tuple(dict.fromkeys(notes)))
 
 
@@ -140,7 +142,7 @@ def _read_members(path: Path, notes: list[str]) -> Iterator[Member]:
     if comparison := read_comparison(path):
         for method in comparison.methods or ():
             if runs := _read_series_runs(path / method, notes, method):
-                yield Member(method, runs, path)
+                yield Member(method, runs, path, settings_sources(path, [method])[method])
     elif os.path.isfile(path / SERIES):
         if runs := _read_series_runs(path, notes, name):
             yield Member(name, runs)
@@ -299,6 +301,16 @@ def _all_notes(members: Sequence[Member]) -> Iterator[str]:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         where = "; ".join(names[:MOST_NAMED]) + more
         yield f"{where}: {note}" if where else note[:1].upper() + note[1:]
+
+
+def _settings_notes(members: Sequence[Member]) -> Iterator[str]:
+    """Return where the settings of methods come from."""
+    found: dict[str, list[str]] = {}
+    for member in members:
+        if member.settings is not None:
+            found.setdefault(member.settings.note, []).append(member.label)
+    for note, labels in found.items():
+        yield f"{', '.join(labels)}: {note}."
 
 
 def _notes(run: RunHistory) -> Iterator[str]:

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
+from clnp.checks import check_path
 from clnp.errors import ClnpError, RunError
 from clnp.plain import UnreadableError, read, to_json
 from clnp.records import (
@@ -254,6 +255,7 @@ def reading(path: Path) -> Iterator[None]:
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return the path with `~` expanded."""
+    check_path("the path", path)
     return Path(os.path.expanduser(path))
 
 

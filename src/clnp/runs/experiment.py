@@ -11,7 +11,16 @@ from typing import Any, Literal
 
 from torch import nn
 
-from clnp.checks import check_kind, listed, number_of_seconds, settle, whole_number
+from clnp.checks import (
+    THREADS,
+    check_kind,
+    listed,
+    number_of_seconds,
+    optional,
+    settle,
+    whole_number,
+)
+from clnp.devices import restoring_threads, use_threads
 from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
@@ -37,7 +46,8 @@ from clnp.records import (
     Warned,
 )
 from clnp.storage.checkpoint import attached
-from clnp.training.config import LearnerConfig
+from clnp.training.config import LearnerConfig, Training
+from clnp.training.criterion import criterion_of
 from clnp.training.optimizer import check_optimizers
 from clnp.training.task import Task, checked_tasks
 
@@ -49,6 +59,7 @@ from .directory import (
     Run,
     expanded,
     has_progress,
+    last_environment,
     read_config,
     read_events,
     read_result,
@@ -58,8 +69,15 @@ from .directory import (
 )
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
-from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
+from .outputs import (
+    is_known,
+    score_and_digest,
+    validation_score,
+    with_outputs,
+    with_outputs_elsewhere,
+)
 from .status import StatusWriter
+from .threads import fitting
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
 CHECK_SECONDS = 5.0
@@ -127,6 +145,9 @@ class Experiment:
             CPU with the same number of threads.
         baseline: The settings of another method, such as `clnp.methods.EWC()`, or of a custom one:
             a dataclass with `training` and `strategy` (see `clnp.methods.Strategy`).
+        threads: The number of threads on a CPU. Default: that of the run if it is resumed,
+            otherwise one if a batch takes fewer than 100 million multiplications, and PyTorch's
+            own number for larger ones. It is restored when the run ends.
 
     Example:
         >>> experiment = clnp.Experiment(model, torch.zeros(2, 20), tasks, clnp.LearnerConfig())
@@ -142,10 +163,11 @@ class Experiment:
     classifier: str | None = None
     seed: int = 0
     baseline: Any = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        settle(self, {"seed": whole_number})
+        settle(self, {"seed": whole_number, "threads": optional(THREADS)})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:
@@ -156,11 +178,15 @@ class Experiment:
             raise ArgumentError(message, argument="config")
         if self.baseline is not None:
             check_baseline(self.baseline)
-        own = self.config.candidates() if self.baseline is None else [self.baseline.training]
-        trainings = [each or self.config.training for each in own]
+        trainings = self.trainings()
         # The function of a user may expect the weights of the network.
         by_name = [each for each in trainings if isinstance(each.optimizer, str)]
         check_optimizers(by_name, self.model)
+
+    def trainings(self) -> list[Training]:
+        """Return the settings of training of every candidate."""
+        own = self.config.candidates() if self.baseline is None else [self.baseline.training]
+        return [each or self.config.training for each in own]
 
     def describe(self) -> RunConfig:
         """Return the config of a run of this experiment.
@@ -175,7 +201,8 @@ class Experiment:
             head=self.head,
             classifier=self.classifier,
             seed=self.seed,
-            learner=plain(self.config),
+            # A function counts by its code, also where a recipe names it.
+            learner=plain(replace(self.config, importance=criterion_of(self.config.importance))),
             method=self.method,
             baseline=None if self.baseline is None else plain(self.baseline),
         )
@@ -204,7 +231,8 @@ class Experiment:
                 dataclasses by their fields, and other objects by their `repr`; there is a warning
                 if it does not show their state.
             checkpoint_seconds: How often to save within a task.
-            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`.
+            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`, and with
+                each `clnp.records.SubsetScored`.
             trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even
                 if it is finished.
 
@@ -270,7 +298,8 @@ class RunLoop:
     def run_all(self) -> RunResult:
         """Learn the tasks that are left, and return the result."""
         try:
-            result = self._run_all()
+            with restoring_threads():
+                result = self._run_all()
         except BaseException as error:
             self._trackers.end(None, error)
             # Unlike after a full disk or a signal, the experiment must be corrected.
@@ -291,9 +320,10 @@ class RunLoop:
             resumed = False
         with self._logging_failure(tasks[-1]):
             self.method.verify()
+            validation = self._validation()
         self._log(RunFinished(num_tasks=len(self.state.done)))
         # Written last: a run with a finished result is not resumed.
-        result = self.result()
+        result = replace(self.result(), validation=validation)
         self.run.write(RESULT, result)
         return result
 
@@ -365,6 +395,7 @@ class RunLoop:
         if checkpoint is not None and checkpoint.exchanged:
             # Before the log is cut: the task must not come back from the checkpoint.
             self._write_checkpoint(checkpoint.method)
+        use_threads(self.method.device, self._num_threads())
         reset_peak(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
@@ -385,6 +416,15 @@ class RunLoop:
             return False
         self._log_start(TaskResumed, experiment.tasks[len(self.state.done)])
         return True
+
+    def _num_threads(self) -> int | None:
+        """Return the number of threads of the run on a CPU; None for PyTorch's own number."""
+        experiment = self.experiment
+        known = experiment.threads or last_environment(self.run.path).num_threads
+        if known is not None:
+            return known
+        largest = max(training.batch_size for training in experiment.trainings())
+        return fitting(experiment.model, experiment.example_input, largest)
 
     def _check_tasks(self) -> None:
         """Check all tasks before the first one, which may take minutes if there are many."""
@@ -426,8 +466,15 @@ class RunLoop:
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:
         """Return the method, new or restored from the state in a checkpoint."""
+        experiment, setting = self.experiment, self._setting()
+        if experiment.baseline is None:
+            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
+        return method_for(experiment.baseline, setting, state)
+
+    def _setting(self) -> Setting:
+        """Return the experiment for its method."""
         experiment = self.experiment
-        setting = Setting(
+        return Setting(
             experiment.model,
             experiment.example_input,
             experiment.tasks,
@@ -438,9 +485,6 @@ class RunLoop:
             on_event=self._log,
             on_progress=self._save_if_due,
         )
-        if experiment.baseline is None:
-            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
-        return method_for(experiment.baseline, setting, state)
 
     def _log_start(self, kind: type[TaskStarted], task: Task) -> None:
         index = len(self.state.done)
@@ -457,6 +501,10 @@ class RunLoop:
         )
 
     def _log(self, event: Event) -> None:
+        if not event.logged:
+            self._status.update(event)
+            self.on_event(event)
+            return
         timed = self.run.log(event)
         self._status.update(timed)
         self.on_event(timed)
@@ -534,6 +582,13 @@ class RunLoop:
                 forecast=figures.forecast,
             )
         )
+
+    def _validation(self) -> tuple[float | None, ...]:
+        """Return the validation score of every task that has ended, now that all of them have."""
+        if self.experiment.baseline is None:  # It is what it was, to the bit.
+            return tuple(record.score for record in self.state.done)
+        tasks = self.experiment.tasks[: len(self.state.done)]
+        return tuple(validation_score(self.method, self._setting(), task) for task in tasks)
 
     def _measure(self) -> None:
         """Note how long the run has worked, and its peak memory."""

@@ -30,6 +30,7 @@ from clnp.records import (
     RunFailed,
     RunFinished,
     RunStopped,
+    SubsetScored,
     TaskEnded,
     TaskResumed,
     TaskStarted,
@@ -59,8 +60,10 @@ class LearnedTask:
 class OpenTask:
     """The task that is being learned; numbers of candidates, rounds and epochs count from 1.
 
-    `phase` is starting, training, pruning or fine-tuning. `losses` and `scores` are the curves of
-    the candidate or round, as means of several epochs if there are many.
+    `phase` is starting, training, pruning or fine-tuning. While a plan is searched for, there
+    is the number of evaluations, and how many of the `available` neurons the last one `kept`.
+    `losses` and `scores` are the curves of the candidate or round, as means of several epochs if
+    there are many.
     """
 
     task: str
@@ -76,6 +79,9 @@ class OpenTask:
     losses: tuple[float, ...] = ()
     scores: tuple[float, ...] = ()
     epoch_seconds: float = 0.0
+    num_evaluations: int | None = None
+    kept: int | None = None
+    available: int | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,7 @@ class StatusWriter:
         """Add an event, and replace the file unless epochs are too short for that."""
         self._progress.add(event)
         due = time.monotonic() - self._written >= LEAST_SECONDS
-        if due or not isinstance(event, EpochEnded):
+        if due or not isinstance(event, EpochEnded | SubsetScored):
             self._write()
 
     def _write(self) -> None:
@@ -181,6 +187,7 @@ class _Learning:
     curves: dict[tuple[int | None, int | None], list[EpochEnded]] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)
     tuned: int = 0
+    subset: SubsetScored | None = None
 
     @property
     def num_epochs(self) -> int:
@@ -258,7 +265,11 @@ class Progress:
                 self._learn(event, self._open)
 
     def _learn(self, event: Event, task: _Learning) -> None:
+        task.subset = event if isinstance(event, SubsetScored) else None
         match event:
+            case SubsetScored():
+                task.phase, task.round = "pruning", event.round
+                task.candidate = task.candidate if event.candidate is None else event.candidate
             case EpochEnded():
                 task.curve = task.curves.setdefault((event.candidate, event.round), [])
                 # An epoch that is logged again after a crash replaces the old one.
@@ -358,6 +369,9 @@ def _open_task(task: _Learning) -> OpenTask:
         losses=condensed([epoch.loss for epoch in task.curve], MOST_POINTS),
         scores=condensed([epoch.score for epoch in task.curve], MOST_POINTS),
         epoch_seconds=last.seconds if last else 0.0,
+        num_evaluations=task.subset.number if task.subset else None,
+        kept=task.subset.kept if task.subset else None,
+        available=task.subset.available if task.subset else None,
     )
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from clnp.errors import RunError
 from clnp.plain import to_plain
+from clnp.records import pruning_text
 from clnp.runs.directory import CONFIG, STATUS, command, expanded, read_config, resume_command
 from clnp.runs.status import (
     FAILED,
@@ -29,7 +30,7 @@ from clnp.runs.status import (
     read_status,
 )
 from clnp.studies.jobs import on_stop
-from clnp.studies.study import Member, members_of, read_comparison, read_series
+from clnp.studies.study import Member, members_of, open_trials, read_comparison, read_series
 from clnp.text import clean, duration
 
 from .tables import Screen, screen_of, stacked_bars, table
@@ -146,7 +147,9 @@ class Watcher:
         kind, members = "run", dict[str, Path]()
         if comparison := read_comparison(self.path):
             kind = "comparison"
-            members = _paths(members_of(self.path, comparison, comparison.methods or ()))
+            trials = [t for name in comparison.tuned or () for t in open_trials(self.path, name)]
+            reported = members_of(self.path, comparison, comparison.methods or ())
+            members = _paths([*trials, *reported])
         elif series := read_series(self.path):
             kind, members = "series", _paths(members_of(self.path, series))
         elif any(os.path.isfile(self.path / name) for name in (STATUS, CONFIG)):
@@ -232,10 +235,14 @@ def _shortly(run: WatchedRun) -> str:
 def doing(task: OpenTask) -> str:
     """Return the phase of the open task."""
     where = f"candidate {task.candidate} of {task.num_candidates}"
-    if task.phase == "fine-tuning":
+    if task.round is not None:
         where = f"fine-tuning round {task.round}"
-    if task.phase in ("starting", "pruning"):
-        return f"{where}, pruning" if task.phase == "pruning" else "starting"
+    if task.phase == "starting":
+        return "starting"
+    if task.phase == "pruning":
+        if task.num_evaluations is None or task.kept is None or task.available is None:
+            return f"{where}, pruning"
+        return f"{where}, {pruning_text(task.num_evaluations, task.kept, task.available)}"
     return f"{where}, epoch {task.epoch} of {task.num_epochs}" if task.epoch else where
 
 

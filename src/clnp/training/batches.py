@@ -287,9 +287,9 @@ def batches_of(
     """
     samples: Any = data
     if is_pair(data):
-        inputs, targets = (tensor.detach() for tensor in data)
+        inputs, targets = data[0].detach(), _targets(data[1])
         if resident is not False:
-            targets = _targets(targets).to(device)
+            targets = targets.to(device)
             targets = targets if relabel is None else relabel(targets)
             return Batches(device, inputs.to(device), targets, prepare=prepare, where=where)
         samples = TensorDataset(inputs, targets)
@@ -349,6 +349,7 @@ def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
     order = permutation(count, derive(seed, "split"))
     apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
     if is_pair(data):
-        return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])
+        inputs, targets = data[0], _targets(data[1])
+        return (inputs[rest], targets[rest]), (inputs[apart], targets[apart])
     subset: Any = Subset
     return subset(data, rest.tolist()), subset(data, apart.tolist())

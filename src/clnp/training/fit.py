@@ -5,6 +5,7 @@ import inspect
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, TypedDict
@@ -24,7 +25,7 @@ from .augment import augmentation
 from .batches import Batches
 from .config import Alpha, Training
 from .cuda_graph import CapturedStep
-from .objective import Objective, check_loss
+from .objective import Objective, check_loss, falls_with_the_loss, has_fallen, is_built_in
 from .optimizer import can_be_captured, load_optimizer, make_optimizer, rate_shares
 from .rng import derive, seed_all
 from .task import TaskData
@@ -176,6 +177,7 @@ class Fit:
         enabled = training.precision == "float16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=enabled)
         self.epochs: list[Epoch] = []
+        self._doubts_score = not is_built_in(data.objective)
         self.best_epoch = 0
         self.best: OpenState | None = None
 
@@ -239,11 +241,30 @@ class Fit:
             )
         epoch = Epoch(number, loss, penalised, score, time.monotonic() - self._began)
         self.epochs.append(epoch)
+        self._judge_score()
         if number == 0 or score > self.epochs[self.best_epoch].score:
             self.best_epoch = number
             if self.training.patience is not None:
                 self.best = net.open_state()
         return epoch
+
+    def _judge_score(self) -> None:
+        """Warn if the score looks like a loss when both have fallen for the first time.
+
+        Neither noise nor overfitting makes an honest score fall that far from the first epoch on.
+        """
+        losses = [epoch.loss for epoch in self.epochs]
+        scores = [epoch.score for epoch in self.epochs]
+        have_fallen = len(losses) >= 3 and has_fallen(losses) and has_fallen(scores)
+        if not (self._doubts_score and have_fallen):
+            return
+        self._doubts_score = False
+        if falls_with_the_loss(losses, scores):
+            warnings.warn(
+                f"the score of the objective {self.data.objective.name!r} falls as the training "
+                "loss does, and higher is better. If it is a loss, return its negative",
+                stacklevel=2,
+            )
 
     def settle(self) -> float:
         """Restore the weights of the best epoch, with patience, and return the network's score."""
