@@ -1,3 +1,4 @@
+import shutil
 import sys
 from dataclasses import replace
 
@@ -48,6 +49,7 @@ from clnp.runs import experiment as module
 from clnp.runs.directory import (
     CHECKPOINT,
     CONFIG,
+    LOCK,
     RESULT,
     Run,
     read_config,
@@ -363,6 +365,57 @@ def test_a_finished_run_is_not_changed(tmp_path):
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
     assert experiment().run(tmp_path / "run") == first
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+
+
+@pytest.mark.parametrize("moment", [EpochEnded, TaskEnded])
+def test_files_that_disappear_while_a_run_works_are_written_again(tmp_path, whole, moment):
+    """All that a user removes with `rm RUN/*`, which leaves the lock."""
+
+    def remove(event):
+        if isinstance(event, moment) and event.task == "b":
+            for file in tmp_path.iterdir():
+                if file.name != LOCK:
+                    file.unlink(missing_ok=True)
+
+    (tmp_path / "recipe.toml").write_text("seed = 0")  # As a run of a recipe has it.
+    with pytest.warns(RuntimeWarning, match=r"config\.json, .*events\.jsonl of .* disappeared"):
+        result = experiment(**GROWN).run(tmp_path, checkpoint_seconds=0, on_event=remove)
+    expected = whole(experiment(**GROWN))
+    assert untimed(result) == untimed(read_result(expected))
+    assert log_of(tmp_path) == log_of(expected)
+    assert (tmp_path / "recipe.toml").read_text() == "seed = 0"
+    assert len(read_environments(tmp_path)) == 1
+    assert clnp.verify(experiment(**GROWN), tmp_path).verified
+
+
+def test_a_checkpoint_that_disappears_after_the_last_task_is_written_again(tmp_path, monkeypatch):
+    verify = NeuralPruning.verify
+
+    def remove(method):
+        verify(method)
+        (tmp_path / CHECKPOINT).unlink()
+
+    monkeypatch.setattr(NeuralPruning, "verify", remove)
+    experiment("a").run(tmp_path)
+    monkeypatch.undo()
+    assert clnp.verify(experiment("a"), tmp_path).verified
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_directory_that_is_removed_while_a_run_works_ends_it(tmp_path, again):
+    """Also if another run is in its place by then, which must not be overwritten."""
+    path = tmp_path / "run"
+
+    def remove(event):
+        if isinstance(event, TaskEnded):
+            shutil.rmtree(path)
+            if again:
+                Run.create(path, {CONFIG: "{}"}).close()
+
+    with pytest.raises(RunError, match=r"run was removed or replaced while the run was working"):
+        experiment("a").run(path, on_event=remove)
+    assert path.exists() == again
+    assert not (path / RESULT).exists()
 
 
 def test_a_run_that_is_stopped_saves_and_resumes(tmp_path, whole):

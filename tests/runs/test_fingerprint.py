@@ -133,6 +133,36 @@ def test_functions_may_refer_to_themselves_and_to_variables_that_are_not_assigne
     assert plain(ring) == [1, "..."]
 
 
+def test_each_of_many_functions_that_refer_to_each_other_is_described_once(monkeypatch):
+    def mutual(num, last):
+        def calling(gain):
+            return lambda x: sum(each(x) for each in functions) * gain
+
+        functions = [calling(gain) for gain in [*range(num - 1), last]]
+        return functions[0]
+
+    described = []
+    describe = module._describe_function
+    monkeypatch.setattr(
+        module, "_describe_function", lambda *args: described.append(args[0]) or describe(*args)
+    )
+    plain(mutual(12, last=1))
+    assert len(described) == 12
+    assert plain(mutual(12, last=1)) == plain(mutual(12, last=1)) != plain(mutual(12, last=2))
+
+
+def test_what_functions_share_does_not_change_their_descriptions():
+    def adding(num):
+        return lambda x: x + num
+
+    def both(one, other):
+        return lambda x: one(x) * other(x)
+
+    one = adding(1)
+    assert plain(both(one, one)) == plain(both(one, adding(1)))
+    assert plain([one, one]) == [plain(one)] * 2
+
+
 def test_a_set_in_the_code_of_a_function_has_the_same_description_in_every_process():
     one, other = frozenset([0, 8]), frozenset([8, 0])
     assert repr(one) != repr(other)  # As with texts in processes with other hashes.

@@ -12,16 +12,24 @@ from typing import Any, Literal
 from torch import nn
 
 from clnp.checks import (
+    SEED,
     THREADS,
     check_kind,
     listed,
     number_of_seconds,
     optional,
     settle,
-    whole_number,
 )
 from clnp.devices import restoring_threads, use_threads
-from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
+from clnp.errors import (
+    ArgumentError,
+    CapacityError,
+    CheckpointError,
+    RunError,
+    StoppedError,
+    failure,
+    unknown_name,
+)
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.registry import check_baseline, method_for, name_of, takes_more_tasks
@@ -109,7 +117,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint 
     takes_more = takes_more_tasks(baseline)
     if not (path / CHECKPOINT).exists():
         if (path / RESULT).exists():
-            raise RunError(
+            raise CheckpointError(
                 f"{path} has lost its {CHECKPOINT}. Restore a copy of it, or start a new run."
             )
         if has_progress(path):
@@ -167,7 +175,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        settle(self, {"seed": whole_number, "threads": optional(THREADS)})
+        settle(self, {"seed": SEED, "threads": optional(THREADS)})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:
@@ -321,7 +329,10 @@ class RunLoop:
         with self._logging_failure(tasks[-1]):
             self.method.verify()
             validation = self._validation()
+        if not (self.run.path / CHECKPOINT).exists():
+            self._save()
         self._log(RunFinished(num_tasks=len(self.state.done)))
+        self.run.flush_log()
         # Written last: a run with a finished result is not resumed.
         result = replace(self.result(), validation=validation)
         self.run.write(RESULT, result)

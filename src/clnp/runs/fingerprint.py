@@ -46,19 +46,21 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 
 def plain(value: Any) -> Any:
     """Return a setting as plain data for JSON, in which code is a hash."""
-    return _plain(value, frozenset())
+    return _plain(value, {})
 
 
-def _plain(value: Any, inside: frozenset[int]) -> Any:
-    """Return a setting that is a part of the objects with these identities."""
+def _plain(value: Any, known: dict[int, tuple[Any, Any]]) -> Any:
+    """Return a setting; `known` has the objects that were met before, and what they became."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if id(value) in inside:
-        return "..."  # Functions and containers may refer to themselves.
+    if id(value) not in known:
+        known[id(value)] = value, "..."  # Functions and containers may refer to themselves.
+        known[id(value)] = value, _describe(value, lambda each: _plain(each, known))
+    return known[id(value)][1]
 
-    def part(each: Any) -> Any:
-        return _plain(each, inside | {id(value)})
 
+def _describe(value: Any, part: Callable[[Any], Any]) -> Any:
+    """Return an object as plain data, of which `part` gives the parts."""
     if isinstance(value, Mapping):
         return {str(key): part(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

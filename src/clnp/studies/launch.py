@@ -111,6 +111,7 @@ def add_tasks(loaded: LoadedRecipe, path: Path, options: RunOptions) -> tuple[Ru
     known = read_config(path)
     config = replace(experiment.describe(), recipe=known.recipe, data=known.data)
     if to_json(config) == to_json(known):
+        Run.open(path).close()  # Resuming one in use would fail.
         raise RunError(already_a_run(path))
     with Run.open(path) as run:
         changed = to_toml(loaded.recipe, header=HEADER)

@@ -6,6 +6,7 @@ from pathlib import Path
 from clnp.records import OURS, Environment, RunConfig, RunResult, SeriesConfig
 from clnp.runs.directory import (
     RESULT,
+    checkpoint_problem,
     command,
     expanded,
     read_config,
@@ -65,6 +66,8 @@ def inspect(
     notes: Part = []
     if result is not None:
         parts += figures(result, screen)
+        problem = checkpoint_problem(directory) if result.tasks else None
+        notes += [] if problem is None else [f"Damaged: the {problem}"]
         notes += [*choices(config.settings, result), *room(result)]
         notes += [*stored(result), *proofs(directory, result)]
     return answer, screen.page([*parts, [*notes, *environment_of(environments)]])

@@ -26,6 +26,7 @@ from clnp.records import (
 )
 from clnp.runs.status import Progress as Counted
 from clnp.studies.console import Console
+from clnp.text import clean, one_line
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -74,7 +75,7 @@ class Lines(Console):
         clock = f"{elapsed // 3600}:{elapsed // 60 % 60:02}:{elapsed % 60:02}"
         # The run continues if the reader of the stream is gone.
         with contextlib.suppress(OSError, UnicodeError):
-            print(f"[{clock}] {self._label}{text}", file=self._stream, flush=True)
+            print(f"[{clock}] {self._label}{one_line(text)}", file=self._stream, flush=True)
 
     def warn(self, text: str) -> None:
         """Show a line that the user must see even without progress."""
@@ -145,7 +146,7 @@ class Bars(Console):
 
     def _start(self, event: TaskStarted) -> None:
         self._task = event
-        description = f"task {event.number} of {event.num_tasks}, {event.task}"
+        description = clean(f"task {event.number} of {event.num_tasks}, {event.task}")
         size = event.num_candidates * event.num_epochs
         self._progress.reset(self._task_bar, description=description, total=size, rate="")
         if self._downloads is not None:
@@ -182,7 +183,7 @@ class Bars(Console):
         """Show a line."""
         with contextlib.suppress(OSError):
             self._progress.console.print(
-                text, markup=False, emoji=False, highlight=False, soft_wrap=True
+                one_line(text), markup=False, emoji=False, highlight=False, soft_wrap=True
             )
 
     def warn(self, text: str) -> None:

@@ -197,7 +197,13 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
     # On the meta device, nothing is allocated and no random number drawn.
     with torch.device("meta"):
         made = kind.build(layer, num_outputs, num_inputs)
-    made = made.to(like.dtype).to_empty(device=like.device)
+
+    def real(tensor: Tensor) -> Tensor:
+        # `to_empty` would import half of PyTorch, to lay out the tensor as the one without storage.
+        dtype = like.dtype if tensor.is_floating_point() else tensor.dtype
+        return torch.empty(tensor.shape, dtype=dtype, device=like.device)
+
+    made._apply(real)  # type: ignore[no-untyped-call]
     for buffer in made.buffers():
         buffer.zero_()
     return made.train(layer.training)
