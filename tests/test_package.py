@@ -66,6 +66,23 @@ def test_every_new_name_is_there():
             ), new
 
 
+def test_rooms_are_attributes_whatever_was_imported_before():
+    program = """
+import os
+import torch
+for name in {names!r}:
+    child = os.fork()
+    if child == 0:
+        import clnp
+        eval(name)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
+    names = ["clnp.records.EpochEnded", "clnp.core.Certificate", "clnp.storage.attached"]
+    names += ["clnp.learner.TaskSettings", "clnp.runs.metrics.average", "clnp.terminal.Lines"]
+    subprocess.run([sys.executable, "-c", program.format(names=names)], check=True)
+
+
 def test_import_does_not_load_torch():
     assert "torch" not in modules_after("import clnp, clnp.cli.app")
 

@@ -4,6 +4,7 @@ Names are imported when they are first used: `clnp --help` need not wait for PyT
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__ as __version__
@@ -92,6 +93,8 @@ def __getattr__(name: str) -> Any:
         value = import_module(f".{_NAMESPACES[name]}", __name__)
     elif name in _FILES:
         value = getattr(import_module(f".{_FILES[name]}", __name__), name)
+    elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        value = import_module(f".{name}", __name__)  # A room, whatever was imported before.
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

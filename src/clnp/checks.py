@@ -134,7 +134,7 @@ def _refused(argument: str, value: object, expected: str) -> ArgumentError:
 
 def _is_long(value: object) -> bool:
     """Whether the value is a whole number of more than 64 bits."""
-    return isinstance(value, Integral) and not -(2**63) <= value < 2**63
+    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
 
 
 def shown(value: object) -> str:

@@ -1028,4 +1028,4 @@ def test_a_run_can_be_stopped_while_its_tasks_are_checked(tmp_path, monkeypatch)
             loops[0].run_all()
     told = [each.number for each in events if isinstance(each, TasksChecked)]
     assert told == [0, 1]
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / CONFIG).exists()

@@ -361,21 +361,22 @@ class RunLoop:
     @contextmanager
     def _logging_warnings(self, task: Task) -> Iterator[None]:
         """Log each warning that Python shows, and show it as before."""
-        before = warnings.showwarning
+        python: Any = warnings
+        before = python.showwarning
 
         def show(message: Any, *where: Any) -> None:
-            warnings.showwarning = before  # Whoever gets the event may warn, too.
+            python.showwarning = before  # Whoever gets the event may warn, too.
             try:
                 self._log(Warned(task=task.name, text=str(message)))
             finally:
-                warnings.showwarning = show
+                python.showwarning = show
             before(message, *where)
 
-        warnings.showwarning = show
+        python.showwarning = show
         try:
             yield
         finally:
-            warnings.showwarning = before
+            python.showwarning = before
 
     @contextmanager
     def _logging_failure(self, task: Task) -> Iterator[None]:

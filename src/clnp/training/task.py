@@ -120,7 +120,7 @@ def load(
     train, validation, resident = task.train, task.validation, config.resident
     for part, data in _parts(task).items():
         if not is_pair(data):
-            check_sample(_where(task, part), data[0])  # type: ignore[index]
+            check_sample(_where(task, part), data[0])
     if validation is None:
         validation_seed = derive(seed, "validation", task.name)
         try:
@@ -319,7 +319,7 @@ def _num_outputs(task: Task, objective: Objective, given: Iterable[Batches]) -> 
         for batches in given:
             for _, targets in batches.batches(4096):
                 _check_labels(where, targets)
-                found.update(targets.unique().tolist())
+                found.update(torch.unique(targets).tolist())
         labels = sorted(map(int, found))
         if labels != list(range(len(labels))):
             raise ArgumentError(

@@ -97,7 +97,8 @@ class Body:
 
     def _num_columns(self, part: Any, sizes: Widths) -> int:
         mixes = part.layer_kind.mixes
-        return math.prod(part.kernel) * (num_entries(part.site.columns, sizes) if mixes else 1)
+        kernel: tuple[int, ...] = part.kernel
+        return math.prod(kernel) * (num_entries(part.site.columns, sizes) if mixes else 1)
 
     def open(self, free: Widths, num_outputs: int, *, initial: Initial = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""
