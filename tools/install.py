@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/install.py demo
 
-Before anything is downloaded, one line says what. Without an NVIDIA GPU, PyTorch is a build for the CPU
-if there is one: among the packages that pip is configured to find, or where uv looks for it.
+Before anything is downloaded, one line says what. Without an NVIDIA GPU, PyTorch is a build for the
+CPU if there is one: among the packages that pip is configured to find, or where uv looks for it.
 """
 
 import importlib.util
