@@ -1,3 +1,4 @@
+import shutil
 import sys
 from dataclasses import replace
 
@@ -20,8 +21,9 @@ from clnp.errors import (
     StoppedError,
 )
 from clnp.methods.joint import Joint
+from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.packnet import PackNet
-from clnp.methods.registry import BASELINES
+from clnp.methods.registry import BASELINES, NAMES, Methods, baseline_of
 from clnp.methods.single import Finetune, Single
 from clnp.plain import to_json
 from clnp.records import (
@@ -39,11 +41,15 @@ from clnp.records import (
     RunStopped,
     TaskEnded,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
+    Warned,
 )
+from clnp.runs import experiment as module
 from clnp.runs.directory import (
     CHECKPOINT,
     CONFIG,
+    LOCK,
     RESULT,
     Run,
     read_config,
@@ -120,6 +126,35 @@ def test_a_result_is_complete(whole):
         assert sum(new) + result.capacity.free[group] == size
     assert result.forecast.bottleneck in sizes
     assert result.timings.seconds >= sum(result.timings.tasks) > 0
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_a_finished_run_has_validation_scores_from_after_the_last_task(tmp_path, method):
+    made = experiment(*"abc", head="single")
+    made = replace(made, baseline=baseline_of(Methods(), method))
+    result = made.run(tmp_path / "run")
+    assert len(result.validation) == 3
+    assert all(score > 0 for score in result.validation)
+    ended = [record.score for record in result.tasks]
+    if method in ("clnp", "single", "packnet"):
+        assert list(result.validation) == ended
+    else:
+        assert result.validation[2] == ended[2]
+    if method == "finetune":
+        assert result.validation[0] < ended[0]
+
+
+def test_an_unfinished_run_has_no_validation_scores(tmp_path):
+    made = replace(experiment(*"ab"), baseline=Finetune())
+
+    def stop(event):
+        if event.kind == "begin" and event.number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.run(tmp_path / "run", on_event=stop)
+    assert read_result(tmp_path / "run").validation == ()
+    assert made.run(tmp_path / "run").validation == made.run(tmp_path / "whole").validation
 
 
 def test_a_run_directory_has_config_environment_log_and_network(whole):
@@ -330,6 +365,57 @@ def test_a_finished_run_is_not_changed(tmp_path):
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
     assert experiment().run(tmp_path / "run") == first
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+
+
+@pytest.mark.parametrize("moment", [EpochEnded, TaskEnded])
+def test_files_that_disappear_while_a_run_works_are_written_again(tmp_path, whole, moment):
+    """All that a user removes with `rm RUN/*`, which leaves the lock."""
+
+    def remove(event):
+        if isinstance(event, moment) and event.task == "b":
+            for file in tmp_path.iterdir():
+                if file.name != LOCK:
+                    file.unlink(missing_ok=True)
+
+    (tmp_path / "recipe.toml").write_text("seed = 0")  # As a run of a recipe has it.
+    with pytest.warns(RuntimeWarning, match=r"config\.json, .*events\.jsonl of .* disappeared"):
+        result = experiment(**GROWN).run(tmp_path, checkpoint_seconds=0, on_event=remove)
+    expected = whole(experiment(**GROWN))
+    assert untimed(result) == untimed(read_result(expected))
+    assert log_of(tmp_path) == log_of(expected)
+    assert (tmp_path / "recipe.toml").read_text() == "seed = 0"
+    assert len(read_environments(tmp_path)) == 1
+    assert clnp.verify(experiment(**GROWN), tmp_path).verified
+
+
+def test_a_checkpoint_that_disappears_after_the_last_task_is_written_again(tmp_path, monkeypatch):
+    verify = NeuralPruning.verify
+
+    def remove(method):
+        verify(method)
+        (tmp_path / CHECKPOINT).unlink()
+
+    monkeypatch.setattr(NeuralPruning, "verify", remove)
+    experiment("a").run(tmp_path)
+    monkeypatch.undo()
+    assert clnp.verify(experiment("a"), tmp_path).verified
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_directory_that_is_removed_while_a_run_works_ends_it(tmp_path, again):
+    """Also if another run is in its place by then, which must not be overwritten."""
+    path = tmp_path / "run"
+
+    def remove(event):
+        if isinstance(event, TaskEnded):
+            shutil.rmtree(path)
+            if again:
+                Run.create(path, {CONFIG: "{}"}).close()
+
+    with pytest.raises(RunError, match=r"run was removed or replaced while the run was working"):
+        experiment("a").run(path, on_event=remove)
+    assert path.exists() == again
+    assert not (path / RESULT).exists()
 
 
 def test_a_run_that_is_stopped_saves_and_resumes(tmp_path, whole):
@@ -912,3 +998,33 @@ def test_a_full_disk_loses_nothing(tmp_path, whole):
     assert not list((tmp_path / "run").glob(".clnp-*"))
     assert len(read_result(tmp_path / "run").tasks) == 1
     assert same_as_whole(experiment(), tmp_path / "run", whole)
+
+
+def test_warnings_are_logged_and_shown(tmp_path):
+    made = experiment("a")
+    (given,) = made.tasks
+    nothing = replace(given, train=(torch.zeros_like(given.train[0]), given.train[1]))
+    with pytest.warns(UserWarning, match="no better than always naming the same class") as caught:
+        replace(made, tasks=[nothing]).run(tmp_path / "run")
+    (event,) = [each for each in read_events(tmp_path / "run") if isinstance(each, Warned)]
+    assert (event.task, event.text) == ("a", str(caught[0].message))
+
+
+def test_a_run_can_be_stopped_while_its_tasks_are_checked(tmp_path, monkeypatch):
+    made, loops, events = experiment("a", "b", "c"), [], []
+    monkeypatch.setattr(module, "CHECK_SECONDS", 0.0)
+    check = NeuralPruning.check
+
+    def checked(method, given):
+        check(method, given)
+        if given.name == "b":
+            loops[0].stop()
+
+    monkeypatch.setattr(NeuralPruning, "check", checked)
+    with Run.create(tmp_path / "run", {"config.json": to_json(made.describe())}) as run:
+        loops.append(RunLoop(made, run, on_event=events.append))
+        with pytest.raises(StoppedError, match=r"^Stopped before the first task"):
+            loops[0].run_all()
+    told = [each.number for each in events if isinstance(each, TasksChecked)]
+    assert told == [0, 1]
+    assert not (tmp_path / "run").exists()

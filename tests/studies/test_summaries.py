@@ -5,8 +5,24 @@ import pytest
 
 from clnp.errors import RunError
 from clnp.plain import to_json, to_plain
-from clnp.records import CapacityRecord, RunResult, Spread, TaskRecord, TaskSummary, Timings
-from clnp.studies.summaries import aggregate, described, plus_minus, rows_of, texts
+from clnp.records import (
+    CapacityRecord,
+    RunResult,
+    SettingsSource,
+    Spread,
+    TaskRecord,
+    TaskSummary,
+    Timings,
+)
+from clnp.studies.summaries import (
+    aggregate,
+    described,
+    footnotes,
+    marked,
+    plus_minus,
+    rows_of,
+    texts,
+)
 
 
 def result(seed, scores, free=1, *, test_scores=None, unchanged=True, num_tasks=None):
@@ -120,6 +136,37 @@ def test_the_table_in_every_format():
     one = texts(rows_of({"clnp": results(seeds=(0,))}))
     assert "±" not in one["txt"]
     assert one["tex"].splitlines()[4].startswith("clnp & $75.00$ & $20.00$ & $-20.00$ & -- & ")
+
+
+def test_footnotes_say_where_settings_come_from():
+    """A note that several methods share has one number."""
+    tuned, default = SettingsSource("validation", 20, (7, 8)), SettingsSource("defaults")
+    names = ["single", "ewc", "si", "finetune", "old"]
+    sources = dict(zip(names, [default, tuned, tuned, default], strict=False))
+    found = rows_of({name: results() for name in names}, sources)
+    assert list(marked(found).values()) == [
+        *("single [1]", "ewc [2]", "si [2]", "finetune [1]"),
+        "old",
+    ]
+    notes = [
+        "[1] default settings, not tuned.",
+        "[2] settings chosen on validation data, 20 trials, seeds 7 8.",
+    ]
+    assert footnotes(found) == notes
+    written = texts(found)
+    assert written["txt"].splitlines()[-2:] == notes
+    assert written["txt"].splitlines()[2].startswith("ewc [2]  ")
+    assert written["md"].endswith(f" |\n\n{notes[0]}  \n{notes[1]}\n")
+    assert "| ewc [2] | 75.50" in written["md"]
+    assert "ewc [2] & $75.50" in written["tex"]
+    assert written["tex"].splitlines()[-2].endswith(f"{{\\footnotesize {notes[1]}}} \\\\")
+    table = list(csv.DictReader(written["csv"].splitlines()))
+    assert [row["method"] for row in table] == names
+    assert [row["settings"] for row in table] == [
+        *(note.partition(" ")[2].rstrip(".") for note in (notes[0], notes[1], notes[1], notes[0])),
+        "",
+    ]
+    assert to_plain(found[1])["settings"]["num_trials"] == 20
 
 
 def test_tasks_are_counted_unless_every_run_learned_all():

@@ -69,6 +69,8 @@ def compare(options: argparse.Namespace) -> Answer:
     """Run a recipe with several methods."""
     from clnp.studies import comparison
 
+    if options.budget is not None and not options.tuned:
+        raise RunError("--budget is for methods to tune. Name them with --tune, or leave it out.")
     place = _run_options(options)
     with closing(place.console):
         return comparison.compare(
@@ -78,6 +80,8 @@ def compare(options: argparse.Namespace) -> Answer:
             seed=options.seed,
             num_seeds=options.seeds,
             search_once=options.search_once,
+            tuned=options.tuned,
+            budget=options.budget,
             out=options.out,
         )
 
@@ -125,12 +129,21 @@ def _source(options: argparse.Namespace, **instead: str) -> "Source":
     return Source(options.recipe, (*options.assignments, *threads))
 
 
+def _data(options: argparse.Namespace) -> str | None:
+    """Return the directory of data sets, which must exist: a misspelt one would be a new one."""
+    if options.data is not None and not os.path.isdir(expanded(options.data)):
+        raise ArgumentError(
+            f"--data {options.data} is not a directory. Create it, or leave out --data."
+        )
+    return str(options.data) if options.data is not None else None
+
+
 def _run_options(options: argparse.Namespace) -> "RunOptions":
     from clnp.studies.launch import RunOptions
 
     return RunOptions(
         device=options.device,
-        data=options.data,
+        data=_data(options),
         checkpoint_seconds=options.checkpoint_every,
         trackers=tuple(dict.fromkeys(options.trackers or ())),
         quiet=options.quiet,
@@ -210,7 +223,7 @@ def verify(options: argparse.Namespace) -> Answer:
     """Verify a run."""
     from clnp.studies.verify import verify_at
 
-    return verify_at(options.run, device=options.device, data=options.data)
+    return verify_at(options.run, device=options.device, data=_data(options))
 
 
 def export(options: argparse.Namespace) -> Answer:
@@ -224,7 +237,7 @@ def export(options: argparse.Namespace) -> Answer:
         kind=options.format,
         bare=options.bare,
         device=options.device,
-        data=options.data,
+        data=_data(options),
     )
 
 

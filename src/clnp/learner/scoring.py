@@ -5,22 +5,41 @@ every set of neurons that the search tries, and after a round of fine-tuning.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
+from clnp.core.layers.blocks import same
 from clnp.core.net import ContinualNet
 from clnp.core.pruning.activity import Activity
-from clnp.core.pruning.plan import PruningPlan
+from clnp.core.pruning.plan import CurvePoint, PruningPlan
+from clnp.core.pruning.thresholds import importance_of
 from clnp.core.structure.kinds import keeps_statistics
-from clnp.errors import DivergedError, PruningError
+from clnp.errors import ArgumentError, DivergedError, PruningError
+from clnp.training.batches import Batches
 from clnp.training.config import LearnerConfig
+from clnp.training.criterion import criterion_of
 from clnp.training.fit import EVALUATION_BATCH, evaluate
-from clnp.training.objective import guessing
+from clnp.training.objective import guessing, is_built_in
 from clnp.training.rng import derive, seed_all
 from clnp.training.task import TaskData
+
+OnEvaluation = Callable[[CurvePoint, int], None]
+"""Called with each evaluation of the search for a plan, and the number of neurons to prune."""
+
+
+@dataclass(frozen=True)
+class Repeatable:
+    """The batches of a data set, in the same order, as often as somebody iterates over them."""
+
+    data: Batches
+    size: int
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.data.batches(self.size)
 
 
 class Scorer:
@@ -31,6 +50,7 @@ class Scorer:
     ) -> None:
         self.net, self.data, self.config, self.seed = net, data, config, seed
         self.margin = config.of(data.task.name).margin
+        self._criterion = criterion_of(config.importance)
         self._recalibrates = config.recalibrate and any(map(keeps_statistics, net.modules()))
 
     def score(self, predict: Callable[..., Any], at_least: float | None = None) -> float:
@@ -57,19 +77,25 @@ class Scorer:
         """Return the score of always predicting the same class, if it is known."""
         return guessing(self.data.objective, self.data.validation.targets)
 
-    def plan(self, best: float) -> PruningPlan:
+    def plan(self, best: float, on_evaluation: OnEvaluation) -> PruningPlan:
         """Plan the fewest neurons whose score stays within the margin of the best one.
 
         Validation data that is too large to keep may be random. If all neurons together now score
         less than needed, the margin is below their score.
+
+        The first task shows whether the margin fits the scale of a score that is not ours. A later
+        one that learns nothing, in a network that is full, say, may end so.
         """
         importance = self._importance()
         try:
-            return self._plan(importance, best)
+            return self._plan(importance, best, on_evaluation)
         except PruningError:
-            return self._plan(importance, None)
+            return self._plan(importance, None, on_evaluation)
 
-    def _plan(self, importance: Activity, best: float | None) -> PruningPlan:
+    def _plan(
+        self, importance: Activity, best: float | None, on_evaluation: OnEvaluation
+    ) -> PruningPlan:
+        available = sum(importance.num_free().values())
         return self.net.plan_pruning(
             importance,
             self.score,
@@ -78,6 +104,8 @@ class Scorer:
             per_layer=self.config.per_layer,
             resolution=self.config.resolution,
             recalibrate=self._calibration,
+            allow_guessing=is_built_in(self.data.objective) or bool(self.net.tasks),
+            on_evaluation=lambda point: on_evaluation(point, available),
         )
 
     def recalibrate(self, best: float) -> None:
@@ -103,11 +131,31 @@ class Scorer:
             self.net.set_open_state(trained)
 
     def _importance(self) -> Activity:
+        """Measure the importance of the neurons by the criterion of the config."""
         self._seeded("measure")
-        batches = self.data.train.batches(EVALUATION_BATCH)
-        if self.config.importance == "contribution":
-            return self.net.measure_contribution(batches)
-        return self.net.measure_activity(batches)
+        net, criterion = self.net, self._criterion
+        batches = Repeatable(self.data.train, EVALUATION_BATCH)
+        if criterion == "activity":
+            return net.measure_activity(batches)
+        if criterion == "contribution":
+            return net.measure_contribution(batches)
+        if criterion == "taylor":  # Gradients take as much memory as in training.
+            size = min(EVALUATION_BATCH, self.config.training.batch_size)
+            return net.measure_taylor(replace(batches, size=size), self.data.objective.loss)
+        assert callable(criterion)
+        before = net.open_state().tensors
+        found = criterion(net, batches)
+        for name, tensor in net.open_state().tensors.items():
+            if not same(tensor, before[name]):
+                raise ArgumentError(
+                    f"the function for importance has changed {name}. It must leave the network as "
+                    "it is: let it change a copy, copy.deepcopy(net)"
+                )
+        if isinstance(found, Activity):
+            return found
+        activity = net.measure_activity(batches)
+        checked = importance_of(net.graph, found, activity.num_free())
+        return Activity(checked, {}, activity.inputs)
 
     @cached_property
     def _calibration(self) -> list[tuple[Tensor, Tensor]] | None:

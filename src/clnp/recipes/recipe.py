@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from torch import nn
 
-from clnp.checks import THREADS, optional, settle
+from clnp.checks import SEED, THREADS, optional, settle
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
-from clnp.methods.registry import NAMES, Methods
-from clnp.records import OURS
+from clnp.methods.registry import NAMES, Chosen, Methods, source_of
+from clnp.records import OURS, SettingsSource
 from clnp.runs.directory import CHECKPOINT, CONFIG, RECIPE, command, expanded, read_config
 from clnp.training.config import LearnerConfig
 
@@ -103,9 +103,20 @@ class Recipe:
     """The method that learns the tasks: "clnp", or a baseline, whose settings are in `methods`."""
     methods: Methods = field(default_factory=Methods)
     """The settings of baselines."""
+    chosen: Mapping[str, Chosen] = field(default_factory=dict)
+    """How the settings of methods were chosen, by method, for the footnotes of a comparison."""
 
     def __post_init__(self) -> None:
-        settle(self, {"threads": optional(THREADS), "method": _method})
+        settle(self, {"seed": SEED, "threads": optional(THREADS), "method": _method})
+        for name in self.chosen:
+            if name not in NAMES:
+                message = f"chosen: {unknown_name('method', name, NAMES)}"
+                raise ArgumentError(message, argument="chosen")
+
+    @property
+    def settings_source(self) -> SettingsSource:
+        """Where the settings of the method come from."""
+        return source_of(self.methods, self.method, self.chosen.get(self.method))
 
 
 def _method(argument: str, name: object) -> object:
@@ -147,8 +158,18 @@ def find(name: str) -> tuple[str, Document]:
 def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     """Return the recipe of that name after the assignments, `key.sub=value`."""
     short, document = find(name)
+    problems = []
     for assignment in assignments:
-        document = document.set(assignment)
+        try:
+            document = document.set(assignment)
+        except RecipeError as error:
+            problems.append(error)
+    if len(problems) > 1:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise RecipeError(f"{len(problems)} problems:{lines}")
+    if problems:
+        raise problems[0]
+    document = replace(document, data=_still_chosen(document))
     build(Recipe, document)  # So that an error is reported once, before a method inherits it.
     recipe = build(Recipe, replace(document, data=_inherited(document.data)))
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):
@@ -158,6 +179,24 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
                 f"{place} has no effect, because learner.{many} is given. Set learner.{many}."
             )
     return LoadedRecipe(short, recipe, document)
+
+
+def _still_chosen(document: Document) -> Table:
+    """Return the data in which only those settings are `chosen` that no assignment changes."""
+    changed = {path for path, place in document.places.items() if place.startswith("--set")}
+    chosen = document.data.get("chosen")
+    if not changed or not isinstance(chosen, dict):
+        return document.data
+    elsewhere = any(path[0] in ("stream", "network", "learner") for path in changed if path)
+    found = {}
+    for name, each in chosen.items():
+        if ("chosen", name) not in changed:
+            if any(path[:2] == ("methods", name) for path in changed):
+                continue
+            if elsewhere and isinstance(each, dict):
+                each = {**each, "changed": True}
+        found[name] = each
+    return {**document.data, "chosen": found}
 
 
 def _inherited(data: Table) -> Table:
@@ -196,7 +235,7 @@ def difference(now: Recipe, before: Recipe) -> tuple[str, str] | None:
 def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     data = to_data(recipe)
     data["methods"] = {k: v for k, v in data["methods"].items() if k == recipe.method}
-    del data["description"], data["method"]
+    del data["description"], data["method"], data["chosen"]
     return _flat(data, ())
 
 

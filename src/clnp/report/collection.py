@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clnp.errors import RunError
 from clnp.plain import flat, to_plain
-from clnp.records import OURS, RunConfig
+from clnp.records import OURS, RunConfig, SettingsSource
 from clnp.runs.directory import (
     CONFIG,
     EVENTS,
@@ -19,7 +19,7 @@ from clnp.runs.directory import (
     resume_command,
 )
 from clnp.runs.history import RunHistory, TaskHistory, read_run
-from clnp.studies.study import SERIES, read_comparison, read_series, run_of
+from clnp.studies.study import SERIES, read_comparison, read_series, run_of, settings_sources
 from clnp.text import clean
 
 MOST_NAMED = 4
@@ -30,12 +30,14 @@ MOST_NAMED = 4
 class Member:
     """A run, or all seeds of one method and setting.
 
-    `comparison` is the directory of the comparison that it belongs to, if any.
+    `comparison` is the directory of the comparison that it belongs to, if any, and `settings` says
+    where those of its method come from.
     """
 
     label: str
     runs: tuple[RunHistory, ...]
     comparison: Path | None = None
+    settings: SettingsSource | None = None
 
     @property
     def has_neurons(self) -> bool:
@@ -63,11 +65,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Collection:
-    """The runs of a report, and notes that belong at its top."""
+    """The runs of a report, notes that belong at its top, and why paths were left out."""
 
     title: str
     members: tuple[Member, ...]
     notes: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[RunHistory, ...]:
@@ -112,14 +115,23 @@ class Collection:
 def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     """Read the runs at these paths. Runs that differ only in their seed are one member.
 
-    A run of a series or comparison that cannot be read is left out, and a note says so.
+    A run that cannot be read is left out, and a note says so.
 
     Raises:
-        RunError: If a path is not a run, a series or a comparison, or there is nothing to show.
+        RunError: If there is nothing to show.
     """
     unique = {os.path.realpath(path): path for path in map(expanded, paths)}
     notes: list[str] = []
-    found = [member for path in unique.values() for member in _read_members(path, notes)]
+    found: list[Member] = []
+    errors: list[RunError] = []
+    for path in unique.values():
+        try:
+            found += _read_members(path, notes)
+        except RunError as error:
+            errors.append(error)
+    notes += [f"Left out: {error}" for error in errors]
+    if errors and not found:
+        raise errors[0]
     if not found:
         first = expanded(paths[0])
         raise RunError(
@@ -131,8 +143,8 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
-    notes += _all_notes(members)
-    return Collection(title, members, tuple(dict.fromkeys(notes)))
+    notes += [*_all_notes(members), *_settings_notes(members)]
+    return Collection(title, members, tuple(dict.fromkeys(notes)), tuple(map(str, errors)))
 
 
 def _read_members(path: Path, notes: list[str]) -> Iterator[Member]:
@@ -140,7 +152,7 @@ def _read_members(path: Path, notes: list[str]) -> Iterator[Member]:
     if comparison := read_comparison(path):
         for method in comparison.methods or ():
             if runs := _read_series_runs(path / method, notes, method):
-                yield Member(method, runs, path)
+                yield Member(method, runs, path, settings_sources(path, [method])[method])
     elif os.path.isfile(path / SERIES):
         if runs := _read_series_runs(path, notes, name):
             yield Member(name, runs)
@@ -301,12 +313,22 @@ def _all_notes(members: Sequence[Member]) -> Iterator[str]:
         yield f"{where}: {note}" if where else note[:1].upper() + note[1:]
 
 
+def _settings_notes(members: Sequence[Member]) -> Iterator[str]:
+    """Return where the settings of methods come from."""
+    found: dict[str, list[str]] = {}
+    for member in members:
+        if member.settings is not None:
+            found.setdefault(member.settings.note, []).append(member.label)
+    for note, labels in found.items():
+        yield f"{', '.join(labels)}: {note}."
+
+
 def _notes(run: RunHistory) -> Iterator[str]:
     """Return what a reader has to know about a run before its numbers."""
     num = f"{len(run.learned)} of {run.num_tasks} tasks"
     if run.failed is not None:
         yield f"the run failed after {num}: {run.failed.rstrip('.')}."
-    elif not run.finished:
+    elif run.damaged is None and not run.finished:
         open_task = next((task.name for task in run.tasks if not task.learned), None)
         current = f"; {clean(open_task)} is in training" if open_task else ""
         yield (
@@ -317,6 +339,8 @@ def _notes(run: RunHistory) -> Iterator[str]:
         yield f"the network was full after {num}: {run.full.partition('. ')[0].rstrip('.')}."
     if run.damaged is not None:
         yield f"the result is left out. {run.damaged}"
+    if run.network is not None:
+        yield f"the {run.network}"
     if run.num_damaged:
         damaged = run.num_damaged
         yield f"damaged lines of the log {EVENTS} are left out: {damaged}. Curves may have gaps."

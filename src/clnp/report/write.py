@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clnp import extras
-from clnp.errors import ArgumentError, RunError
+from clnp.errors import FAILURE, ArgumentError, RunError
 from clnp.runs.directory import expanded
 from clnp.storage.atomic import replace_file
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 FIGURES = "figures"
+FORMER = ("average", "grid", "growth", "loss", "matrix", "reuse", "threshold", "validation")
+"""Figures of earlier versions, which a report removes."""
 DEFAULT = "report"
 """The directory of a report within the directory of its run."""
 
@@ -39,7 +41,8 @@ def write_report(
         The paths of all files, the page first.
 
     Raises:
-        RunError: If matplotlib is not installed, there is no run, or a file cannot be written.
+        RunError: If matplotlib is not installed, there is no run, or a file cannot be written. If
+            some of several runs cannot be read, after the report of the others.
 
     Example:
         >>> clnp.write_report("runs/permuted-digits-seed0")
@@ -58,7 +61,14 @@ def write_report(
 
     collection = read_collection(several)
     with drawing():
-        return list(_write(directory, *make_page(collection)))
+        files = list(_write(directory, *make_page(collection)))
+    if collection.left_out:
+        error = RunError(
+            f"{' '.join(collection.left_out)} The report of the others is in {files[0]}."
+        )
+        error.code = FAILURE
+        raise error
+    return files
 
 
 def _as_list(paths: object) -> list[str | os.PathLike[str]]:
@@ -98,8 +108,9 @@ def _write(directory: Path, page: str, pictures: Mapping[str, "Picture | None"])
         figures.mkdir(parents=True, exist_ok=True)
         replace_file(directory / PAGE, page.encode())
         yield directory / PAGE
-        for name, picture in pictures.items():
-            if picture is None:  # An earlier report may have had it.
+        # An earlier report may have had more figures.
+        for name, picture in (dict.fromkeys(FORMER) | dict(pictures)).items():
+            if picture is None:
                 for kind in (*FORMATS, "csv"):
                     (figures / f"{name}.{kind}").unlink(missing_ok=True)
                 continue

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -11,16 +12,24 @@ from typing import Any, Literal
 from torch import nn
 
 from clnp.checks import (
+    SEED,
     THREADS,
     check_kind,
     listed,
     number_of_seconds,
     optional,
     settle,
-    whole_number,
 )
 from clnp.devices import restoring_threads, use_threads
-from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
+from clnp.errors import (
+    ArgumentError,
+    CapacityError,
+    CheckpointError,
+    RunError,
+    StoppedError,
+    failure,
+    unknown_name,
+)
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.registry import check_baseline, method_for, name_of, takes_more_tasks
@@ -39,11 +48,14 @@ from clnp.records import (
     RunStopped,
     TaskRecord,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
     Timings,
+    Warned,
 )
 from clnp.storage.checkpoint import attached
 from clnp.training.config import LearnerConfig, Training
+from clnp.training.criterion import criterion_of
 from clnp.training.optimizer import check_optimizers
 from clnp.training.task import Task, checked_tasks
 
@@ -65,10 +77,19 @@ from .directory import (
 )
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
-from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
+from .outputs import (
+    is_known,
+    score_and_digest,
+    validation_score,
+    with_outputs,
+    with_outputs_elsewhere,
+)
 from .status import StatusWriter
 from .threads import fitting
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
+
+CHECK_SECONDS = 5.0
+"""Least time between two reports of how many tasks are checked."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +117,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint 
     takes_more = takes_more_tasks(baseline)
     if not (path / CHECKPOINT).exists():
         if (path / RESULT).exists():
-            raise RunError(
+            raise CheckpointError(
                 f"{path} has lost its {CHECKPOINT}. Restore a copy of it, or start a new run."
             )
         if has_progress(path):
@@ -154,7 +175,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        settle(self, {"seed": whole_number, "threads": optional(THREADS)})
+        settle(self, {"seed": SEED, "threads": optional(THREADS)})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:
@@ -187,7 +208,8 @@ class Experiment:
             head=self.head,
             classifier=self.classifier,
             seed=self.seed,
-            learner=plain(self.config),
+            # A function counts by its code, also where a recipe names it.
+            learner=plain(replace(self.config, importance=criterion_of(self.config.importance))),
             method=self.method,
             baseline=None if self.baseline is None else plain(self.baseline),
         )
@@ -216,7 +238,8 @@ class Experiment:
                 dataclasses by their fields, and other objects by their `repr`; there is a warning
                 if it does not show their state.
             checkpoint_seconds: How often to save within a task.
-            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`.
+            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`, and with
+                each `clnp.records.SubsetScored`.
             trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even
                 if it is finished.
 
@@ -304,9 +327,13 @@ class RunLoop:
             resumed = False
         with self._logging_failure(tasks[-1]):
             self.method.verify()
+            validation = self._validation()
+        if not (self.run.path / CHECKPOINT).exists():
+            self._save()
         self._log(RunFinished(num_tasks=len(self.state.done)))
+        self.run.flush_log()
         # Written last: a run with a finished result is not resumed.
-        result = self.result()
+        result = replace(self.result(), validation=validation)
         self.run.write(RESULT, result)
         return result
 
@@ -315,7 +342,8 @@ class RunLoop:
             self.state = replace(self.state, began=self.run.seconds, told=self.run.flush_log())
             self._log_start(TaskStarted, task)
         try:
-            record = self.method.learn(task)
+            with self._logging_warnings(task):
+                record = self.method.learn(task)
         except CapacityError as error:
             self.state = replace(self.state, full=str(error))
             self._log(NetworkFull(task=task.name, reason=str(error)))
@@ -328,6 +356,25 @@ class RunLoop:
             )
             self._evaluate()
         self._save()
+
+    @contextmanager
+    def _logging_warnings(self, task: Task) -> Iterator[None]:
+        """Log each warning that Python shows, and show it as before."""
+        before = warnings.showwarning
+
+        def show(message: Any, *where: Any) -> None:
+            warnings.showwarning = before  # Whoever gets the event may warn, too.
+            try:
+                self._log(Warned(task=task.name, text=str(message)))
+            finally:
+                warnings.showwarning = show
+            before(message, *where)
+
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            warnings.showwarning = before
 
     @contextmanager
     def _logging_failure(self, task: Task) -> Iterator[None]:
@@ -372,9 +419,7 @@ class RunLoop:
         self._status = StatusWriter(run.path, read_config(run.path), read_events(run.path))
         if checkpoint is None:
             self._log(RunStarted(config=self.state.experiment))
-            for task in experiment.tasks:
-                with self._logging_failure(task):
-                    self.method.check(task)
+            self._check_tasks()
             return False
         self._evaluate_elsewhere(checkpoint.method)
         if checkpoint.method["progress"] is None:
@@ -390,6 +435,18 @@ class RunLoop:
             return known
         largest = max(training.batch_size for training in experiment._trainings())
         return fitting(experiment.model, experiment.example_input, largest)
+
+    def _check_tasks(self) -> None:
+        """Check all tasks before the first one, which may take minutes if there are many."""
+        tasks, shown = self.experiment.tasks, time.monotonic()
+        for number, task in enumerate(tasks):
+            if self._stopping:
+                raise StoppedError("Stopped before the first task. Nothing is kept: start again.")
+            if time.monotonic() - shown >= CHECK_SECONDS:
+                shown = time.monotonic()
+                self.on_event(TasksChecked(number=number, num_tasks=len(tasks)))
+            with self._logging_failure(task):
+                self.method.check(task)
 
     def _update_config(self, num_alike: int) -> None:
         """Replace the config of the run if the experiment has other tasks than before."""
@@ -419,8 +476,15 @@ class RunLoop:
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:
         """Return the method, new or restored from the state in a checkpoint."""
+        experiment, setting = self.experiment, self._setting()
+        if experiment.baseline is None:
+            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
+        return method_for(experiment.baseline, setting, state)
+
+    def _setting(self) -> Setting:
+        """Return the experiment for its method."""
         experiment = self.experiment
-        setting = Setting(
+        return Setting(
             experiment.model,
             experiment.example_input,
             experiment.tasks,
@@ -431,9 +495,6 @@ class RunLoop:
             on_event=self._log,
             on_progress=self._save_if_due,
         )
-        if experiment.baseline is None:
-            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
-        return method_for(experiment.baseline, setting, state)
 
     def _log_start(self, kind: type[TaskStarted], task: Task) -> None:
         index = len(self.state.done)
@@ -450,6 +511,10 @@ class RunLoop:
         )
 
     def _log(self, event: Event) -> None:
+        if not event.logged:
+            self._status.update(event)
+            self.on_event(event)
+            return
         timed = self.run.log(event)
         self._status.update(timed)
         self.on_event(timed)
@@ -527,6 +592,13 @@ class RunLoop:
                 forecast=figures.forecast,
             )
         )
+
+    def _validation(self) -> tuple[float | None, ...]:
+        """Return the validation score of every task that has ended, now that all of them have."""
+        if self.experiment.baseline is None:  # It is what it was, to the bit.
+            return tuple(record.score for record in self.state.done)
+        tasks = self.experiment.tasks[: len(self.state.done)]
+        return tuple(validation_score(self.method, self._setting(), task) for task in tasks)
 
     def _measure(self) -> None:
         """Note how long the run has worked, and its peak memory."""

@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from clnp.core.layers.ledger import aligned
 from clnp.errors import RunError
-from clnp.records import ComparisonRow, RunResult, SeriesSummary, Spread, TaskSummary
+from clnp.records import (
+    ComparisonRow,
+    RunResult,
+    SeriesSummary,
+    SettingsSource,
+    Spread,
+    TaskSummary,
+)
 from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
 
 ALONE = "single"
@@ -115,10 +122,14 @@ COLUMNS = (
 )
 
 
-def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
+def rows_of(
+    results: Mapping[str, Sequence[RunResult]],
+    settings: Mapping[str, SettingsSource | None] = {},
+) -> list[ComparisonRow]:
     """Return mean and deviation over the seeds of each method that has results, in every column.
 
     Forward transfer is known if each task has also been learned alone, with the same seed.
+    `settings` says where those of each method come from.
     """
     everyone = [result for own in results.values() for result in own]
     most = max((result.num_tasks for result in everyone), default=0)
@@ -131,7 +142,8 @@ def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
             columns = [column for column in COLUMNS if column is not LEARNED or not all_learned]
             spreads = {c.key: _spread([each[c.key] for each in values]) for c in columns}
             seeds = tuple(result.seed for result in own if result.seed is not None)
-            found.append(ComparisonRow(method, seeds, **spreads))
+            source = settings.get(method)
+            found.append(ComparisonRow(method, seeds, **spreads, settings=source))
     return found
 
 
@@ -156,28 +168,46 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
     return spread(known) if len(known) == len(values) else None
 
 
+def footnotes(found: Sequence[ComparisonRow]) -> list[str]:
+    """Return the notes below the table, on the settings of methods: "[1] default settings"."""
+    return [f"[{number}] {note}." for number, note in enumerate(_sources(found), 1)]
+
+
+def marked(found: Sequence[ComparisonRow]) -> dict[str, str]:
+    """Return the name of each method with the number of its footnote: "ewc [1]"."""
+    numbers = {note: number for number, note in enumerate(_sources(found), 1)}
+    notes = {row.method: row.settings.note for row in found if row.settings is not None}
+    names = {method: f"{method} [{numbers[note]}]" for method, note in notes.items()}
+    return {row.method: names.get(row.method, row.method) for row in found}
+
+
+def _sources(found: Sequence[ComparisonRow]) -> list[str]:
+    return list(dict.fromkeys(row.settings.note for row in found if row.settings is not None))
+
+
 def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
     """Return the table in every format, by the suffix of its file."""
     counted = any(row.tasks is not None for row in found)
     columns = [column for column in COLUMNS if counted or column is not LEARNED]
-    lines = _cells(found, columns, "±")
+    lines, notes = _cells(found, columns, "±"), footnotes(found)
     head, *rest = (f"| {' | '.join(line)} |" for line in lines)
+    below = "\n\n" + "  \n".join(notes) if notes else ""  # Two spaces break a line.
     return {
-        "txt": aligned(lines) + "\n",
+        "txt": "\n".join([aligned(lines), *notes, ""]),
         "csv": _csv(found, columns),
-        "md": "\n".join([head, "|" + "---|" * len(lines[0]), *rest, ""]),
-        "tex": _latex(_cells(found, columns, r"\pm")),
+        "md": "\n".join([head, "|" + "---|" * len(lines[0]), *rest]) + below + "\n",
+        "tex": _latex(_cells(found, columns, r"\pm"), notes),
     }
 
 
 def _cells(found: Sequence[ComparisonRow], columns: Sequence[Column], sign: str) -> list[list[str]]:
     """Return the rows as text below a head; an unknown value is a dash."""
-    lines = [["method", *(column.title for column in columns), "seeds"]]
+    lines, names = [["method", *(column.title for column in columns), "seeds"]], marked(found)
     for row in found:
         own = sign if len(row.seeds) > 1 else None  # One seed has no deviation.
         values = [(getattr(row, column.key), column.digits) for column in columns]
         cells = ["-" if v is None else plus_minus(v, digits, sign=own) for v, digits in values]
-        lines.append([row.method, *cells, str(len(row.seeds))])
+        lines.append([names[row.method], *cells, str(len(row.seeds))])
     return lines
 
 
@@ -186,16 +216,18 @@ def _csv(found: Sequence[ComparisonRow], columns: Sequence[Column]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = [f"{column.key}_{part}" for column in columns for part in ("mean", "std")]
-    writer.writerow(["method", *keys, "seeds"])
+    noted = any(row.settings is not None for row in found)
+    writer.writerow(["method", *keys, "seeds", *(["settings"] if noted else [])])
     for row in found:
         cells: list[float | str] = []
         for value in (getattr(row, column.key) for column in columns):
             cells += ["", ""] if value is None else [value.mean, value.deviation]
-        writer.writerow([row.method, *cells, len(row.seeds)])
+        note = "" if row.settings is None else row.settings.note
+        writer.writerow([row.method, *cells, len(row.seeds), *([note] if noted else [])])
     return text.getvalue()
 
 
-def _latex(lines: Sequence[Sequence[str]]) -> str:
+def _latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
     """Return a tabular of booktabs, with numbers in math mode, where a minus is not a hyphen."""
     head, *rest = lines
     body = []
@@ -203,5 +235,8 @@ def _latex(lines: Sequence[Sequence[str]]) -> str:
         numbers = ("--" if cell == "-" else f"${cell}$" for cell in cells)
         body.append(" & ".join([method.replace("_", r"\_"), *numbers, seeds]) + r" \\")
     parts = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"]
-    parts += [" & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""]
+    whole = rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize "
+    below = [rf"{whole}{note}}} \\" for note in notes]
+    parts += [" & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", *below]
+    parts += [r"\end{tabular}", ""]
     return "\n".join(parts)

@@ -6,6 +6,7 @@ from pathlib import Path
 from clnp.records import OURS, Environment, RunConfig, RunResult, SeriesConfig
 from clnp.runs.directory import (
     RESULT,
+    checkpoint_problem,
     command,
     expanded,
     read_config,
@@ -15,7 +16,14 @@ from clnp.runs.directory import (
     resume_command,
 )
 from clnp.runs.status import FAILED, FINISHED, STOPPED, read_status
-from clnp.studies.study import COMPARISON, SERIES, finished_results, read_study
+from clnp.studies.study import (
+    COMPARISON,
+    SERIES,
+    finished_results,
+    read_study,
+    read_tuning,
+    settings_sources,
+)
 from clnp.studies.summaries import aggregate, described, rows_of, texts
 from clnp.text import duration
 
@@ -58,6 +66,8 @@ def inspect(
     notes: Part = []
     if result is not None:
         parts += figures(result, screen)
+        problem = checkpoint_problem(directory) if result.tasks else None
+        notes += [] if problem is None else [f"Damaged: the {problem}"]
         notes += [*choices(config.settings, result), *room(result)]
         notes += [*stored(result), *proofs(directory, result)]
     return answer, screen.page([*parts, [*notes, *environment_of(environments)]])
@@ -70,14 +80,19 @@ def _several(path: Path, config: SeriesConfig, *, is_comparison: bool) -> tuple[
     if is_comparison:
         names = config.methods or ()
         methods = f" with {', '.join(names)}"
-        answer["table"] = rows = rows_of({name: finished_results(path / name) for name in names})
+        found = {name: finished_results(path / name) for name in names}
+        answer["table"] = rows = rows_of(found, settings_sources(path, names))
         text = texts(rows)["txt"].rstrip() if rows else ""
     else:
         results = finished_results(path)
         answer["summary"] = summary = aggregate(results) if results else None
         text = described(summary) if summary else ""
     title = f"{path}: {config.recipe}{methods}, {scene.finished}"
-    lines = "\n".join([title, *unfinished(scene)])
+    tunings = [read_tuning(path, name) for name in config.tuned or ()]
+    if tunings:
+        answer["tuning"] = tunings
+    searched = [record.described for record in tunings if record is not None]
+    lines = "\n".join([title, *unfinished(scene), *searched])
     return answer, f"{lines}\n\n{text}" if text else lines
 
 

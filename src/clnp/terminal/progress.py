@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from clnp.records import (
+    CandidateChosen,
     CandidatePruned,
     CandidateTrained,
     EpochEnded,
@@ -14,20 +15,24 @@ from clnp.records import (
     RoundEnded,
     RunConfig,
     RunFailed,
+    SubsetScored,
     TaskEnded,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
     alpha_text,
     guess_note,
+    pruning_text,
 )
 from clnp.runs.status import Progress as Counted
 from clnp.studies.console import Console
+from clnp.text import clean, one_line
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 LINE_SECONDS = 10.0
-"""Least time between two lines about epochs in a log."""
+"""Least time between two lines about epochs, or sets of neurons, in a log."""
 
 
 class Lines(Console):
@@ -50,7 +55,7 @@ class Lines(Console):
         """Show an event."""
         if isinstance(event, TaskStarted):
             self._task = event
-        if isinstance(event, EpochEnded):
+        if isinstance(event, EpochEnded | SubsetScored):
             if time.monotonic() - self._shown < LINE_SECONDS:
                 return
             self._shown = time.monotonic()
@@ -70,7 +75,7 @@ class Lines(Console):
         clock = f"{elapsed // 3600}:{elapsed // 60 % 60:02}:{elapsed % 60:02}"
         # The run continues if the reader of the stream is gone.
         with contextlib.suppress(OSError, UnicodeError):
-            print(f"[{clock}] {self._label}{text}", file=self._stream, flush=True)
+            print(f"[{clock}] {self._label}{one_line(text)}", file=self._stream, flush=True)
 
     def warn(self, text: str) -> None:
         """Show a line that the user must see even without progress."""
@@ -107,6 +112,7 @@ class Bars(Console):
         self._counted = Counted(RunConfig())
         self._downloads: Progress | None = None
         self._files: dict[str, TaskID] = {}
+        self._rate = ""
 
     def show(self, event: Event) -> None:
         """Show an event."""
@@ -119,9 +125,14 @@ class Bars(Console):
         if isinstance(event, TaskStarted):
             self._start(event)
         elif isinstance(event, EpochEnded) and event.candidate is not None:
-            rate = f"{per_second(event.seconds)}  {event.score:.2f} validation"
+            self._rate = f"{per_second(event.seconds)}  {event.score:.2f} validation"
+            self._progress.update(self._task_bar, rate=self._rate)
+        elif isinstance(event, SubsetScored):
+            rate = pruning_text(event.number, event.kept, event.available)
             self._progress.update(self._task_bar, rate=rate)
-        shown_by_bars = (EpochEnded, CandidateTrained, CandidatePruned)
+        elif isinstance(event, CandidateChosen):
+            self._progress.update(self._task_bar, rate=self._rate)
+        shown_by_bars = (EpochEnded, CandidateTrained, CandidatePruned, SubsetScored)
         if self._task is not None and isinstance(event, (*shown_by_bars, TaskStarted, TaskEnded)):
             done, total = self._counted.epochs()
             here = done - self._task.epochs_before
@@ -135,7 +146,7 @@ class Bars(Console):
 
     def _start(self, event: TaskStarted) -> None:
         self._task = event
-        description = f"task {event.number} of {event.num_tasks}, {event.task}"
+        description = clean(f"task {event.number} of {event.num_tasks}, {event.task}")
         size = event.num_candidates * event.num_epochs
         self._progress.reset(self._task_bar, description=description, total=size, rate="")
         if self._downloads is not None:
@@ -172,7 +183,7 @@ class Bars(Console):
         """Show a line."""
         with contextlib.suppress(OSError):
             self._progress.console.print(
-                text, markup=False, emoji=False, highlight=False, soft_wrap=True
+                one_line(text), markup=False, emoji=False, highlight=False, soft_wrap=True
             )
 
     def warn(self, text: str) -> None:
@@ -199,6 +210,8 @@ def per_second(seconds: float) -> str:
 def described(event: Event, task: TaskStarted | None) -> str | None:
     """Return an event of this task in one line; None if it is not worth one."""
     match event:
+        case TasksChecked():
+            return f"checked {event.number} of {event.num_tasks} tasks"
         case TaskStarted():
             resumed = ", resumed" if isinstance(event, TaskResumed) else ""
             return f"task {event.number} of {event.num_tasks}: {event.task}{resumed}"
@@ -217,6 +230,11 @@ def described(event: Event, task: TaskStarted | None) -> str | None:
                 end = f"validation {event.score:.2f} after {epochs}"
             where = _candidate(event.candidate, task)
             return f"  {where}, alpha {alpha_text(event.alpha)}, lr {event.lr:g}: {end}"
+        case SubsetScored():
+            where = _candidate(event.candidate, task)
+            if event.round is not None:
+                where = f"fine-tuning round {event.round + 1}"
+            return f"  {where}, {pruning_text(event.number, event.kept, event.available)}"
         case CandidatePruned():
             kept = ", ".join(f"{group} {count}" for group, count in event.plan.kept.items())
             score = "" if event.plan.score is None else f", validation {event.plan.score:.2f}"

@@ -167,7 +167,9 @@ def ends(items: Sequence[Item], most: int) -> tuple[list[Item], list[Item], list
 def tasks(result: RunResult, screen: Screen) -> Table:
     """Return a row for each task: score when it ended and now, its neurons, its threshold."""
     groups = list(result.capacity.sizes)
-    pairs = list(zip(result.tasks, result.scores[-1], strict=False))
+    last = result.scores[-1] if result.scores else ()
+    # A damaged file may lack scores.
+    pairs = list(zip(result.tasks, [*last, *[None] * len(result.tasks)], strict=False))
     front, hidden, back = ends(pairs, max(LEAST_TASKS, screen.height - OTHER_LINES))
     names = [record.task for record, _ in front]
     names += [f"... {len(hidden)} more, mean"] if hidden else []

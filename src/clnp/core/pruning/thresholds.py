@@ -7,10 +7,12 @@ the first one that holds, and halves the stride above it until it is one.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 from numpy import ndarray
 from torch import Tensor
 
@@ -24,8 +26,11 @@ from .plan import CurvePoint, Keep, PruningPlan, num_kept
 KEEP_ALL = -1.0
 """A threshold below every activity: neurons that never fire are kept too."""
 
-Evaluate = Callable[[Keep, float | None], float]
-"""The score of a set of neurons. If a score is needed, any lower one may be returned."""
+Evaluate = Callable[[Keep | None, float | None], float]
+"""The score of a set of neurons, or of outputs that do not depend on the input (None).
+
+If a score is needed, any lower one may be returned.
+"""
 
 
 def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
@@ -34,11 +39,6 @@ def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, 
         group: tuple((values > thresholds[group]).nonzero().flatten().tolist())
         for group, values in activity.items()
     }
-
-
-def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, int]:
-    """Count the neurons of earlier tasks that are active above the threshold, for each group."""
-    return {g: int((values > max(thresholds[g], 0)).sum()) for g, values in activity.owned.items()}
 
 
 def plan(
@@ -51,6 +51,9 @@ def plan(
     best: float | None,
     per_layer: bool,
     resolution: int | None,
+    allow_guessing: bool,
+    on_evaluation: Callable[[CurvePoint], None],
+    reused: Callable[[Keep], Mapping[str, int | None]],
 ) -> PruningPlan:
     """Make the plan with the fewest neurons within the margin, or with the given thresholds."""
     curve: tuple[CurvePoint, ...] = ()
@@ -64,19 +67,30 @@ def plan(
             keep = survivors(activity, thresholds)
             score = checked_score(evaluate(keep, None))
             curve = (CurvePoint(dict(thresholds), num_kept(keep), score),)
+            on_evaluation(curve[0])
     else:
         if evaluate is None or margin is None:
             raise ArgumentError("plan_pruning needs score and margin, or thresholds")
         margin, resolution = _margin("margin", margin), optional(COUNT)("resolution", resolution)
-        search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
+        search = Search(
+            activity,
+            evaluate,
+            margin=margin,
+            best=best,
+            resolution=resolution,
+            on_evaluation=on_evaluation,
+        )
         thresholds = search.per_layer() if per_layer else search.common()
+        if not allow_guessing:
+            search.check_guessing(thresholds)
         score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
+    keep = survivors(activity, thresholds)
     return PruningPlan(
         task=task,
         available={group: len(values) for group, values in activity.items()},
-        keep=survivors(activity, thresholds),
+        keep=keep,
         thresholds=thresholds,
-        reused=num_reused(activity, thresholds),
+        reused=reused(keep),
         score=score,
         best=best,
         margin=margin,
@@ -101,9 +115,11 @@ class Search:
         margin: float,
         best: float | None,
         resolution: int | None,
+        on_evaluation: Callable[[CurvePoint], None] = lambda point: None,
     ) -> None:
         self.activity, self._evaluate = activity, evaluate
         self.margin, self.resolution = margin, resolution
+        self._on_evaluation = on_evaluation
         self.curve: list[CurvePoint] = []
         self._scores: dict[tuple[tuple[int, ...], ...], float] = {}
         self.everything = dict.fromkeys(activity, KEEP_ALL)
@@ -118,14 +134,55 @@ class Search:
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
             found = self._evaluate(keep, at_least if is_pruned else None)
             score = self._scores[key] = checked_score(found, nan_is_low=is_pruned)
+            point = CurvePoint(dict(thresholds), num_kept(keep), score)
             if score > -math.inf:
-                self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
+                self.curve.append(point)
+            self._on_evaluation(point)
         return self._scores[key]
 
     def holds(self, thresholds: Mapping[str, float]) -> bool:
         """Whether the score stays within the margin of the best."""
         needed = self.best - self.margin
         return self.score(thresholds, needed) >= needed
+
+    def check_guessing(self, thresholds: Mapping[str, float]) -> None:
+        """Raise a `PruningError` if outputs that do not depend on the input are within the margin.
+
+        That nothing is kept is no proof: the head of a later task may do well on the neurons of
+        earlier ones. A head without inputs cannot, so if its score is within the margin, every
+        network's is. If the margin is not that wide, but gives up more than half of what the task
+        has learned, there is a warning. No evaluation is needed if neurons are kept by a margin
+        that is small beside the score, or if there are none to keep.
+        """
+        is_small = self.margin <= abs(self.best) / 4
+        keeps_some = any(survivors(self.activity, thresholds).values())
+        if (is_small and keeps_some) or not any(self.activity.num_free().values()):
+            return
+        found = self._evaluate(None, self.best - 2 * self.margin)
+        guess = checked_score(found, nan_is_low=True)
+        if guess < self.best - 2 * self.margin:
+            return
+        scores = f"a network whose outputs do not depend on the input scores {guess:g}"
+        scale = (
+            f"Give score and margin ({self.margin:g}) in the same unit, such as percentage points"
+        )
+        if guess > self.best:
+            raise PruningError(
+                f"{scores}, more than the best score, {self.best:g}. If the score is a loss, "
+                "return its negative: higher must be better. Otherwise the task has learned "
+                "nothing; train longer, or accept it with allow_guessing=True"
+            )
+        if guess >= self.best - self.margin:
+            raise PruningError(
+                f"{scores}, which is within the margin of {self.margin:g} of the best score, "
+                f"{self.best:g}: nothing would be kept. {scale}, train longer if the task has "
+                "learned nothing, or accept it with allow_guessing=True"
+            )
+        warnings.warn(
+            f"{scores}, and the best score is {self.best:g}: the margin gives up more than half of "
+            f"what the task has learned. {scale}",
+            stacklevel=4,  # The line that calls `plan_pruning`.
+        )
 
     def common(self) -> dict[str, float]:
         """Return the highest threshold, one for all groups, that holds."""
@@ -204,6 +261,52 @@ Neurons = Mapping[str, Iterable[int] | Tensor]
 Value = TypeVar("Value")
 
 
+def importance_of(graph: Graph, given: object, free: Mapping[str, int]) -> Activity:
+    """Return the importance of the free neurons, which may be a user's own: numbers, 0 or more."""
+    if isinstance(given, Activity) and given.num_free() != dict(free):
+        raise PruningError(
+            "this activity does not belong to the open task as it is now. Measure it again"
+        )
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"importance is of type {type(given).__name__}. It must be what measure_activity "
+            'returns, or a number for each free neuron of each group, {"fc1": tensor}'
+        )
+    found = _named_once(graph, given)
+    missing = [group for group in free if group not in found]
+    if missing:
+        raise ArgumentError(
+            f"importance lacks {', '.join(missing)}. Give a number for each free neuron "
+            "of every group"
+        )
+    values = {group: _numbers(*found[group], num) for group, num in free.items()}
+    if isinstance(given, Activity):
+        return Activity(values, given.owned, given.inputs)
+    return Activity(values, {})
+
+
+def _numbers(name: str, values: Any, num: int) -> Tensor:
+    """Return one number, 0 or more, for each of `num` neurons, in float64."""
+    try:
+        found = torch.as_tensor(values).detach().to("cpu", torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(
+            f"importance of {name} is {values!r}. It must be a tensor of {num} numbers"
+        ) from None
+    if found.shape != (num,):
+        raise ArgumentError(
+            f"importance of {name} has shape {list(found.shape)}. It must have a number for each "
+            f"of its {num} free neurons"
+        )
+    wrong = found[~(found.isfinite() & (found >= 0))]
+    if len(wrong):
+        raise ArgumentError(
+            f"importance of {name} holds {float(wrong[0])}. It must be finite numbers, 0 or more: "
+            "the lowest are pruned first"
+        )
+    return found
+
+
 def threshold_by_group(graph: Graph, thresholds: float | Mapping[str, float]) -> dict[str, float]:
     """Return the threshold of each group; groups that are not named keep all neurons."""
     if not isinstance(thresholds, Mapping):
@@ -259,7 +362,7 @@ def neurons_by_group(
 
 def kept_by(
     plan: PruningPlan | Neurons, graph: Graph, *, task: str, free: Mapping[str, int]
-) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
+) -> tuple[dict[str, Sequence[int]], Mapping[str, int | None] | None]:
     """Return the neurons to keep of each group and how many are reused, where that is known."""
     if not isinstance(plan, PruningPlan):
         return neurons_by_group(graph, plan, free), None
