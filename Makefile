@@ -15,11 +15,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format docs bench clean
+.PHONY: help demo test test-versions lint types format docs bench clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
-		| awk -F'|' '{ printf "%-15s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+		| awk -F'|' '{ printf "%-22s%s\n", $$1, $$2 }'
 
 demo: $(or $(wildcard $(DEV)),$(DEMO)) ## Learn ten small tasks and forget none of them
 	$(RUN) -m clnp demo $(ARGS)
@@ -27,6 +27,9 @@ demo: $(or $(wildcard $(DEV)),$(DEMO)) ## Learn ten small tasks and forget none 
 # One process per core beats one process with many threads: the tests are small.
 test: $(DEV) ## Run the tests (not those marked slow or gpu)
 	$(RUN) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+test-versions: $(DEV) ## Run the tests with the lowest and newest PyTorch, and each Python
+	$(RUN) tools/versions.py $(ARGS)
 
 lint: $(DEV) ## Check style, formatting and the direction of imports
 	$(RUN) -m ruff check .

@@ -126,3 +126,19 @@ def test_files_that_the_readme_links_to_are_in_the_source_distribution():
     for link in links:
         top = "/" + link.split("/")[0]
         assert any(fnmatch(top, pattern) for pattern in patterns), link
+
+
+def test_on_a_package_index_the_readme_has_no_relative_link():
+    root = SRC.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    assert hook["fragments"][0] == {"path": "README.md"}
+    text = (root / "README.md").read_text(encoding="utf-8")
+    for each in hook["substitutions"]:
+        text = re.sub(each["pattern"], each["replacement"], text)
+    assert not re.search(r"\]\((?!https://)", text)
+    assert "](https://arxiv.org/abs/1903.04476)" in text
+    assert "SHA-256 certificates let you check it at any time" in " ".join(text.split())
+    assert "more tasks fit" in text
+    assert "New, reused and free neurons of each layer of the wide network" not in text
+    assert project["project"]["urls"]["Paper"] in text

@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/install.py demo
 
-Before anything is downloaded, one line says what. Without an NVIDIA GPU, PyTorch is a build for the CPU
-if there is one: among the packages that pip is configured to find, or where uv looks for it.
+Before anything is downloaded, one line says what. Without an NVIDIA GPU, PyTorch is a build for the
+CPU if there is one: among the packages that pip is configured to find, or where uv looks for it.
 """
 
 import importlib.util
@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -25,31 +26,34 @@ GB_BESIDES = {"demo": 0.1, "dev": 0.2}
 
 def main(extra: str) -> int:
     """Install the extra, and return the exit code of the installer."""
-    command: Sequence[str] = ()
-    for command in ways(extra):
-        tried = subprocess.run([*command, "--dry-run"], capture_output=True, text=True)
-        if tried.returncode == 0:
-            print(sentence(extra, tried.stdout + tried.stderr), flush=True)
-            return subprocess.run([*command, "--quiet"]).returncode
+    with tempfile.TemporaryDirectory() as wheels:
+        for command in ways(extra, wheels):
+            tried = subprocess.run([*command, "--dry-run"], capture_output=True, text=True)
+            if tried.returncode == 0:
+                print(sentence(extra, tried.stderr), flush=True)
+                return subprocess.run([*command, "--quiet"]).returncode
     print(tried.stderr, file=sys.stderr)
     return tried.returncode
 
 
-def ways(extra: str) -> Iterator[list[str]]:
+def ways(extra: str, wheels: str) -> Iterator[list[str]]:
     """Yield commands that install the extra. The first that can be carried out is the best."""
-    wanted = ["--editable", f".[{extra}]"]
-    if not agrees(TORCH[extra]):  # Packages of another build are replaced, whatever their version.
-        wanted += [f"--reinstall-package={name}" for name in TORCH[extra]]
+    names, wanted = TORCH[extra], ["--editable", f".[{extra}]"]
+    if not agree(names):  # Packages of another build are replaced, whatever their version.
+        wanted += [f"--reinstall-package={name}" for name in names]
     if platform.system() == "Linux" and shutil.which("nvidia-smi") is None:
-        builds = [build_for_cpu(name) for name in TORCH[extra]]
-        if all(builds):
-            yield [*PIP, "install", *map(str, builds), "--editable", f".[{extra}]"]
+        builds = [build for name in names if (build := build_for_cpu(name)) is not None]
+        if len(builds) == len(names):
+            print(f"Downloading {' and '.join(builds)}, about 0.2 GB.", flush=True)
+            download = [*PIP, "download", "--quiet", "--no-deps", "--dest", wheels, *builds]
+            if subprocess.run(download).returncode == 0:
+                yield [*UV, "--find-links", wheels, *builds, *wanted]
         yield [*UV, "--torch-backend=cpu", *wanted]
     yield [*UV, *wanted]
 
 
-def agrees(names: Sequence[str]) -> bool:
-    """Whether these packages are not installed, or can be imported together."""
+def agree(names: Sequence[str]) -> bool:
+    """Whether these packages can be imported together, or none is installed."""
     if not any(map(importlib.util.find_spec, names)):
         return True
     code = f"import {', '.join(names)}"
@@ -64,18 +68,16 @@ def build_for_cpu(name: str) -> str | None:
 
 
 def sentence(extra: str, plan: str) -> str:
-    """Return what will be downloaded, from the output of a dry run."""
-    found = dict(re.findall(r"^ \+ (\S+)==(\S+)$", plan, re.MULTILINE))  # As uv lists them.
-    if not found and (words := re.search(r"^Would install (.*)$", plan, re.MULTILINE)):
-        found = {name: version for name, _, version in (w.rpartition("-") for w in words[1].split())}
+    """Return what will be downloaded, by what a dry run of uv prints."""
+    found = dict(re.findall(r"^ \+ (\S+)==(\S+)$", plan, re.MULTILINE))
     size, torch = GB_BESIDES[extra], ""
     if "torch" in found:
         build = "with CUDA" if any(name.startswith("nvidia") for name in found) else "for the CPU"
         size += GB_OF_TORCH[build]
-        torch = f"PyTorch {found['torch']} {build}, and "
+        torch = f"PyTorch {found['torch']} {build} and "
     return (
-        f"Downloading {torch}what the extra {extra} needs: {len(found)} packages, about "
-        f"{size:.1f} GB if none is cached"
+        f"Installing {torch}what the extra {extra} needs: {len(found)} packages, about "
+        f"{size:.1f} GB to download if none is cached."
     )
 
 

@@ -9,7 +9,7 @@ SRC = ROOT / "src"
 
 
 def program(file: Path) -> ModuleType:
-    """One of the programs in examples/, results/ or docs/, as a module."""
+    """One of the programs in examples/, results/, docs/ or tools/, as a module."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

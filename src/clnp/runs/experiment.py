@@ -186,13 +186,12 @@ class Experiment:
             raise ArgumentError(message, argument="config")
         if self.baseline is not None:
             check_baseline(self.baseline)
-        trainings = self.trainings()
+        trainings = self._trainings()
         # The function of a user may expect the weights of the network.
         by_name = [each for each in trainings if isinstance(each.optimizer, str)]
         check_optimizers(by_name, self.model)
 
-    def trainings(self) -> list[Training]:
-        """Return the settings of training of every candidate."""
+    def _trainings(self) -> list[Training]:
         own = self.config.candidates() if self.baseline is None else [self.baseline.training]
         return [each or self.config.training for each in own]
 
@@ -435,7 +434,7 @@ class RunLoop:
         known = experiment.threads or last_environment(self.run.path).num_threads
         if known is not None:
             return known
-        largest = max(training.batch_size for training in experiment.trainings())
+        largest = max(training.batch_size for training in experiment._trainings())
         return fitting(experiment.model, experiment.example_input, largest)
 
     def _check_tasks(self) -> None:

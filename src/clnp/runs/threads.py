@@ -11,8 +11,8 @@ from clnp.core.structure.inputs import batch_size, inputs_of, own_random_numbers
 
 SMALL = 100_000_000
 """A batch that takes fewer multiplications is small: one thread needs about 10 ms for its step.
-Several would save little of that, and wait for one another many times in it: beside another busy
-process, such a step takes ten to a hundred times as long."""
+Two threads on free cores save less than half of that. Beside another busy process they wait for one
+another in every operation, and the step takes ten to a hundred times as long."""
 
 
 def fitting(model: nn.Module, example_input: Any, num_samples: int) -> int | None:
