@@ -101,25 +101,36 @@ def test_rows_are_means_over_seeds():
     assert (ours.forward_transfer.mean, single.forward_transfer.mean) == (-2.0, 0.0)
     assert (ours.stored.mean, ours.peak.mean) == (2.0, 3.0)
     assert ours.tasks is None
-    keys = "method seeds average forgetting backward_transfer forward_transfer stored seconds peak"
-    assert list(json.loads(to_json(ours))) == keys.split()
+    keys = "method seeds average forgetting backward_transfer forward_transfer free stored seconds"
+    assert list(json.loads(to_json(ours))) == [*keys.split(), "peak"]
 
 
 def test_the_table_in_every_format():
-    """Forward transfer is unknown without tasks learned alone."""
-    found = rows_of({"clnp": results()})
+    """Forward transfer is unknown without tasks learned alone, and has no column."""
+    found = rows_of({"clnp": results(), "ewc": results(scores=((90.0,), (90.0, 75.0)))})
     written = texts(found)
     assert found[0].forward_transfer is None
+    assert "forward" not in written["txt"]
     assert "-20.00 ± 0.00" in written["txt"]
-    assert written["md"].splitlines()[2].split(" | ")[4] == "-"
-    [line] = csv.DictReader(written["csv"].splitlines())
+    assert written["md"].splitlines()[3].split(" | ")[1:3] == [
+        "**83.00 ± 0.71**",
+        "**0.00 ± 0.00**",
+    ]
+    line, _ = csv.DictReader(written["csv"].splitlines())
     assert float(line["average_mean"]) == 75.5
-    assert line["forward_transfer_mean"] == ""
-    start = r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$ & $-20.00 \pm 0.00$ & -- & "
-    assert written["tex"].splitlines()[4].startswith(start)
+    start = r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$ & $-20.00 \pm 0.00$ & "
+    assert written["tex"].splitlines()[9].strip().startswith(start)
+    assert r"\label{tab:comparison}" in written["tex"]
     one = texts(rows_of({"clnp": results(seeds=(0,))}))
     assert "±" not in one["txt"]
-    assert one["tex"].splitlines()[4].startswith("clnp & $75.00$ & $20.00$ & $-20.00$ & -- & ")
+    assert r"  clnp & $75.00$ & $20.00$ & $-20.00$ & " in one["tex"]
+
+
+def test_free_neurons_are_a_column_where_there_are_any():
+    (row,) = rows_of({"clnp": [result(0, [90.0], 100), result(1, [90.0], 140)]})
+    assert row.free == Spread(60.0, pytest.approx(14.142136))
+    assert "free neurons, %" in texts([row])["md"]
+    assert "free neurons" not in texts(rows_of({"clnp": results()}))["md"]
 
 
 def test_tasks_are_counted_unless_every_run_learned_all():
@@ -133,8 +144,8 @@ def test_tasks_are_counted_unless_every_run_learned_all():
         ["single", "2.0", "75.00"],
     ]
     assert written["md"].startswith("| method | tasks learned | average |")
-    assert float(next(csv.DictReader(written["csv"].splitlines()))["tasks_mean"]) == 1
-    assert r"clnp & $1.0$ & $90.00$" in written["tex"]
+    assert float(next(csv.DictReader(written["csv"].splitlines()))["tasks"]) == 1
+    assert r"clnp & $1.0$ & $\mathbf{90.00}$" in written["tex"]
     assert "1.5 ± 0.7" in texts(rows_of({"clnp": [*fewer, *results(seeds=(1,))]}))["txt"]
     grown = rows_of({"single": results(scores=((90.0,),), num_tasks=1), "clnp": results()})
     assert [row.tasks.mean for row in grown] == [1, 2]

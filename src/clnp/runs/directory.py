@@ -40,6 +40,8 @@ from clnp.records import (
 )
 from clnp.storage.atomic import TEMPORARY, left_over, replace_file
 
+from .metrics import metrics_of
+
 CHECKPOINT = "checkpoint.safetensors"
 EVENTS = "events.jsonl"
 RESULT = "result.json"
@@ -298,8 +300,12 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
 
 
 def read_result(path: Path) -> RunResult | None:
-    """Return the result of a run so far; None if there is none yet."""
-    return read_record(path / RESULT, RunResult)
+    """Return the result of a run so far; None if there is none yet.
+
+    Its metrics follow from the scores, also if an older version wrote it without them.
+    """
+    found = read_record(path / RESULT, RunResult)
+    return None if found is None else replace(found, metrics=metrics_of(found.scores))
 
 
 def read_environments(path: Path) -> tuple[Environment, ...]:

@@ -55,6 +55,7 @@ from .directory import (
 )
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
+from .metrics import metrics_of
 from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
 from .status import StatusWriter
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
@@ -518,6 +519,7 @@ class RunLoop:
             seed=config.seed,
             tasks=state.done,
             scores=state.scores,
+            metrics=metrics_of(state.scores),
             capacity=figures.capacity,
             forecast=figures.forecast,
             certificates=figures.certificates,

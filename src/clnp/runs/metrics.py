@@ -17,7 +17,23 @@ None.
 from collections.abc import Sequence
 from statistics import fmean
 
+from clnp.records import Metrics
+
 Scores = Sequence[Sequence[float | None]]
+
+
+def metrics_of(scores: Scores, alone: Sequence[float | None] | None = None) -> Metrics:
+    """Return all metrics; forward transfer needs the score of each task learned alone."""
+    whole = all(len(row) == number for number, row in enumerate(scores, 1))
+    if not scores or not whole:  # A file may be damaged.
+        return Metrics()
+    known = alone is not None and len(alone) >= len(scores)
+    return Metrics(
+        average=average(scores),
+        forgetting=forgetting(scores),
+        backward_transfer=backward_transfer(scores),
+        forward_transfer=forward_transfer(scores, alone) if known and alone is not None else None,
+    )
 
 
 def average(scores: Scores) -> float | None:
