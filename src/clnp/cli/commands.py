@@ -17,10 +17,10 @@ from clnp.recipes import bundled
 from clnp.runs.directory import CONFIG, expanded, has_progress, writing
 from clnp.studies.console import Console
 from clnp.studies.jobs import stop_with_parent
-from clnp.terminal.progress import Bars, Lines
+from clnp.terminal.progress import Lines, Live
 
 if TYPE_CHECKING:
-    from clnp.records import RunResult
+    from clnp.records import ComparisonRow, RunResult
     from clnp.studies.launch import RunOptions, Source
 
 Answer = tuple[object, str]
@@ -71,14 +71,16 @@ def compare(options: argparse.Namespace) -> Answer:
 
     place = _run_options(options)
     with closing(place.console):
-        return comparison.compare(
-            _source(options, method="--methods"),
-            place,
-            methods=options.methods,
-            seed=options.seed,
-            num_seeds=options.seeds,
-            search_once=options.search_once,
-            out=options.out,
+        return _compared(
+            *comparison.compare(
+                _source(options, method="--methods"),
+                place,
+                methods=options.methods,
+                seed=options.seed,
+                num_seeds=options.seeds,
+                search_once=options.search_once,
+                out=options.out,
+            )
         )
 
 
@@ -94,7 +96,7 @@ def resume(options: argparse.Namespace) -> Answer:
             series.run_job(path, place, title=options.job)
             return None, ""
         if study.read_comparison(path) is not None:
-            return comparison.resume_comparison(path, place)
+            return _compared(*comparison.resume_comparison(path, place))
         if study.read_series(path) is not None:
             return series.resume_series(path, place)
         if options.jobs > 1:
@@ -102,6 +104,13 @@ def resume(options: argparse.Namespace) -> Answer:
                 f"--jobs needs several runs, and {path} is one. Resume it without --jobs."
             )
         return _summary(*launch.resume_run(path, place))
+
+
+def _compared(rows: "list[ComparisonRow]", note: str) -> Answer:
+    from clnp.terminal.overview import compared
+    from clnp.terminal.tables import screen_of
+
+    return rows, f"{compared(rows, screen_of(sys.stdout))}\n\n{note}"
 
 
 def _summary(result: "RunResult", note: str) -> Answer:
@@ -138,12 +147,12 @@ def _run_options(options: argparse.Namespace) -> "RunOptions":
 
 
 def _console(options: argparse.Namespace) -> Console:
-    """Return bars on a terminal and lines in a log, on stderr: stdout has the answer only."""
+    """Return a screen on a terminal and lines in a log, on stderr: stdout has the answer only."""
     if options.quiet:
         return Console()
     if options.job is not None:
         return Lines(sys.stderr, label=f"{options.job}: ")
-    return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
+    return Live(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
 @contextmanager

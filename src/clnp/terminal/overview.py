@@ -1,9 +1,10 @@
 """A run, a series or a comparison on one screen: its progress, scores, capacity and choices."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from clnp.records import OURS, Environment, RunConfig, RunResult, SeriesConfig
+from clnp.records import OURS, ComparisonRow, Environment, RunConfig, RunResult, SeriesConfig
 from clnp.runs.directory import (
     RESULT,
     command,
@@ -16,11 +17,11 @@ from clnp.runs.directory import (
 )
 from clnp.runs.status import FAILED, FINISHED, STOPPED, read_status
 from clnp.studies.study import COMPARISON, SERIES, finished_results, read_study
-from clnp.studies.summaries import aggregate, described, rows_of, texts
+from clnp.studies.summaries import aggregate, comparison_table, described, rows_of
 from clnp.text import duration
 
 from .summary import FULL, Part, choices, everything, figures, proofs, room, stored
-from .tables import Screen, screen_of
+from .tables import Screen, blocks, screen_of
 from .watch import WAITING, Watcher, news, state_of, unfinished
 
 Answer = dict[str, object]
@@ -44,7 +45,8 @@ def inspect(
     with reading(directory):
         for name in (COMPARISON, SERIES):
             if (study := read_study(directory / name)) is not None:
-                return _several(directory, study, is_comparison=name == COMPARISON)
+                is_comparison, on = name == COMPARISON, screen or screen_of(sys.stdout)
+                return _several(directory, study, on, is_comparison=is_comparison)
     config, result = read_config(directory), read_result(directory)
     environments = read_environments(directory)
     answer: Answer = {
@@ -63,7 +65,14 @@ def inspect(
     return answer, screen.page([*parts, [*notes, *environment_of(environments)]])
 
 
-def _several(path: Path, config: SeriesConfig, *, is_comparison: bool) -> tuple[Answer, str]:
+def compared(rows: Sequence[ComparisonRow], screen: Screen) -> str:
+    """Return the table of a comparison as text."""
+    return screen.page([[block] for block in blocks(comparison_table(rows), screen)])
+
+
+def _several(
+    path: Path, config: SeriesConfig, screen: Screen, *, is_comparison: bool
+) -> tuple[Answer, str]:
     scene = Watcher(path).look()
     answer: Answer = {str(scene.kind): config}
     methods, text = "", ""
@@ -71,7 +80,7 @@ def _several(path: Path, config: SeriesConfig, *, is_comparison: bool) -> tuple[
         names = config.methods or ()
         methods = f" with {', '.join(names)}"
         answer["table"] = rows = rows_of({name: finished_results(path / name) for name in names})
-        text = texts(rows)["txt"].rstrip() if rows else ""
+        text = compared(rows, screen) if rows else ""
     else:
         results = finished_results(path)
         answer["summary"] = summary = aggregate(results) if results else None
