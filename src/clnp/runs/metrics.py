@@ -14,6 +14,7 @@ None.
   before the others, as in joint training.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -74,4 +75,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
-    return fmean(known) if known else 0.0
+    try:
+        return fmean(known) if known else 0.0
+    except (OverflowError, ValueError):  # Of infinity, or beyond all floats.
+        return math.nan

@@ -35,8 +35,8 @@ LEAST_NAME = 12
 """Columns for the name of a task."""
 NARROW = 60
 """Columns that a table of layers with all its numbers needs."""
-MOST_TEXT = 120
-"""Columns of a sentence, which nobody reads in longer lines."""
+WIDE = 120
+"""Columns of a terminal, beyond which a table has a column for each layer if that fits."""
 MOST_BAR = 80
 """Columns for the neurons of a layer."""
 MOST_COLUMNS = 200
@@ -86,7 +86,7 @@ class Screen:
                 # Words stay whole: a path, for instance, can be copied.
                 lines = wrap(
                     clean(part),
-                    min(self.width, MOST_TEXT),
+                    self.width,
                     subsequent_indent="  ",
                     break_long_words=False,
                     break_on_hyphens=False,
@@ -102,7 +102,7 @@ class Screen:
 
     def bar(self, fraction: float, colour: str = CLNP) -> ProgressBar:
         """Return a progress bar, in a quarter of the screen."""
-        width = min(self.width, MOST_TEXT) // 4
+        width = min(self.width, WIDE) // 4
         return ProgressBar(1.0, fraction, width=width, complete_style=colour, finished_style=colour)
 
     def curve(self, values: Sequence[float], width: int) -> str:
@@ -151,8 +151,10 @@ class Screen:
         shown = owners[:3]
         if not self.styled:
             return Text(f"{shown} neurons of a task, in turn   {free} free")
-        parts = [(shown, MUTED), " earlier tasks, in turn   ", (owners[0], NEW), " last task"]
-        return Text.assemble(*parts, f"   {free} free")
+        earlier, last = Text(shown, MUTED), Text(owners[0], NEW)
+        return Text.assemble(
+            earlier, " earlier tasks, in turn   ", last, f" last task   {free} free"
+        )
 
 
 def screen_of(stream: TextIO) -> Screen:
@@ -208,7 +210,7 @@ def tasks(result: RunResult, screen: Screen) -> Table:
     names += [f"... {len(hidden)} more, mean"] if hidden else []
     names += [record.task for record, _ in back]
     same = all(record.unchanged for record in result.tasks)  # The headline says so.
-    for columns in _columns(groups, each=screen.width > MOST_TEXT, same=same):
+    for columns in _columns(groups, each=screen.width > WIDE, same=same):
         head = ["learned", "now", *columns]
         rows = [
             [number(record.test_score), number(now), *(cell(record) for cell in columns.values())]

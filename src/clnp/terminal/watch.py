@@ -302,10 +302,14 @@ def _open_task(run: WatchedRun, task: OpenTask, screen: Screen) -> list[Renderab
     parts: list[RenderableType] = [Text(title), bars]
     if task.loss is not None and task.score is not None:
         width = max(4, min(60, screen.width - 24))
-        curves = [Text(screen.curve(each, width), colour) for each in (task.losses, task.scores)]
-        loss = ["loss", f"{task.loss:.4g}", curves[0]]
-        score = ["validation", f"{task.score:.2f}", curves[1]]
-        parts.append(table(["", "", ""], [loss, score], "lrl"))
+        rows: list[list[RenderableType]] = [
+            [name, value, Text(screen.curve(curve, width), colour)]
+            for name, value, curve in (
+                ("loss", f"{task.loss:.4g}", task.losses),
+                ("validation", f"{task.score:.2f}", task.scores),
+            )
+        ]
+        parts.append(table(["", "", ""], rows, "lrl"))
     return parts
 
 
