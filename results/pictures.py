@@ -4,7 +4,7 @@
 
 Pictures go to docs/pictures; with `--reports`, whole reports go to a directory for each recipe.
 The committed results have no training curves, and the reports say so. docs/pictures/report.png is
-not made here: it is a screenshot (1200 x 1190) of the report of `OMP_NUM_THREADS=1 clnp demo`.
+not made here: it is a screenshot (1200 x 1190) of the report of `clnp demo`.
 """
 
 import argparse

@@ -86,6 +86,7 @@ FROM_0 = within(number, lambda value: 0 <= value < math.inf, "a finite number, 0
 FROM_1 = within(number, lambda value: 1 <= value < math.inf, "a finite number, 1 or more")
 BETWEEN_0_AND_1 = within(number, lambda value: 0 < value < 1, "a number between 0 and 1")
 COUNT = within(whole_number, lambda value: value >= 1, "a whole number, 1 or more")
+THREADS = within(whole_number, lambda value: 1 <= value <= 1024, "a whole number, 1 to 1024")
 COUNT_FROM_0 = within(whole_number, lambda value: value >= 0, "a whole number, 0 or more")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,9 +27,20 @@ def find_device(name: str | None) -> torch.device:
 
 
 def use_threads(device: torch.device, num_threads: int | None) -> None:
-    """Use the number of threads of the run so far: another one adds in another order."""
+    """Use this number of threads on a CPU, where another one adds in another order."""
     if device.type == "cpu" and num_threads is not None and 1 <= num_threads <= 1024:
         torch.set_num_threads(num_threads)
+
+
+@contextlib.contextmanager
+def restoring_threads() -> Iterator[None]:
+    """Restore the user's number of threads at the end of the block."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
 
 
 def on_the_host() -> contextlib.AbstractContextManager[Any]:

@@ -147,7 +147,8 @@ class TaskRecord:
     pruning, `guess` that of always naming the most frequent class. `outputs` is the SHA-256 of the
     outputs on the test data when the task ended, in the given `arithmetic`; `elsewhere` has those
     of other arithmetics that the run was resumed in. `unchanged` says whether they still are the
-    same.
+    same. `reused` counts the neurons of earlier tasks that are among the fewest which together give
+    a layer of the task 99 % of what it receives.
     """
 
     task: str
@@ -220,7 +221,8 @@ class RunResult:
     """The results of a run so far. Those of two equal runs differ in `timings` only.
 
     `scores[i][j]` is the test score of task j after task i has ended, and `metrics` follows from
-    it. `full` says why no further task fits.
+    it. `validation[j]` is its validation score at the end of a finished run. `full` says why no
+    further task fits.
     """
 
     format: int | None = None
@@ -233,6 +235,7 @@ class RunResult:
     tasks: tuple[TaskRecord, ...] = ()
     scores: tuple[tuple[float | None, ...], ...] = ()
     metrics: Metrics = field(default_factory=Metrics)
+    validation: tuple[float | None, ...] = ()
     capacity: CapacityRecord = field(default_factory=CapacityRecord)
     forecast: Forecast | None = None
     certificates: Mapping[str, str] = field(default_factory=dict)
@@ -265,8 +268,84 @@ class RunState:
 
 
 @dataclass(frozen=True)
+class SettingsSource:
+    """Where the settings of a method come from.
+
+    `chosen_on` is "defaults", "validation" or "test" data, or "unknown". `num_trials` and `seeds`
+    are those of the search. `changed` says that the experiment has been changed since.
+    """
+
+    chosen_on: str
+    num_trials: int | None = omitted()
+    seeds: tuple[int, ...] = ()
+    changed: bool = False
+
+    @property
+    def note(self) -> str:
+        """The source in words."""
+        if self.chosen_on == "defaults":
+            return "default settings, not tuned"
+        if self.chosen_on not in ("validation", "test"):
+            return "settings of the recipe, which does not say how they were chosen"
+        text = f"settings chosen on {self.chosen_on} data"
+        if self.num_trials is not None:
+            text += f", {self.num_trials} trials"
+        if self.seeds:
+            text += f", seed{'s' if len(self.seeds) > 1 else ''} {' '.join(map(str, self.seeds))}"
+        return f"{text}, before the recipe was changed" if self.changed else text
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """Settings of a method that were tried, by dotted key, and the mean validation score.
+
+    `status` is "open", "finished" or "failed", for a `reason`. `seconds` are those of all its runs.
+    """
+
+    settings: Mapping[str, float | str | bool]
+    status: str = "open"
+    score: float | None = None
+    seconds: float = 0.0
+    reason: str | None = omitted()
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """A search for the settings of a method: the seeds of its runs, and all trials in order."""
+
+    format: int | None = None
+    method: str = "?"
+    budget: int = 0
+    seeds: tuple[int, ...] = ()
+    trials: tuple[TrialRecord, ...] = ()
+    best: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the whole budget is spent."""
+        return len(self.trials) >= self.budget and all(t.status != "open" for t in self.trials)
+
+    @property
+    def described(self) -> str:
+        """The state of the search in one line."""
+        ended = [trial for trial in self.trials if trial.status != "open"]
+        text = f"tuning {self.method}: {len(ended)} of {self.budget} trials"
+        if num_failed := sum(trial.status == "failed" for trial in ended):
+            text += f", {num_failed} failed"
+        if self.best is None:
+            return text
+        best = self.trials[self.best]
+        values = ", ".join(f"{key} {value}" for key, value in best.settings.items())
+        return f"{text}, best validation score {best.score:.2f} with {values}"
+
+
+@dataclass(frozen=True)
 class SeriesConfig:
-    """Several runs of one recipe that differ in their seed."""
+    """Several runs of one recipe that differ in their seed.
+
+    A comparison has `methods`, of which the `tuned` ones are searched with a `budget` of trials
+    each. A method of a comparison has the source of its `settings`.
+    """
 
     format: int | None = None
     recipe: str = "?"
@@ -274,6 +353,9 @@ class SeriesConfig:
     search_once: bool = False
     data: str | None = None
     methods: tuple[str, ...] | None = omitted()
+    tuned: tuple[str, ...] | None = omitted()
+    budget: int | None = omitted()
+    settings: SettingsSource | None = omitted()  # noqa: RUF009
 
 
 @dataclass(frozen=True)
@@ -318,7 +400,8 @@ class ComparisonRow:
     """One method of a comparison: mean and deviation over its seeds, in every column.
 
     `tasks` is the number of tasks that ended, where not every run ended all of them. `free` is the
-    percentage of free neurons, averaged over the layers; `stored` and `peak` are in MB.
+    percentage of free neurons, averaged over the layers; `stored` and `peak` are in MB. `settings`
+    says where the settings of the method come from, where that is known.
     """
 
     method: str
@@ -332,6 +415,7 @@ class ComparisonRow:
     stored: Spread | None = None
     seconds: Spread | None = None
     peak: Spread | None = None
+    settings: SettingsSource | None = omitted()  # noqa: RUF009
 
 
 @dataclass(frozen=True, kw_only=True)

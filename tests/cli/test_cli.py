@@ -8,11 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from clnp.cli import app
 from clnp.methods.registry import NAMES
 from clnp.records import EpochEnded, TaskEnded, TaskResumed
-from clnp.runs.directory import CHECKPOINT, CONFIG, RECIPE, RESULT, locked, read_events
+from clnp.runs.directory import (
+    CHECKPOINT,
+    CONFIG,
+    RECIPE,
+    RESULT,
+    last_environment,
+    locked,
+    read_events,
+)
 from clnp.runs.experiment import RunLoop
 from clnp.studies import launch
 from clnp.version import __version__
@@ -146,6 +155,7 @@ def test_the_version(capsys):
     [
         ("seed=4", "--seed", ["run", "small.toml", "--seed", "3"]),
         ("seed=4", "--seed", ["compare", "small.toml", "--seed", "3"]),
+        ("threads=4", "--threads", ["run", "small.toml", "--threads", "3"]),
         ("method=ewc", "--methods", ["compare", "small.toml"]),
     ],
 )
@@ -153,6 +163,18 @@ def test_a_setting_with_an_option_is_refused(folder, capsys, setting, option, ar
     message = f"--set {setting} would have no effect. Use {option} instead."
     fails(capsys, 2, message, *arguments, "--set", setting)
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [([], 1), (["--threads", "2"], 2), (["--set", "threads=2"], 2)]
+)
+def test_the_number_of_threads(folder, capsys, arguments, expected):
+    assert app.main(["run", "small.toml", "--quiet", "--out", "run", *arguments]) == 0
+    assert last_environment(folder / "run").num_threads == expected
+    assert torch.get_num_threads() == 1
+    capsys.readouterr()
+    assert app.main(["inspect", "run"]) == 0
+    assert f", {expected} thread{'s' * (expected > 1)}," in capsys.readouterr().out
 
 
 def test_a_run_prints_its_summary(folder, capsys):

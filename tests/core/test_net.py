@@ -174,6 +174,7 @@ CALLS: dict[str, Callable[[clnp.ContinualNet], object]] = {
     "add_l1_gradient": lambda net: net.add_l1_gradient(1.0),
     "measure_activity": lambda net: net.measure_activity([X]),
     "measure_contribution": lambda net: net.measure_contribution([X]),
+    "measure_taylor": lambda net: net.measure_taylor([(X, X)], F.mse_loss),
     "unpruned_score": lambda net: net.unpruned_score(lambda predict: 0.0),
     "plan_pruning": lambda net: net.plan_pruning(None),
     "prune": lambda net: net.prune({}),
@@ -738,8 +739,8 @@ MISTAKES: dict[str, tuple[Callable[[clnp.ContinualNet], object], type[Exception]
     ),
     "a dictionary as activity": (
         lambda net: net.plan_pruning({"fc1": X}, thresholds=0.0),
-        PruningError,
-        "this activity does not belong to the open task",
+        ArgumentError,
+        "importance lacks fc2. Give a number for each free neuron",
     ),
     "a tensor as batches": (
         lambda net: net.measure_activity(X),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from clnp import extras
 from clnp.data import datasets
 from clnp.data.named import KNOWN, data_directory, digits, find, is_there, read_arrays, stand_in
 from clnp.errors import DataError
@@ -64,8 +65,8 @@ def test_every_fifth_digit_is_for_testing():
 def test_digits_without_scikit_learn_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # Python then takes it as not installed.
     assert message_of(find, "digits") == (
-        "the data set 'digits' is a part of scikit-learn, which is not installed: "
-        "pip install 'clnp[demo]'"
+        "the data set 'digits' is a part of scikit-learn, which is not installed. Install it "
+        f"with {extras.command('demo')}"
     )
     assert not is_there("digits")
 

@@ -33,7 +33,7 @@ PAGES = [
     BENCHMARKS,
     *GUIDES,
 ]
-ALONE = ("export.md", "guarantee.md", "models.md")
+ALONE = ("export.md", "guarantee.md", "models.md", "pruning.md")
 """Pages whose Python blocks need nothing but one another."""
 
 
@@ -310,6 +310,7 @@ def test_every_extra_that_is_named_is_there():
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
     text = "".join(path.read_text(encoding="utf-8") for path in (*PAGES, *sources))
     lists = re.findall(r"pip install '(?:\.|clnp)\[([a-z,]+)\]'", text)
+    lists += re.findall(r"extras\.command\('([a-z]+)'\)", text)
     named = {extra for some in lists for extra in some.split(",")}
     assert named >= {"demo", "report", "mlflow"}
     assert named <= set(project["optional-dependencies"])

@@ -229,21 +229,15 @@ def test_a_task_that_keeps_no_neuron_is_not_fine_tuned():
 
 
 @pytest.mark.parametrize("lr", [0.01, 50.0])  # A rate of 50 leaves the margin in the first round.
-def test_reuse_is_counted_by_the_thresholds_of_the_last_pruning(lr):
+def test_reused_neurons_are_those_of_the_last_pruning(lr):
     net = network()
-    tuning = FineTuning(5, lr, rounds=3)
-    learner = Learner(net, config(margin=8.0, fine_tuning=tuning))
-    second = task("b", seed=1)
+    learner = Learner(net, config(margin=8.0, fine_tuning=FineTuning(5, lr, rounds=3)))
     learner.learn(task("a"))
-    # With its own validation data, so that it is trained on all training data.
-    report = learner.learn(replace(second, validation=second.test))
-    owned = net.capacity()
-    net.begin_task("c", 3)
-    # The neurons of an ended task do what they did; those of b come last.
-    activity = net.measure_activity([second.train[0]]).owned
-    for group, values in activity.items():
-        of_a = values[: owned.of("a", group).new]
-        assert owned.of("b", group).reused == int((of_a > report.plans[-1].thresholds[group]).sum())
+    report = learner.learn(task("b", seed=1))
+    last = report.plans[-1].reused
+    assert len(report.plans) == (1 if lr == 50.0 else 3)
+    assert all(last.values())
+    assert {group: net.capacity().of("b", group).reused for group in last} == last
 
 
 def test_objectives_of_all_kinds():

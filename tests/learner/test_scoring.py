@@ -1,10 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from clnp import ContinualNet, FineTuning, Learner, LearnerConfig, Task, Training
+from clnp import ContinualNet, FineTuning, Learner, LearnerConfig, Objective, Task, Training
 from clnp.data.named import digits
+from clnp.errors import ArgumentError
+from clnp.training.objective import accuracy
 from support.learning import config, network, task
 from support.networks import ConvNet
 
@@ -126,13 +131,82 @@ def test_the_score_of_guessing_is_known_for_resident_labels():
     assert learned(Task("a", (x, values), objective="regression")).guess is None
 
 
-def test_importance_may_be_the_contribution():
-    for kind in ("activity", "contribution"):
+def test_importance_may_be_the_contribution_or_a_taylor_score():
+    for kind in ("activity", "contribution", "taylor"):
         report = Learner(network(), config(importance=kind)).learn(task())
         tried = [p.theta for p in report.plan.curve if p.theta is not None and p.theta >= 0]
-        # A contribution is a fraction; the largest of every group is 1.
-        assert (max(tried) == pytest.approx(1.0)) is (kind == "contribution")
+        # Shares are fractions; the largest sum of every group is 1.
+        assert (max(tried) == pytest.approx(1.0)) is (kind != "activity")
         assert report.plan.score >= report.best_score - report.plan.margin
+
+
+def test_a_taylor_score_is_that_of_the_loss_of_the_objective():
+    def half(outputs, targets):
+        return F.cross_entropy(outputs[::2], targets[::2])
+
+    given = replace(task(), num_outputs=3, objective=Objective("half", half, accuracy))
+    seen = []
+
+    def taylor(net, batches):
+        seen.append(net.measure_taylor(batches, half))
+        return seen[-1]
+
+    own = Learner(network(), config(importance=taylor)).learn(given)
+    named = Learner(network(), config(importance="taylor")).learn(given)
+    assert named.plan.keep == own.plan.keep
+    assert named.plan.thresholds == pytest.approx(own.plan.thresholds)
+
+
+def test_importance_may_be_a_function_of_the_network_and_its_batches():
+    counts = []
+
+    def alternating(net, batches):
+        counts.append([sum(len(x) for x, _ in batches) for _ in range(2)])
+        assert net.open_task in ("a", "b")
+        return {group: torch.arange(n) % 2 for group, n in net.ledger.free().items()}
+
+    net = network()
+    learner = Learner(net, config(margin=100.0, importance=alternating))
+    report = learner.learn(task())
+    assert counts == [[144, 144]]
+    assert report.plan.thresholds == {"0": 1.0, "2": 1.0}
+    learner.config = replace(learner.config, margin=3.0)
+    report = learner.learn(task("b", seed=1))
+    assert report.plan.reused == {"0": 0, "2": 0}
+    assert set(report.plan.kept.values()) <= {20, 40}
+
+
+def test_reuse_is_known_whatever_the_importance_is():
+    def ones(net, batches):
+        return {group: torch.ones(n) for group, n in net.ledger.free().items()}
+
+    net = network()
+    net.begin_task("before")
+    net.end_task({"0": range(20), "2": range(20)})
+    report = Learner(net, config(importance=ones)).learn(task())
+    assert all(report.plan.reused.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda net, batches: None, "importance is of type NoneType. It must be what measure_act"),
+        (lambda net, batches: {"0": torch.ones(40)}, "importance lacks 2. Give a number for each"),
+        (
+            lambda net, batches: {"0": torch.ones(40), "2": torch.ones(3)},
+            r"importance of 2 has shape \[3\]. It must have a number for each of its 40",
+        ),
+        (
+            lambda net, batches: net.prune({"0": [0]}),
+            "the function for importance has changed 0.weight_free. It must leave the network as i",
+        ),
+    ],
+)
+def test_what_a_function_returns_and_does_is_checked(function, message):
+    net = network()
+    with pytest.raises(ArgumentError, match=message):
+        Learner(net, config(importance=function)).learn(task())
+    assert net.open_task is None
 
 
 def test_batchnorm_is_recalibrated():

@@ -1,6 +1,6 @@
 """Settings of baselines that cannot be used are refused, and those that can are easy to reach."""
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass, replace
 
 import pytest
 import torch
@@ -12,10 +12,12 @@ from clnp.methods.hat import HAT
 from clnp.methods.joint import Joint
 from clnp.methods.method import Strategy
 from clnp.methods.packnet import PackNet
-from clnp.methods.registry import NAMES
+from clnp.methods.registry import BASELINES, NAMES
 from clnp.methods.si import SI
 from clnp.methods.single import Finetune
 from clnp.records import OURS, RunConfig
+from clnp.training.config import Training
+from clnp.training.search import Times
 from support.networks import mlp
 
 INF, NAN = float("inf"), float("nan")
@@ -43,6 +45,18 @@ def test_numbers_that_cannot_be_used_are_refused(settings, name, wrong):
         with pytest.raises(ArgumentError, match=message) as error:
             settings(**{name: value})
         assert error.value.argument == name
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_every_value_of_a_space_to_search_can_be_used(method):
+    settings = method()
+    for key, values in method.space.items():
+        parent, _, name = key.rpartition(".")
+        table = Training() if parent else settings
+        present = getattr(table, name)
+        ranges = values.around(present) if isinstance(values, Times) else values
+        found = [replace(table, **{name: ranges.at(position)}) for position in (0.0, 0.5, 1.0)]
+        assert all(type(getattr(each, name)) is type(present) for each in found)
 
 
 @pytest.mark.parametrize("baseline", ["si", SI, 3])

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -82,3 +84,19 @@ def test_an_error_has_the_place_of_its_key(recipe, assignment, message):
 def test_a_missing_data_set_is_named(recipe):
     with pytest.raises(DataError, match=r"there is no file .*gone\.npz"):
         experiment_of(load(str(recipe), ["stream.parts.1.dataset=gone"]), CPU, str(recipe.parent))
+
+
+def test_a_criterion_of_ones_own_is_imported_by_its_path(recipe, monkeypatch):
+    code = "def largest(net, batches):\n    return net.measure_activity(batches)\n"
+    (recipe.parent / "my_criterion.py").write_text(code)
+    given = load(str(recipe), ["learner.importance=my_criterion:largest"])
+    with pytest.raises(RecipeError, match=r"learner.importance: importance is .* No module named"):
+        experiment_of(given, CPU, str(recipe.parent))
+    monkeypatch.syspath_prepend(recipe.parent)
+    made = experiment_of(given, CPU, str(recipe.parent))
+    assert made.config.importance == "my_criterion:largest"
+    # A run resumes only with the same code.
+    described = made.describe().learner["importance"]
+    assert re.fullmatch(r"my_criterion\.largest [0-9a-f]{8}", described)
+    monkeypatch.setattr("my_criterion.largest", lambda net, batches: {})
+    assert made.describe().learner["importance"] != described

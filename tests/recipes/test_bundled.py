@@ -24,6 +24,11 @@ def test_every_recipe_is_valid_and_has_a_description(name):
     assert build(Recipe, parse(to_toml(recipe), name="written.toml")) == recipe
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if "-digits" in name or "-small" in name])
+def test_small_recipes_run_on_one_thread(name):
+    assert build(Recipe, parse(bundled.text(name), name=f"{name}.toml")).threads == 1
+
+
 @pytest.mark.parametrize("name", ["permuted-digit", "", "../__init__", "permuted-digits.toml"])
 def test_an_unknown_recipe_is_named(name):
     for call in (bundled.text, bundled.description):

@@ -7,7 +7,7 @@ from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError
 from clnp.methods import EWC
-from clnp.methods.registry import Methods
+from clnp.methods.registry import Chosen, Methods
 from clnp.recipes import bundled
 from clnp.recipes.recipe import Network, Recipe, difference, find, load
 from clnp.recipes.schema import to_toml
@@ -230,6 +230,69 @@ def test_what_only_follows_from_another_error_is_not_reported(path):
     assert message.endswith("learner.training.milestones.0 is 1.5. It must be a whole number")
 
 
+CHOSEN = """
+[methods.ewc]
+strength = 5.0
+[methods.hat]
+strength = 0.5
+[chosen]
+clnp = { on = "test" }
+ewc = { on = "validation", trials = 20, seeds = [1000, 1001] }
+"""
+
+
+def sources(path, *assignments, methods=("clnp", "ewc", "si", "hat")):
+    """What a comparison says about the settings of the methods."""
+    loaded = (load(str(path), [*assignments, f"method={name}"]) for name in methods)
+    return [each.recipe.settings_source.note for each in loaded]
+
+
+def test_a_recipe_says_where_the_settings_of_methods_come_from(path, tmp_path):
+    path.write_text(f"{SMALL}{CHOSEN}")
+    notes = [
+        "settings chosen on test data",
+        "settings chosen on validation data, 20 trials, seeds 1000 1001",
+        "default settings, not tuned",
+        "settings of the recipe, which does not say how they were chosen",
+    ]
+    assert sources(path) == sources(path, "seed=4", "description=mine") == notes
+    written = tmp_path / "written.toml"
+    written.write_text(to_toml(load(str(path)).recipe))
+    assert sources(written) == notes
+
+
+def test_settings_that_are_changed_are_no_longer_chosen(path, tmp_path):
+    path.write_text(f"{SMALL}{CHOSEN}")
+    given = "settings of the recipe, which does not say how they were chosen"
+    [ewc] = sources(path, "methods.ewc.strength=4.0", methods=["ewc"])
+    assert ewc == given
+    chosen = 'chosen.ewc={on="test",trials=3,seeds=[7]}'
+    [ewc] = sources(path, "methods.ewc.strength=4.0", chosen, methods=["ewc"])
+    assert ewc == "settings chosen on test data, 3 trials, seed 7"
+    for change in ("stream.num_tasks=2", "learner.margin=1", "network.widths=[8]"):
+        clnp, ewc, *_ = sources(path, change)
+        assert clnp == "settings chosen on test data, before the recipe was changed"
+        assert ewc.endswith("trials, seeds 1000 1001, before the recipe was changed")
+    # A run keeps the changed recipe.
+    written = tmp_path / "written.toml"
+    written.write_text(to_toml(load(str(path), ["learner.margin=1"]).recipe))
+    assert sources(written)[0].endswith("before the recipe was changed")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ('ewk = { on = "test" }', "line 7: chosen: unknown method 'ewk'. Did you mean 'ewc'"),
+        ('ewc = { on = "tests" }', "chosen.ewc.on is \"tests\". It must be one of 'validation', "),
+        ("ewc = { trials = 3 }", "chosen.ewc.on is missing"),
+        ('ewc = { on = "test", trials = 0 }', "trials is 0. It must be a whole number, 1 or more"),
+    ],
+)
+def test_an_impossible_source_of_settings_is_named(path, chosen, message):
+    path.write_text(f"{SMALL}\n[chosen]\n{chosen}\n")
+    assert message in message_of(load, str(path))
+
+
 def test_an_unknown_method_is_named(path):
     assert message_of(load, str(path), ["method=ecw"]).startswith(
         "--set method=ecw: unknown method 'ecw'. Did you mean 'ewc'? Known: clnp, single, "
@@ -249,6 +312,7 @@ def test_the_first_difference_of_recipes_is_found():
     stream = Permuted("permuted", "digits")
     recipe = Recipe(stream)
     assert difference(recipe, replace(recipe, description="another")) is None
+    assert difference(recipe, replace(recipe, chosen={"clnp": Chosen("test")})) is None
     other = replace(recipe, methods=Methods(ewc=EWC(strength=5.0)))
     assert difference(recipe, other) is None
     ewc = (replace(recipe, method="ewc"), replace(other, method="ewc"))

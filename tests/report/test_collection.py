@@ -3,8 +3,10 @@ import shutil
 import pytest
 
 from clnp.errors import RunError
-from clnp.records import RunFailed
+from clnp.plain import to_plain
+from clnp.records import RunFailed, SettingsSource
 from clnp.report.collection import read_collection
+from clnp.report.measures import members_table
 from support.written_runs import (
     change,
     change_tasks,
@@ -40,6 +42,19 @@ def test_a_comparison_has_a_member_for_each_method(tmp_path):
     assert found.title == "by-hand: 3 methods compared"
     assert [member.label for member in found.members] == ["clnp", "single", "ewc"]
     assert [member.label for member in found.with_neurons] == ["clnp"]
+
+
+def test_a_comparison_says_where_settings_come_from(tmp_path):
+    path = write_comparison(tmp_path / "compared")
+    sources = {"single": SettingsSource("defaults"), "ewc": SettingsSource("validation", 20, (7,))}
+    for name, source in sources.items():
+        change(path / name, "series.json", settings=to_plain(source))
+    table = members_table(read_collection([path]))
+    assert table.names == ["clnp", "single [1]", "ewc [2]"]
+    assert table.footnotes == [
+        "[1] default settings, not tuned.",
+        "[2] settings chosen on validation data, 20 trials, seed 7.",
+    ]
 
 
 def test_members_are_told_apart_by_as_little_as_needed(tmp_path):

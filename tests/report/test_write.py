@@ -3,12 +3,14 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 import clnp
+from clnp import extras
 from clnp.errors import ArgumentError, RunError
 from clnp.report.write import write_report
 from support.written_runs import write_comparison, write_run
@@ -95,7 +97,7 @@ def test_without_matplotlib_the_message_says_what_to_install(run, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
     )
-    with pytest.raises(RunError, match=r"pip install 'clnp\[report\]'"):
+    with pytest.raises(RunError, match=re.escape(extras.command("report"))):
         write_report(run)
 
 

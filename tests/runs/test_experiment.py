@@ -22,7 +22,7 @@ from clnp.errors import (
 )
 from clnp.methods.joint import Joint
 from clnp.methods.packnet import PackNet
-from clnp.methods.registry import BASELINES
+from clnp.methods.registry import BASELINES, NAMES, Methods, baseline_of
 from clnp.methods.single import Finetune, Single
 from clnp.plain import to_json
 from clnp.records import (
@@ -127,6 +127,35 @@ def test_a_result_is_complete(whole):
         assert sum(new) + result.capacity.free[group] == size
     assert result.forecast.bottleneck in sizes
     assert result.timings.seconds >= sum(result.timings.tasks) > 0
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_a_finished_run_has_validation_scores_from_after_the_last_task(tmp_path, method):
+    made = experiment(*"abc", head="single")
+    made = replace(made, baseline=baseline_of(Methods(), method))
+    result = made.run(tmp_path / "run")
+    assert len(result.validation) == 3
+    assert all(score > 0 for score in result.validation)
+    ended = [record.score for record in result.tasks]
+    if method in ("clnp", "single", "packnet"):
+        assert list(result.validation) == ended
+    else:
+        assert result.validation[2] == ended[2]
+    if method == "finetune":
+        assert result.validation[0] < ended[0]
+
+
+def test_an_unfinished_run_has_no_validation_scores(tmp_path):
+    made = replace(experiment(*"ab"), baseline=Finetune())
+
+    def stop(event):
+        if event.kind == "begin" and event.number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.run(tmp_path / "run", on_event=stop)
+    assert read_result(tmp_path / "run").validation == ()
+    assert made.run(tmp_path / "run").validation == made.run(tmp_path / "whole").validation
 
 
 def test_a_run_directory_has_config_environment_log_and_network(whole):

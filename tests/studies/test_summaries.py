@@ -5,8 +5,23 @@ import pytest
 
 from clnp.errors import RunError
 from clnp.plain import to_json, to_plain
-from clnp.records import CapacityRecord, RunResult, Spread, TaskRecord, TaskSummary, Timings
-from clnp.studies.summaries import aggregate, described, plus_minus, rows_of, texts
+from clnp.records import (
+    CapacityRecord,
+    RunResult,
+    SettingsSource,
+    Spread,
+    TaskRecord,
+    TaskSummary,
+    Timings,
+)
+from clnp.studies.summaries import (
+    aggregate,
+    comparison_table,
+    described,
+    plus_minus,
+    rows_of,
+    texts,
+)
 
 
 def result(seed, scores, free=1, *, test_scores=None, unchanged=True, num_tasks=None):
@@ -131,6 +146,37 @@ def test_free_neurons_are_a_column_where_there_are_any():
     assert row.free == Spread(60.0, pytest.approx(14.142136))
     assert "free neurons, %" in texts([row])["md"]
     assert "free neurons" not in texts(rows_of({"clnp": results()}))["md"]
+
+
+def test_footnotes_say_where_settings_come_from():
+    """A note that several methods share has one number."""
+    tuned, default = SettingsSource("validation", 20, (7, 8)), SettingsSource("defaults")
+    names = ["single", "ewc", "si", "finetune", "old"]
+    sources = dict(zip(names, [default, tuned, tuned, default], strict=False))
+    found = rows_of({name: results() for name in names}, sources)
+    assert comparison_table(found).names == [
+        *("single [1]", "ewc [2]", "si [2]", "finetune [1]"),
+        "old",
+    ]
+    notes = [
+        "[1] default settings, not tuned.",
+        "[2] settings chosen on validation data, 20 trials, seeds 7 8.",
+    ]
+    assert comparison_table(found).footnotes == notes
+    written = texts(found)
+    assert written["txt"].splitlines()[-2:] == notes
+    assert written["txt"].splitlines()[2].startswith("ewc [2]  ")
+    assert written["md"].endswith(f" |\n\n{notes[0]}  \n{notes[1]}\n")
+    assert "| ewc [2] | 75.50" in written["md"]
+    assert "ewc [2] & $75.50" in written["tex"]
+    assert written["tex"].splitlines()[-3].endswith(f"{{\\footnotesize {notes[1]}}} \\\\")
+    table = list(csv.DictReader(written["csv"].splitlines()))
+    assert [row["method"] for row in table] == names
+    assert [row["settings"] for row in table] == [
+        *(note.partition(" ")[2].rstrip(".") for note in (notes[0], notes[1], notes[1], notes[0])),
+        "",
+    ]
+    assert to_plain(found[1])["settings"]["num_trials"] == 20
 
 
 def test_tasks_are_counted_unless_every_run_learned_all():

@@ -68,7 +68,7 @@ def test_a_summary_has_scores_neurons_and_room():
         "task, accuracy  learned    now     fc1    fc2  threshold",
         "flowers           97.50  97.50  12 + 9  3 + ?          -",
         "trees             88.12  88.12  12 + 9  3 + ?          -",
-        "Neurons: new ones that the task claimed + those of earlier tasks that it reuses",
+        "Neurons: new + reused (of earlier tasks, and needed for 99 % of a layer's input)",
         "",
         "layer       free        more tasks  neurons by task, then free",
         "fc1    84 of 100  84 %          10  ████▓▓▓·····································",
@@ -148,6 +148,12 @@ def test_pruning_and_fine_tuning():
         "Pruning: by contribution, one threshold for each layer, margin 2; change in validation "
         "+0.67 on average, -0.50 at worst; fine-tuning rounds kept: 0 by 2 tasks, 2 by 1 task."
     )
+
+
+def test_a_criterion_of_ones_own_is_named_without_its_hash():
+    settings = replace(SETTINGS, importance="own.criteria.size 0123abcd")
+    text = choices(settings, made_up(1, {"fc1": 90}))[0]
+    assert text.startswith("Pruning: by own.criteria.size, one threshold,")
 
 
 def test_notes_without_content_are_left_out():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clnp import extras
 from clnp.cli import app
 from clnp.cli.app import TRACKERS
 from clnp.errors import RunError
@@ -65,7 +66,7 @@ def test_a_run_does_not_wait_for_a_server_that_is_gone(monkeypatch):
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_package_is_reported_before_anything_starts(capsys, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
-    message = f"{name} is not installed. Install it with pip install 'clnp[{name}]'."
+    message = f"{name} is not installed. Install it with {extras.command(name)}."
     made = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}[name]
     for missing in (made, lambda: RunOptions(trackers=(name,))):
         with pytest.raises(RunError) as caught:

@@ -85,7 +85,12 @@ def test_settings_of_a_task_are_checked(options, message):
     [
         ({"margin": -1.0}, f"margin is -1.0. {FINITE}, 0 or more"),
         ({"search_on": "last"}, "search_on is 'last'. It must be 'every' or 'first'"),
-        ({"importance": "size"}, "importance is 'size'. It must be 'activity' or 'contribution'"),
+        (
+            {"importance": "size"},
+            "importance is 'size'. It must be 'activity', 'contribution',",
+        ),
+        ({"importance": "own/file.py:size"}, "importance is 'own/file.py:size'. It must be 'acti"),
+        ({"importance": 3}, "importance is 3. It must be .* or a function of the network and its"),
         ({"validation_fraction": 0.0}, "validation_fraction is 0.0. It must be a number between"),
         ({"resolution": 0}, f"resolution is 0. {WHOLE}, 1 or more"),
         ({"calibration_samples": 1}, f"calibration_samples is 1. {WHOLE}, 0, or"),

@@ -42,6 +42,12 @@ def add_recipe_options(command: argparse.ArgumentParser) -> None:
         "--seed", type=int, help="seed of all random numbers (default: that of the recipe)"
     )
     command.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="number of threads on a CPU (default: that of the recipe, or one for small networks)",
+    )
+    command.add_argument(
         "--seeds",
         type=count,
         metavar="N",
@@ -247,6 +253,22 @@ def parser() -> argparse.ArgumentParser:
         default=("clnp", "single", "finetune"),
         metavar="A,B,...",
         help=f"methods to compare, of {METHODS} (default: clnp,single,finetune)",
+    )
+    compare.add_argument(
+        "--tune",
+        dest="tuned",
+        type=names,
+        default=(),
+        metavar="A,B,...",
+        help="first search settings of these methods on validation data, with seeds 1000 and 1001; "
+        "they are added to --methods. The settings of clnp are not searched: its margin is your "
+        "choice, and its grid is in the recipe",
+    )
+    compare.add_argument(
+        "--budget",
+        type=count,
+        metavar="N",
+        help="settings to try for each method of --tune (default: 20)",
     )
     where = "directory of a run, a series or a comparison"
     resume = command("resume", "resume a run that was stopped or killed", run=where)

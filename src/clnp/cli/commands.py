@@ -69,6 +69,8 @@ def compare(options: argparse.Namespace) -> Answer:
     """Run a recipe with several methods."""
     from clnp.studies import comparison
 
+    if options.budget is not None and not options.tuned:
+        raise RunError("--budget is for methods to tune. Name them with --tune, or leave it out.")
     place = _run_options(options)
     with closing(place.console):
         return _compared(
@@ -79,6 +81,8 @@ def compare(options: argparse.Namespace) -> Answer:
                 seed=options.seed,
                 num_seeds=options.seeds,
                 search_once=options.search_once,
+                tuned=options.tuned,
+                budget=options.budget,
                 out=options.out,
             )
         )
@@ -125,11 +129,13 @@ def _source(options: argparse.Namespace, **instead: str) -> "Source":
     """Return the recipe and its --set assignments; refuse keys that another option sets."""
     from clnp.studies.launch import Source
 
-    first = instead if options.seed is None else {**instead, "seed": "--seed"}
+    given = {name: getattr(options, name) for name in ("seed", "threads")}
+    first = {**instead, **{name: f"--{name}" for name in given if given[name] is not None}}
     for text in options.assignments:
         if (key := text.partition("=")[0].strip()) in first:
             raise ArgumentError(f"--set {text} would have no effect. Use {first[key]} instead.")
-    return Source(options.recipe, tuple(options.assignments))
+    threads = () if options.threads is None else (f"threads={options.threads}",)
+    return Source(options.recipe, (*options.assignments, *threads))
 
 
 def _run_options(options: argparse.Namespace) -> "RunOptions":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Literal, Never, ParamSpec, Self, TypeVar
 
 import torch
@@ -16,11 +16,14 @@ from clnp.core.layers.stage import FROZEN_CHANGES
 from clnp.core.pruning.activity import Activity, measured
 from clnp.core.pruning.plan import PruningPlan, num_kept
 from clnp.core.pruning.recalibrate import recalibrate as recalibrate_norms
+from clnp.core.pruning.reuse import num_reused
 from clnp.core.pruning.subsets import Subsets
+from clnp.core.pruning.taylor import Loss, taylor
 from clnp.core.pruning.thresholds import (
     Neurons,
     checked_score,
     extra_by_group,
+    importance_of,
     kept_by,
     plan,
     threshold_by_group,
@@ -34,7 +37,6 @@ from clnp.errors import (
     DivergedError,
     GraphError,
     Problem,
-    PruningError,
     TaskError,
 )
 
@@ -293,9 +295,34 @@ class ContinualNet(nn.Module):
         self._need_open("measure_contribution")
         return measured(self._body, batches, contribution=True)
 
+    def measure_taylor(self, batches: Iterable[Any], loss: Loss) -> Activity:
+        """Measure how much the loss would change without each neuron, in evaluation mode.
+
+        This is the score of Molchanov et al. (2019): (sum of weight times gradient)^2 over the
+        weights that read the neuron, averaged over the samples. Nothing in the network changes,
+        and its Parameters get no gradients.
+
+        Args:
+            batches: Tuples or lists of the inputs and the targets.
+            loss: A function of the outputs and the targets of a batch that returns its mean loss.
+
+        Returns:
+            The Taylor score of the free neurons of each group, `[num_free]`, from 0 to 1, to prune
+            by as by activity. A threshold of 0.05 cuts the neurons of each group that together
+            have 5 % of the sum of all scores in the layer.
+
+        Example:
+            >>> importance = net.measure_taylor(loader, F.cross_entropy)
+            >>> plan = net.plan_pruning(importance, score, margin=0.5)
+        """
+        self._need_open("measure_taylor")
+        if not callable(loss):
+            raise ArgumentError(f"loss is {loss!r}. It must be a function of outputs and targets")
+        return taylor(self._body, batches, loss)
+
     def plan_pruning(
         self,
-        activity: Activity,
+        activity: Mapping[str, Any],
         score: Callable[..., float] | None = None,
         *,
         margin: float | None = None,
@@ -310,7 +337,9 @@ class ContinualNet(nn.Module):
         The weights must stay as they are until it returns.
 
         Args:
-            activity: That of the open task as it is now, or its contribution.
+            activity: That of the open task as it is now, its contribution or Taylor score, or
+                numbers of your own: for each group, one for each free neuron, 0 or more. The lowest
+                are pruned first.
             score: A function from `predict` to a number, higher is better, where `predict(x)` gives
                 the outputs of the pruned network. If it also takes `at_least`, it may return any
                 lower number as soon as that is out of reach.
@@ -337,10 +366,7 @@ class ContinualNet(nn.Module):
             >>> plan = net.plan_pruning(activity, score, margin=0.5)
         """
         task = self._need_open("plan_pruning")
-        if not isinstance(activity, Activity) or activity.num_free() != self._body.stage.free:
-            raise PruningError(
-                "this activity does not belong to the open task as it is now. Measure it again"
-            )
+        activity = importance_of(self.graph, activity, self._body.stage.free)
         if score is not None and not callable(score):
             raise ArgumentError(f"score is {score!r}. It must be a function of predict")
         return plan(
@@ -352,6 +378,7 @@ class ContinualNet(nn.Module):
             best=best,
             per_layer=per_layer,
             resolution=resolution,
+            reused=partial(num_reused, self._body, activity.inputs),
         )
 
     def unpruned_score(

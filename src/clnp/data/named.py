@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clnp import extras
 from clnp.errors import DataError, unknown_name
 
 from . import datasets
@@ -115,8 +116,8 @@ def digits() -> LabelledData:
     found = importlib.util.find_spec("sklearn")
     if found is None:
         raise DataError(
-            "the data set 'digits' is a part of scikit-learn, which is not installed: "
-            "pip install 'clnp[demo]'"
+            "the data set 'digits' is a part of scikit-learn, which is not installed. Install it "
+            f"with {extras.command('demo')}"
         )
     # Importing scikit-learn would take seconds.
     file = Path(found.origin or "").parent / "datasets" / "data" / "digits.csv.gz"

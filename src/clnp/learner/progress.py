@@ -126,8 +126,8 @@ class TaskReport:
     best_score: float
     """Highest validation score of a candidate before pruning."""
     plans: tuple[PruningPlan, ...]
-    """Plans by which the winner was pruned: before fine-tuning, and before later rounds. The
-    thresholds of the last one decide which neurons of earlier tasks count as reused."""
+    """Plans by which the winner was pruned: before fine-tuning, and before later rounds. The last
+    one says how many neurons of earlier tasks are reused."""
     score: float
     """Validation score of the ended task."""
     test_score: float | None

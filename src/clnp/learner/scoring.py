@@ -5,22 +5,38 @@ every set of neurons that the search tries, and after a round of fine-tuning.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
+from clnp.core.layers.blocks import same
 from clnp.core.net import ContinualNet
 from clnp.core.pruning.activity import Activity
 from clnp.core.pruning.plan import PruningPlan
+from clnp.core.pruning.thresholds import importance_of
 from clnp.core.structure.kinds import keeps_statistics
-from clnp.errors import DivergedError, PruningError
+from clnp.errors import ArgumentError, DivergedError, PruningError
+from clnp.training.batches import Batches
 from clnp.training.config import LearnerConfig
+from clnp.training.criterion import criterion_of
 from clnp.training.fit import EVALUATION_BATCH, evaluate
 from clnp.training.objective import guessing
 from clnp.training.rng import derive, seed_all
 from clnp.training.task import TaskData
+
+
+@dataclass(frozen=True)
+class Repeatable:
+    """The batches of a data set, in the same order, as often as somebody iterates over them."""
+
+    data: Batches
+    size: int
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.data.batches(self.size)
 
 
 class Scorer:
@@ -31,6 +47,7 @@ class Scorer:
     ) -> None:
         self.net, self.data, self.config, self.seed = net, data, config, seed
         self.margin = config.of(data.task.name).margin
+        self._criterion = criterion_of(config.importance)
         self._recalibrates = config.recalibrate and any(map(keeps_statistics, net.modules()))
 
     def score(self, predict: Callable[..., Any], at_least: float | None = None) -> float:
@@ -103,11 +120,31 @@ class Scorer:
             self.net.set_open_state(trained)
 
     def _importance(self) -> Activity:
+        """Measure the importance of the neurons by the criterion of the config."""
         self._seeded("measure")
-        batches = self.data.train.batches(EVALUATION_BATCH)
-        if self.config.importance == "contribution":
-            return self.net.measure_contribution(batches)
-        return self.net.measure_activity(batches)
+        net, criterion = self.net, self._criterion
+        batches = Repeatable(self.data.train, EVALUATION_BATCH)
+        if criterion == "activity":
+            return net.measure_activity(batches)
+        if criterion == "contribution":
+            return net.measure_contribution(batches)
+        if criterion == "taylor":  # Gradients take as much memory as in training.
+            size = min(EVALUATION_BATCH, self.config.training.batch_size)
+            return net.measure_taylor(replace(batches, size=size), self.data.objective.loss)
+        assert callable(criterion)
+        before = net.open_state().tensors
+        found = criterion(net, batches)
+        for name, tensor in net.open_state().tensors.items():
+            if not same(tensor, before[name]):
+                raise ArgumentError(
+                    f"the function for importance has changed {name}. It must leave the network as "
+                    "it is: let it change a copy, copy.deepcopy(net)"
+                )
+        if isinstance(found, Activity):
+            return found
+        activity = net.measure_activity(batches)
+        checked = importance_of(net.graph, found, activity.num_free())
+        return Activity(checked, {}, activity.inputs)
 
     @cached_property
     def _calibration(self) -> list[tuple[Tensor, Tensor]] | None:

@@ -12,7 +12,7 @@ those of the last task. Older ones would fit the present weights less well (docs
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from clnp.training.config import Training
 from clnp.training.fit import StepRule
 from clnp.training.objective import CLASSIFICATION, objective_named
 from clnp.training.rng import derive, seed_all
+from clnp.training.search import LEARNING_RATE, Between, Space
 from clnp.training.task import Task, TaskData
 
 from .dense import DenseNet
@@ -51,6 +52,8 @@ class EWC:
     """Training samples for the estimate of the Fisher information."""
     training: Training | None = None
     """The settings of training. A recipe gives keys that differ from `learner.training`."""
+
+    space: ClassVar[Space] = {"strength": Between(1e1, 1e7), **LEARNING_RATE}
 
     def __post_init__(self) -> None:
         settle(self, {"strength": ABOVE_0, "num_samples": COUNT}, where="ewc")

@@ -23,7 +23,7 @@ weight decay ignores them.
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from clnp.core.structure.graph import Graph, Site
 from clnp.errors import ArgumentError
 from clnp.training.config import Training
 from clnp.training.fit import StepRule
+from clnp.training.search import Between, OneOf, Space
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
@@ -66,6 +67,13 @@ class HAT:
     training: Training | None = None
     """The settings of training. A recipe gives keys that differ from `learner.training`. The
     authors use plain SGD; Adam cancels factors that are small but not zero, and forgets more."""
+
+    space: ClassVar[Space] = {
+        "s_max": Between(10.0, 1000.0),
+        "strength": Between(0.03, 3.0),
+        "training.optimizer": OneOf(("SGD",)),
+        "training.lr": Between(0.01, 1.0),
+    }
 
     def __post_init__(self) -> None:
         settle(self, {"s_max": FROM_1, "strength": FROM_0}, where="hat")

@@ -10,7 +10,7 @@ the outputs of each task.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from clnp.training.fit import StepRule
 from clnp.training.objective import objective_named
 from clnp.training.optimizer import check_optimizers
 from clnp.training.rng import derive, isolated, seed_all
+from clnp.training.search import LEARNING_RATE, Space
 from clnp.training.task import Task
 
 from .method import Setting, State, num_bytes
@@ -54,6 +55,8 @@ class Joint:
     """Samples of each other task, 10 in the appendix. By default, tasks share a batch evenly."""
     training: Training | None = None
     """The settings of training: `learner.training`, with the keys that a recipe changes here."""
+
+    space: ClassVar[Space] = LEARNING_RATE
 
     def __post_init__(self) -> None:
         settle(self, {"first": optional(COUNT), "others": optional(COUNT)}, where="joint")

@@ -15,6 +15,7 @@ the authors' code.
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from clnp.core.structure.kinds import keeps_statistics, kind_of
 from clnp.errors import CapacityError
 from clnp.training.config import Training
 from clnp.training.fit import StepRule
+from clnp.training.search import LEARNING_RATE, Between, Space
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
@@ -57,6 +59,12 @@ class PackNet:
     """Factor of the learning rate after pruning."""
     training: Training | None = None
     """The settings of training. A recipe gives keys that differ from `learner.training`."""
+
+    space: ClassVar[Space] = {
+        "prune": Between(0.3, 0.95, log=False),
+        "retrain_lr_factor": Between(0.03, 1.0),
+        **LEARNING_RATE,
+    }
 
     def __post_init__(self) -> None:
         kinds = {

@@ -1,11 +1,11 @@
 """The baselines by name, and the method for their settings."""
 
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from clnp.checks import check_kind
+from clnp.checks import COUNT, check_kind, optional, settle, several, whole_number
 from clnp.errors import ArgumentError
-from clnp.records import OURS
+from clnp.records import OURS, SettingsSource
 from clnp.training.config import Training
 
 from .ewc import EWC
@@ -41,6 +41,23 @@ class Methods:
     """Superposition of many models into one."""
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """How the settings of a method were chosen."""
+
+    on: Literal["validation", "test"]
+    """The data whose scores were compared."""
+    trials: int | None = None
+    """How many settings were tried."""
+    seeds: tuple[int, ...] = ()
+    """The seeds of the runs that tried them."""
+    changed: bool = False
+    """Whether the experiment has been changed since; `--set` sees to it."""
+
+    def __post_init__(self) -> None:
+        settle(self, {"trials": optional(COUNT), "seeds": several(whole_number)})
+
+
 BASELINES = tuple(get_type_hints(Methods).values())
 """The classes of their settings."""
 NAMES = (OURS, *(each.name for each in fields(Methods)))
@@ -49,6 +66,15 @@ NAMES = (OURS, *(each.name for each in fields(Methods)))
 def baseline_of(methods: Methods, name: str) -> Any:
     """Return the settings of a baseline by name; None for neural pruning."""
     return None if name == OURS else getattr(methods, name)
+
+
+def source_of(methods: Methods, name: str, chosen: Chosen | None) -> SettingsSource:
+    """Return where the settings of a method come from, if they were `chosen` or not."""
+    if chosen is not None:
+        return SettingsSource(chosen.on, chosen.trials, chosen.seeds, chosen.changed)
+    settings = baseline_of(methods, name)
+    is_default = settings is not None and settings == type(settings)()
+    return SettingsSource("defaults" if is_default else "unknown")
 
 
 def check_baseline(settings: Any) -> None:

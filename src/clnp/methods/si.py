@@ -20,7 +20,7 @@ Statistics of BatchNorm, which the authors' networks do not have, are those of t
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from clnp.checks import ABOVE_0, settle
 from clnp.training.config import Training
 from clnp.training.fit import StepRule
+from clnp.training.search import LEARNING_RATE, Between, OneOf, Space
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
@@ -59,6 +60,13 @@ class SI:
     """Keep the state of the optimizer between tasks, as the authors do on permuted MNIST."""
     training: Training | None = None
     """The settings of training. A recipe gives keys that differ from `learner.training`."""
+
+    space: ClassVar[Space] = {
+        "strength": Between(1e-2, 1e3),
+        "damping": Between(1e-3, 1.0),
+        "keep_optimizer": OneOf((False, True)),
+        **LEARNING_RATE,
+    }
 
     def __post_init__(self) -> None:
         settle(self, {"strength": ABOVE_0, "damping": ABOVE_0}, where="si")

@@ -10,11 +10,13 @@ keeps fine-tuning from forgetting.
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from clnp.training.config import Training
+from clnp.training.search import LEARNING_RATE, Space
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
@@ -34,6 +36,7 @@ class Single:
 
     training: Training | None = None
     """The settings of training. A recipe gives keys that differ from `learner.training`."""
+    space: ClassVar[Space] = LEARNING_RATE
 
     def strategy(self, net: DenseNet) -> "SingleStrategy":
         """Return the strategy for a network."""
@@ -94,6 +97,7 @@ class Finetune:
 
     training: Training | None = None
     """The settings of training. A recipe gives keys that differ from `learner.training`."""
+    space: ClassVar[Space] = LEARNING_RATE
 
     def strategy(self, net: DenseNet) -> Strategy:
         """Return the strategy for a network."""

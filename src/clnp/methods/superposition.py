@@ -18,7 +18,7 @@ weights: here they stay signs, which take one bit each.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from clnp.core.structure.kinds import is_mixing, known_kind
 from clnp.training.config import Training
 from clnp.training.rng import derive
+from clnp.training.search import LEARNING_RATE, Space
 from clnp.training.task import TaskData
 
 from .dense import DenseNet
@@ -47,6 +48,7 @@ class Superposition:
 
     training: Training | None = None
     """The settings of training. A recipe gives keys that differ from `learner.training`."""
+    space: ClassVar[Space] = LEARNING_RATE
 
     def strategy(self, net: DenseNet) -> "SuperpositionStrategy":
         """Return the strategy for a network."""

@@ -16,6 +16,7 @@ from clnp.errors import ArgumentError, RecipeError, first_line, unknown_name
 from clnp.methods.registry import baseline_of
 from clnp.runs.experiment import Experiment
 from clnp.training.config import Alpha
+from clnp.training.criterion import criterion_of
 from clnp.training.optimizer import check_optimizers
 
 from .recipe import LoadedRecipe
@@ -45,6 +46,8 @@ def experiment_of(
 
     with _at(loaded, "stream"):
         tasks = tasks_of(recipe.stream, find_once, seed=recipe.seed)
+    with _at(loaded, "learner"):
+        criterion_of(learner.importance)
     names = [task.name for task in tasks]
     for unused in learner.unused(names):
         with _at(loaded, "learner", "tasks", unused):
@@ -77,6 +80,7 @@ def experiment_of(
         head=recipe.network.head,
         seed=recipe.seed,
         baseline=baseline_of(recipe.methods, recipe.method),
+        threads=recipe.threads,
     )
 
 

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from torch import nn
 
+from clnp.checks import THREADS, optional, settle
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
-from clnp.methods.registry import NAMES, Methods
-from clnp.records import OURS
+from clnp.methods.registry import NAMES, Chosen, Methods, source_of
+from clnp.records import OURS, SettingsSource
 from clnp.runs.directory import CHECKPOINT, CONFIG, RECIPE, command, expanded, read_config
 from clnp.training.config import LearnerConfig
 
@@ -91,6 +92,9 @@ class Recipe:
     """Description, in one line."""
     seed: int = 0
     """Seed of all random numbers."""
+    threads: int | None = None
+    """Number of threads on a CPU. By default one for small networks, and PyTorch's own number for
+    larger ones."""
     network: Network = field(default_factory=Network)
     """The network."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -99,10 +103,26 @@ class Recipe:
     """The method that learns the tasks: "clnp", or a baseline, whose settings are in `methods`."""
     methods: Methods = field(default_factory=Methods)
     """The settings of baselines."""
+    chosen: Mapping[str, Chosen] = field(default_factory=dict)
+    """How the settings of methods were chosen, by method, for the footnotes of a comparison."""
 
     def __post_init__(self) -> None:
-        if self.method not in NAMES:
-            raise ArgumentError(unknown_name("method", self.method, NAMES), argument="method")
+        settle(self, {"threads": optional(THREADS), "method": _method})
+        for name in self.chosen:
+            if name not in NAMES:
+                message = f"chosen: {unknown_name('method', name, NAMES)}"
+                raise ArgumentError(message, argument="chosen")
+
+    @property
+    def settings_source(self) -> SettingsSource:
+        """Where the settings of the method come from."""
+        return source_of(self.methods, self.method, self.chosen.get(self.method))
+
+
+def _method(argument: str, name: object) -> object:
+    if name not in NAMES:
+        raise ArgumentError(unknown_name(argument, str(name), NAMES), argument=argument)
+    return name
 
 
 @dataclass(frozen=True)
@@ -140,6 +160,7 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     short, document = find(name)
     for assignment in assignments:
         document = document.set(assignment)
+    document = replace(document, data=_still_chosen(document))
     build(Recipe, document)  # So that an error is reported once, before a method inherits it.
     recipe = build(Recipe, replace(document, data=_inherited(document.data)))
     for one, many in (("alpha", "alphas"), ("lr", "lrs")):
@@ -149,6 +170,24 @@ def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
                 f"{place} has no effect, because learner.{many} is given. Set learner.{many}."
             )
     return LoadedRecipe(short, recipe, document)
+
+
+def _still_chosen(document: Document) -> Table:
+    """Return the data in which only those settings are `chosen` that no assignment changes."""
+    changed = {path for path, place in document.places.items() if place.startswith("--set")}
+    chosen = document.data.get("chosen")
+    if not changed or not isinstance(chosen, dict):
+        return document.data
+    elsewhere = any(path[0] in ("stream", "network", "learner") for path in changed if path)
+    found = {}
+    for name, each in chosen.items():
+        if ("chosen", name) not in changed:
+            if any(path[:2] == ("methods", name) for path in changed):
+                continue
+            if elsewhere and isinstance(each, dict):
+                each = {**each, "changed": True}
+        found[name] = each
+    return {**document.data, "chosen": found}
 
 
 def _inherited(data: Table) -> Table:
@@ -187,7 +226,7 @@ def difference(now: Recipe, before: Recipe) -> tuple[str, str] | None:
 def _settings(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     data = to_data(recipe)
     data["methods"] = {k: v for k, v in data["methods"].items() if k == recipe.method}
-    del data["description"], data["method"]
+    del data["description"], data["method"], data["chosen"]
     return _flat(data, ())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clnp.errors import RunError
 from clnp.plain import flat, to_plain
-from clnp.records import OURS, RunConfig
+from clnp.records import OURS, RunConfig, SettingsSource
 from clnp.runs.directory import (
     CONFIG,
     EVENTS,
@@ -19,7 +19,7 @@ from clnp.runs.directory import (
     resume_command,
 )
 from clnp.runs.history import RunHistory, TaskHistory, read_run
-from clnp.studies.study import SERIES, read_comparison, read_series, run_of
+from clnp.studies.study import SERIES, read_comparison, read_series, run_of, settings_sources
 from clnp.text import clean
 
 MOST_NAMED = 4
@@ -30,12 +30,14 @@ MOST_NAMED = 4
 class Member:
     """A run, or all seeds of one method and setting.
 
-    `comparison` is the directory of the comparison that it belongs to, if any.
+    `comparison` is the directory of the comparison that it belongs to, if any, and `settings` says
+    where those of its method come from.
     """
 
     label: str
     runs: tuple[RunHistory, ...]
     comparison: Path | None = None
+    settings: SettingsSource | None = None
 
     @property
     def has_neurons(self) -> bool:
@@ -140,7 +142,7 @@ def _read_members(path: Path, notes: list[str]) -> Iterator[Member]:
     if comparison := read_comparison(path):
         for method in comparison.methods or ():
             if runs := _read_series_runs(path / method, notes, method):
-                yield Member(method, runs, path)
+                yield Member(method, runs, path, settings_sources(path, [method])[method])
     elif os.path.isfile(path / SERIES):
         if runs := _read_series_runs(path, notes, name):
             yield Member(name, runs)

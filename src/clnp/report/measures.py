@@ -104,7 +104,8 @@ def members_table(collection: Collection) -> Table:
         found = [(measures(run), bool(run.learned)) for run in member.runs]
         means = {c.key: _mean([(v[c.key], known) for v, known in found], c.digits) for c in COLUMNS}
         rows.append((member.label, means, member.runs))
-    return table_of("run", rows)
+    sources = [m.settings.note if m.settings else None for m in collection.members]
+    return table_of("run", rows, sources=sources)
 
 
 def _mean(values: Sequence[tuple[float | None, bool]], digits: int) -> Mean | None:

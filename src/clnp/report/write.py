@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clnp import extras
 from clnp.errors import ArgumentError, RunError
 from clnp.runs.directory import expanded
 from clnp.storage.atomic import replace_file
@@ -50,7 +51,7 @@ def write_report(
     if importlib.util.find_spec("matplotlib") is None:
         raise RunError(
             "The figures of a report need matplotlib, which is not installed. Install it with "
-            "pip install 'clnp[report]'."
+            f"{extras.command('report')}."
         )
     from .collection import read_collection
     from .draw import drawing

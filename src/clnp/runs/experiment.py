@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from torch import nn
 
-from clnp.checks import check_kind, listed, number_of_seconds, settle, whole_number
+from clnp.checks import (
+    THREADS,
+    check_kind,
+    listed,
+    number_of_seconds,
+    optional,
+    settle,
+    whole_number,
+)
+from clnp.devices import restoring_threads, use_threads
 from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
@@ -34,7 +43,8 @@ from clnp.records import (
     Timings,
 )
 from clnp.storage.checkpoint import attached
-from clnp.training.config import LearnerConfig
+from clnp.training.config import LearnerConfig, Training
+from clnp.training.criterion import criterion_of
 from clnp.training.optimizer import check_optimizers
 from clnp.training.task import Task, checked_tasks
 
@@ -46,6 +56,7 @@ from .directory import (
     Run,
     expanded,
     has_progress,
+    last_environment,
     read_config,
     read_events,
     read_result,
@@ -56,8 +67,15 @@ from .directory import (
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
 from .metrics import metrics_of
-from .outputs import is_known, score_and_digest, with_outputs, with_outputs_elsewhere
+from .outputs import (
+    is_known,
+    score_and_digest,
+    validation_score,
+    with_outputs,
+    with_outputs_elsewhere,
+)
 from .status import StatusWriter
+from .threads import fitting
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
 
@@ -122,6 +140,9 @@ class Experiment:
             CPU with the same number of threads.
         baseline: The settings of another method, such as `clnp.methods.EWC()`, or of a custom one:
             a dataclass with `training` and `strategy` (see `clnp.methods.Strategy`).
+        threads: The number of threads on a CPU. Default: that of the run if it is resumed,
+            otherwise one if a batch takes fewer than 100 million multiplications, and PyTorch's
+            own number for larger ones. It is restored when the run ends.
 
     Example:
         >>> experiment = clnp.Experiment(model, torch.zeros(2, 20), tasks, clnp.LearnerConfig())
@@ -137,10 +158,11 @@ class Experiment:
     classifier: str | None = None
     seed: int = 0
     baseline: Any = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        settle(self, {"seed": whole_number})
+        settle(self, {"seed": whole_number, "threads": optional(THREADS)})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:
@@ -151,11 +173,15 @@ class Experiment:
             raise ArgumentError(message, argument="config")
         if self.baseline is not None:
             check_baseline(self.baseline)
-        own = self.config.candidates() if self.baseline is None else [self.baseline.training]
-        trainings = [each or self.config.training for each in own]
+        trainings = self.trainings()
         # The function of a user may expect the weights of the network.
         by_name = [each for each in trainings if isinstance(each.optimizer, str)]
         check_optimizers(by_name, self.model)
+
+    def trainings(self) -> list[Training]:
+        """Return the settings of training of every candidate."""
+        own = self.config.candidates() if self.baseline is None else [self.baseline.training]
+        return [each or self.config.training for each in own]
 
     def describe(self) -> RunConfig:
         """Return the config of a run of this experiment.
@@ -170,7 +196,8 @@ class Experiment:
             head=self.head,
             classifier=self.classifier,
             seed=self.seed,
-            learner=plain(self.config),
+            # A function counts by its code, also where a recipe names it.
+            learner=plain(replace(self.config, importance=criterion_of(self.config.importance))),
             method=self.method,
             baseline=None if self.baseline is None else plain(self.baseline),
         )
@@ -265,7 +292,8 @@ class RunLoop:
     def run_all(self) -> RunResult:
         """Learn the tasks that are left, and return the result."""
         try:
-            result = self._run_all()
+            with restoring_threads():
+                result = self._run_all()
         except BaseException as error:
             self._trackers.end(None, error)
             # Unlike after a full disk or a signal, the experiment must be corrected.
@@ -286,9 +314,10 @@ class RunLoop:
             resumed = False
         with self._logging_failure(tasks[-1]):
             self.method.verify()
+            validation = self._validation()
         self._log(RunFinished(num_tasks=len(self.state.done)))
         # Written last: a run with a finished result is not resumed.
-        result = self.result()
+        result = replace(self.result(), validation=validation)
         self.run.write(RESULT, result)
         return result
 
@@ -340,6 +369,7 @@ class RunLoop:
         if checkpoint is not None and checkpoint.exchanged:
             # Before the log is cut: the task must not come back from the checkpoint.
             self._write_checkpoint(checkpoint.method)
+        use_threads(self.method.device, self._num_threads())
         reset_peak(self.method.device)
         environment = describe(self.method.device)
         self._arithmetic = arithmetic(environment)
@@ -362,6 +392,15 @@ class RunLoop:
             return False
         self._log_start(TaskResumed, experiment.tasks[len(self.state.done)])
         return True
+
+    def _num_threads(self) -> int | None:
+        """Return the number of threads of the run on a CPU; None for PyTorch's own number."""
+        experiment = self.experiment
+        known = experiment.threads or last_environment(self.run.path).num_threads
+        if known is not None:
+            return known
+        largest = max(training.batch_size for training in experiment.trainings())
+        return fitting(experiment.model, experiment.example_input, largest)
 
     def _update_config(self, num_alike: int) -> None:
         """Replace the config of the run if the experiment has other tasks than before."""
@@ -391,8 +430,15 @@ class RunLoop:
 
     def _method(self, state: Mapping[str, Any] | None) -> Method:
         """Return the method, new or restored from the state in a checkpoint."""
+        experiment, setting = self.experiment, self._setting()
+        if experiment.baseline is None:
+            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
+        return method_for(experiment.baseline, setting, state)
+
+    def _setting(self) -> Setting:
+        """Return the experiment for its method."""
         experiment = self.experiment
-        setting = Setting(
+        return Setting(
             experiment.model,
             experiment.example_input,
             experiment.tasks,
@@ -403,9 +449,6 @@ class RunLoop:
             on_event=self._log,
             on_progress=self._save_if_due,
         )
-        if experiment.baseline is None:
-            return NeuralPruning(setting, self.run.path / CHECKPOINT, state)
-        return method_for(experiment.baseline, setting, state)
 
     def _log_start(self, kind: type[TaskStarted], task: Task) -> None:
         index = len(self.state.done)
@@ -499,6 +542,13 @@ class RunLoop:
                 forecast=figures.forecast,
             )
         )
+
+    def _validation(self) -> tuple[float | None, ...]:
+        """Return the validation score of every task that has ended, now that all of them have."""
+        if self.experiment.baseline is None:  # It is what it was, to the bit.
+            return tuple(record.score for record in self.state.done)
+        tasks = self.experiment.tasks[: len(self.state.done)]
+        return tuple(validation_score(self.method, self._setting(), task) for task in tasks)
 
     def _measure(self) -> None:
         """Note how long the run has worked, and its peak memory."""

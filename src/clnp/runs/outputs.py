@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 
 from clnp.core.certificate import digest_of
 from clnp.core.structure.inputs import tensors_in
+from clnp.methods.method import Method, Setting
 from clnp.records import TaskRecord
 from clnp.training.batches import num_samples
 from clnp.training.config import LearnerConfig
-from clnp.training.fit import outputs_of
+from clnp.training.fit import evaluate, outputs_of
 from clnp.training.objective import OBJECTIVES, Objective, objective_named
 from clnp.training.rng import derive, isolated, seed_all
 from clnp.training.task import Task, load_test
@@ -46,6 +48,14 @@ def score_and_digest(
         seed_all(derive(seed, "test", task.name))
         outputs, targets = outputs_of(lambda inputs: predict(inputs, task.name), batches)
     return objective_named(task.objective).number(outputs, targets), _digest(outputs)
+
+
+def validation_score(method: Method, setting: Setting, task: Task) -> float:
+    """Return the score of an ended task on the data that is held out for validation."""
+    with isolated(method.device):
+        data = setting.load(task, method.device)
+        predict = partial(method.predict, task=task.name)
+        return evaluate(predict, data.validation, data.objective)
 
 
 def _digest(outputs: Any) -> str:

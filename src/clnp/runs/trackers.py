@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from clnp import extras
 from clnp.errors import ClnpError, RunError
 from clnp.plain import to_json
 from clnp.records import Environment, Event, RunConfig, RunResult
@@ -118,7 +119,7 @@ def is_tracker(value: object) -> bool:
 def require(package: str, extra: str) -> None:
     """Raise a `RunError` that names the extra if the package is not installed."""
     if importlib.util.find_spec(package) is None:
-        raise RunError(f"{package} is not installed. Install it with pip install 'clnp[{extra}]'.")
+        raise RunError(f"{package} is not installed. Install it with {extras.command(extra)}.")
 
 
 def recall(path: Path, tracker: str) -> dict[str, str]:

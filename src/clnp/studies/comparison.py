@@ -3,6 +3,8 @@
 A comparison also has
 
 comparison.json         a list of `ComparisonRow`: the table, also as .txt, .csv, .md and .tex
+
+and, if methods were tuned, their trials (`tuning.py`).
 """
 
 from collections.abc import Sequence
@@ -30,9 +32,11 @@ from .study import (
     members_of,
     read_comparison,
     read_series,
+    settings_sources,
     write_study,
 )
 from .summaries import rows_of, texts
+from .tuning import BUDGET, TUNED, check_tuning, tune, tuned_source, tuned_text
 
 TABLE = "comparison"
 
@@ -45,12 +49,16 @@ def compare(
     seed: int | None,
     num_seeds: int | None,
     search_once: bool,
+    tuned: Sequence[str],
+    budget: int | None,
     out: str | None,
 ) -> tuple[list[ComparisonRow], str]:
     """Run a recipe with several methods, in a new comparison or in one that gets more of them.
 
-    If `num_seeds` is None, the seeds are those of the comparison, or one in a new comparison.
+    If `num_seeds` is None, the seeds are those of the comparison, or one in a new comparison. The
+    `tuned` methods are added to `methods`; each has a `budget` of trials.
     """
+    methods = tuple(dict.fromkeys([*methods, *tuned]))
     for method in methods:
         if method not in NAMES:
             raise RunError(unknown_name("method", method, NAMES))
@@ -70,11 +78,14 @@ def compare(
             data=data_directory(options.data) or known.data,
             methods=tuple(dict.fromkeys([*own, *methods])),
         )
+        if searched := tuple(dict.fromkeys([*(known.tuned or ()), *tuned])):
+            config = replace(config, tuned=searched, budget=budget or known.budget or BUDGET)
         if before is not None:
             _check_same(path, before, config)
+        check_tuning(path, config)
         for method in own:
             if has_started(path / method, known.seeds):
-                now = source.with_method(method).load(first).recipe
+                now = tuned_source(source, path, method).load(first).recipe
                 if found := difference(now, Source(str(path / method / RECIPE)).load().recipe):
                     reason = f"{found[0]} of its {method} is {found[1]}"
                     raise another_study(path, "comparison", reason)
@@ -130,6 +141,7 @@ def _run(
     wanted = members_of(path, config, methods)
     check_data(wanted, members_of(path, config, every), options)
     write_study(path / COMPARISON, config, recipe)
+    tune(path, config, options)
     for method in methods:
         _write_method(path / method, config)
     # If the first run searches the grid for the others, it has to come first.
@@ -151,6 +163,8 @@ def _run(
     for method in methods:
         summarise(path / method)
     note = f"The runs are in {path}, the table in {path / TABLE}.*"
+    if config.tuned:
+        note += f"\n\n{tuned_text(path, config.tuned)}\nThese settings are in {path / TUNED}."
     num_seeds = len(config.seeds)
     others = [method for method in every if len(finished_results(path / method)) < num_seeds]
     if others:
@@ -165,14 +179,16 @@ def _write_method(path: Path, config: SeriesConfig) -> None:
     if series is not None and has_started(path, series.seeds):
         write_study(path / SERIES, replace(series, seeds=config.seeds))
     else:
-        source = Source(str(path.parent / RECIPE)).with_method(path.name)
+        source = tuned_source(Source(str(path.parent / RECIPE)), path.parent, path.name)
         recipe = source.load(config.seeds[0]).recipe
-        begin_series(path, replace(config, methods=(path.name,)), recipe)
+        own = replace(config, methods=(path.name,), tuned=None, budget=None)
+        begin_series(path, replace(own, settings=recipe.settings_source), recipe)
 
 
 def rows(path: Path, methods: Sequence[str]) -> list[ComparisonRow]:
     """Return the results of these methods of the comparison at `path` so far."""
-    return rows_of({method: finished_results(path / method) for method in methods})
+    results = {method: finished_results(path / method) for method in methods}
+    return rows_of(results, settings_sources(path, methods))
 
 
 def _write_table(path: Path, methods: Sequence[str]) -> list[ComparisonRow]:

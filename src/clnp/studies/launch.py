@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from clnp.devices import find_device, use_threads
+from clnp.devices import find_device
 from clnp.errors import RunError, StoppedError
 from clnp.plain import to_json
 from clnp.recipes import recipe
@@ -132,7 +132,6 @@ def _experiment(loaded: LoadedRecipe, path: Path, options: RunOptions) -> Experi
     """Return the experiment of a recipe, on the device and with the data of the run at `path`."""
     config, before = read_config(path), last_environment(path)
     device = find_device(options.device or before.device)
-    use_threads(device, before.num_threads)
     data, show = options.data or config.data, options.console.download
     return experiment_of(loaded, device, data, on_download=show)
 

@@ -132,8 +132,13 @@ def check_data(wanted: Sequence[Member], members: Sequence[Member], options: Run
         ) from error
 
 
-def run_members(path: Path, members: Sequence[Member], options: RunOptions) -> None:
-    """Run members of the series or comparison at `path` as jobs, several at the same time."""
+def run_members(
+    path: Path, members: Sequence[Member], options: RunOptions, *, may_fail: bool = False
+) -> None:
+    """Run members of the series or comparison at `path` as jobs, several at the same time.
+
+    A failure of one is an error, unless they `may_fail`. A usage error always is.
+    """
     if not members:
         return
     options.console.close()
@@ -146,7 +151,11 @@ def run_members(path: Path, members: Sequence[Member], options: RunOptions) -> N
         job = ["-m", "clnp", "resume", f"--job={member.title}", *own, "--", str(member.path)]
         jobs[member.title] = job
     codes = run_jobs(jobs, at_most=options.num_jobs)
-    failed = {name: code for name, code in codes.items() if code not in (0, STOPPED)}
+    failed = {
+        name: code
+        for name, code in codes.items()
+        if code not in (0, STOPPED) and not (may_fail and code == FAILURE)
+    }
     if failed:
         killed = [f"{name} (signal {-code})" for name, code in failed.items() if code < 0]
         reason = f" Killed, probably for lack of memory: {', '.join(killed)}." if killed else ""

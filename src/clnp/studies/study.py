@@ -17,12 +17,13 @@ from pathlib import Path
 
 from clnp.errors import RunError
 from clnp.plain import to_json
-from clnp.records import RunResult, SeriesConfig
+from clnp.records import RunResult, SeriesConfig, SettingsSource, TuningRecord
 from clnp.runs.directory import CONFIG, LOCK, RECIPE, locked, read_record, read_result, writing
 from clnp.storage.atomic import replace_file
 
 SERIES = "series.json"
 COMPARISON = "compare.json"
+TUNING = "tuning.json"
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,38 @@ def in_use(path: Path) -> Iterator[None]:
             with suppress(OSError):
                 (path / LOCK).unlink(missing_ok=True)
                 path.rmdir()
+
+
+def settings_sources(path: Path, methods: Sequence[str]) -> dict[str, SettingsSource | None]:
+    """Return where the settings of these methods of a comparison come from, as far as is known."""
+    return {name: (read_series(path / name) or SeriesConfig()).settings for name in methods}
+
+
+def tuning_path(path: Path, method: str) -> Path:
+    """Return the directory of the trials of a method of the comparison at `path`."""
+    return path / "tuning" / method
+
+
+def trial_path(path: Path, method: str, number: int) -> Path:
+    """Return the directory of a trial, which counts from 0."""
+    return tuning_path(path, method) / f"trial-{number:03}"
+
+
+def read_tuning(path: Path, method: str) -> TuningRecord | None:
+    """Return the trials of a method of the comparison at `path`; None if it is not tuned."""
+    file = tuning_path(path, method) / TUNING
+    return read_record(file, TuningRecord) if os.path.isfile(file) else None
+
+
+def open_trials(path: Path, method: str) -> list[Member]:
+    """Return the runs of the trials that have no score yet."""
+    record = read_tuning(path, method) or TuningRecord()
+    return [
+        Member(trial_path(path, method, n), seed, f"{method}, trial {n}, seed {seed}")
+        for n, trial in enumerate(record.trials)
+        for seed in record.seeds
+        if trial.status == "open"
+    ]
 
 
 def write_study(file: Path, config: SeriesConfig, recipe: str | None = None) -> None:

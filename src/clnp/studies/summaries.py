@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from clnp.core.layers.ledger import aligned, free_fraction
 from clnp.errors import RunError
-from clnp.records import ComparisonRow, RunResult, SeriesSummary, Spread, TaskSummary
+from clnp.records import (
+    ComparisonRow,
+    RunResult,
+    SeriesSummary,
+    SettingsSource,
+    Spread,
+    TaskSummary,
+)
 from clnp.runs.metrics import Scores, metrics_of
 
 from .tables import Mean, Table, best_of, to_text
@@ -153,10 +160,14 @@ def megabytes(num_bytes: float | None) -> float | None:
     return None if num_bytes is None else num_bytes / 1e6
 
 
-def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
+def rows_of(
+    results: Mapping[str, Sequence[RunResult]],
+    settings: Mapping[str, SettingsSource | None] = {},
+) -> list[ComparisonRow]:
     """Return mean and deviation over the seeds of each method that has results, in every column.
 
     Forward transfer is known if each task has also been learned alone, with the same seed.
+    `settings` says where those of each method come from.
     """
     everyone = [result for own in results.values() for result in own]
     most = max((result.num_tasks for result in everyone), default=0)
@@ -169,7 +180,8 @@ def rows_of(results: Mapping[str, Sequence[RunResult]]) -> list[ComparisonRow]:
             columns = [column for column in COLUMNS if column is not LEARNED or not all_learned]
             spreads = {c.key: _spread([each[c.key] for each in values]) for c in columns}
             seeds = tuple(result.seed for result in own if result.seed is not None)
-            found.append(ComparisonRow(method, seeds, **spreads))
+            source = settings.get(method)
+            found.append(ComparisonRow(method, seeds, **spreads, settings=source))
     return found
 
 
@@ -206,6 +218,7 @@ def comparison_table(found: Sequence[ComparisonRow]) -> Table:
             (name, {key: _value(spread, key, len(seeds)) for key, spread in cells.items()}, seeds)
             for name, cells, seeds in rows
         ],
+        sources=[None if row.settings is None else row.settings.note for row in found],
     )
 
 
@@ -215,9 +228,15 @@ def _value(found: Spread | None, key: str, num: int) -> Mean | None:
 
 
 def table_of(
-    first: str, rows: Sequence[tuple[str, Mapping[str, Mean | None], Sequence[object]]]
+    first: str,
+    rows: Sequence[tuple[str, Mapping[str, Mean | None], Sequence[object]]],
+    *,
+    sources: Sequence[str | None],
 ) -> Table:
-    """Return a row for each name with its values and its seeds, and the best values in bold."""
+    """Return a row for each name with its values and its seeds, and the best values in bold.
+
+    `sources` says where the settings of each row come from.
+    """
     columns = [c for c in COLUMNS if any(values.get(c.key) is not None for _, values, _ in rows)]
     cells = tuple(
         (name, *(values.get(column.key) for column in columns), len(seeds))
@@ -231,4 +250,5 @@ def table_of(
         caption=CAPTION,
         keys=(first, *(column.key for column in columns), "seeds"),
         best=frozenset().union(*best),
+        sources=tuple(sources),
     )

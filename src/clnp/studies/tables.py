@@ -56,7 +56,8 @@ class Table:
     """Rows of text and numbers under a header. The first cell of a row names it.
 
     `name` is that of its files and of its label in LaTeX, `caption` a sentence, `keys` the titles
-    of the columns in CSV. `best` are the row and column of the cells that are in bold.
+    of the columns in CSV. `best` are the row and column of the cells that are in bold. `sources`
+    say where the settings of each row come from, in a footnote.
     """
 
     header: tuple[str, ...]
@@ -65,10 +66,31 @@ class Table:
     caption: str = ""
     keys: tuple[str, ...] = ()
     best: frozenset[tuple[int, int]] = frozenset()
+    sources: tuple[str | None, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The first cell of each row, with the number of its footnote: "ewc [1]"."""
+        numbers = {note: f" [{number}]" for number, note in enumerate(self._notes, 1)}
+        marks = [numbers.get(source or "", "") for source in self.sources]
+        marks += [""] * (len(self.rows) - len(marks))
+        return [f"{_line(row[0])}{mark}" for row, mark in zip(self.rows, marks, strict=True)]
+
+    @property
+    def footnotes(self) -> list[str]:
+        """The notes below the table, on the settings of the rows: "[1] default settings."."""
+        return [f"[{number}] {note}." for number, note in enumerate(self._notes, 1)]
+
+    @property
+    def _notes(self) -> list[str]:
+        return list(dict.fromkeys(source for source in self.sources if source))
 
     def texts(self) -> list[list[str]]:
         """Return the cells of the rows as text on one line; an unknown value is a dash."""
-        return [["-" if cell is None else _line(cell) for cell in row] for row in self.rows]
+        return [
+            [name, *("-" if cell is None else _line(cell) for cell in row[1:])]
+            for name, row in zip(self.names, self.rows, strict=True)
+        ]
 
     def written(self) -> dict[str, str]:
         """Return the table in every format, by the suffix of its file."""
@@ -81,7 +103,7 @@ def _line(cell: Cell) -> str:
 
 def to_text(table: Table) -> str:
     """Return the table for a text file, with spaces between its columns."""
-    return aligned([table.header, *table.texts()]) + "\n"
+    return "\n".join([aligned([table.header, *table.texts()]), *table.footnotes, ""])
 
 
 def to_csv(table: Table) -> str:
@@ -97,6 +119,8 @@ def to_csv(table: Table) -> str:
             continue
         deviations = [v.deviation if v is not None and v.num > 1 else None for v in values]
         columns += [[f"{key}_mean", *means], [f"{key}_std", *deviations]]
+    if any(table.sources):
+        columns.append(["settings", *table.sources])
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
     return file.getvalue()
@@ -113,7 +137,8 @@ def to_markdown(table: Table) -> str:
     for row, column in table.best:
         rows[row][column] = f"**{rows[row][column]}**"
     head, *rest = (f"| {' | '.join(row)} |" for row in [list(table.header), *rows])
-    return "\n".join([head, "|" + "---|" * len(table.header), *rest, ""])
+    notes = "\n\n" + "  \n".join(table.footnotes) if any(table.sources) else ""
+    return "\n".join([head, "|" + "---|" * len(table.header), *rest]) + f"{notes}\n"
 
 
 def to_latex(table: Table) -> str:
@@ -124,17 +149,20 @@ def to_latex(table: Table) -> str:
     body = []
     for index, row in enumerate(table.rows):
         cells = [
-            _latex_cell(cell, bold=(index, column) in table.best) for column, cell in enumerate(row)
+            _latex_cell(cell, bold=(index, column) in table.best)
+            for column, cell in enumerate([table.names[index], *row[1:]])
         ]
         body.append("  " + " & ".join(cells) + r" \\")
     head = " & ".join(map(to_latex_text, table.header)) + r" \\"
+    whole = rf"\multicolumn{{{len(table.header)}}}{{l}}{{\footnotesize "
+    notes = [rf"{whole}{to_latex_text(note)}}} \\" for note in table.footnotes]
     lines = [
         r"\begin{table}",
         r"  \centering",
         rf"  \caption{{{to_latex_text(table.caption)}}}",
         rf"  \label{{tab:{table.name}}}",
         rf"  \begin{{tabular}}{{{_alignment(table.rows, len(table.header))}}}",
-        *(f"  {line}" for line in (r"\toprule", head, r"\midrule", *body, r"\bottomrule")),
+        *(f"  {line}" for line in (r"\toprule", head, r"\midrule", *body, r"\bottomrule", *notes)),
         r"  \end{tabular}",
         r"\end{table}",
     ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from clnp.core.net import ContinualNet
 from clnp.data import named
 from clnp.data.labelled import LabelledData
-from clnp.devices import find_device, use_threads
+from clnp.devices import find_device, restoring_threads, use_threads
 from clnp.errors import ForgettingError, RunError
 from clnp.methods.neural_pruning import figures
 from clnp.plain import read, to_plain
@@ -97,7 +97,7 @@ def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> Verific
     config = read_config(path)
     _check_ended(path, "verify")
     device = next(experiment.model.parameters()).device
-    return _verify(restored(path, experiment, config, device))[0]
+    return _verify(path, restored(path, experiment, config, device))[0]
 
 
 def verify_at(
@@ -119,11 +119,11 @@ def verify_at(
     if (series := read_series(place)) is not None:
         runs = [run_of(place, seed) for seed in series.seeds]
         ended = [run for run in runs if (run / RESULT).is_file()] or runs
-        found = {run: _verify(rebuild(run, device=device, data=data)) for run in ended}
+        found = {run: _verify(run, rebuild(run, device=device, data=data)) for run in ended}
         lines = [f"{run}: {text}" for run, (_, text) in found.items()]
         lines += [f"{run}: no task has ended yet" for run in runs if run not in ended]
         return {run.name: verified for run, (verified, _) in found.items()}, "\n".join(lines)
-    return _verify(rebuild(place, device=device, data=data))
+    return _verify(place, rebuild(place, device=device, data=data))
 
 
 def rebuild(
@@ -142,7 +142,6 @@ def rebuild(
     _check_ended(path, verb)
     before = last_environment(path)
     chosen = find_device(device or before.device)
-    use_threads(chosen, before.num_threads)
     directory = data or config.data
     absent: list[str] = []
 
@@ -201,8 +200,14 @@ def restored(
     return Rebuilt(experiment, net, result, device, tuple(absent))
 
 
-def _verify(rebuilt: Rebuilt) -> tuple[Verification, str]:
+def _verify(path: Path, rebuilt: Rebuilt) -> tuple[Verification, str]:
     """Verify the test scores of a run with verified certificates and figures."""
+    with restoring_threads():
+        use_threads(rebuilt.device, last_environment(path).num_threads)
+        return _verify_scores(rebuilt)
+
+
+def _verify_scores(rebuilt: Rebuilt) -> tuple[Verification, str]:
     experiment, net, device = rebuilt.experiment, rebuilt.net, rebuilt.device
     here = arithmetic(describe(device))
     scores, loose = dict[str, float](), dict[str, float]()

@@ -16,7 +16,14 @@ from clnp.runs.directory import (
     resume_command,
 )
 from clnp.runs.status import FAILED, FINISHED, STOPPED, read_status
-from clnp.studies.study import COMPARISON, SERIES, finished_results, read_study
+from clnp.studies.study import (
+    COMPARISON,
+    SERIES,
+    finished_results,
+    read_study,
+    read_tuning,
+    settings_sources,
+)
 from clnp.studies.summaries import aggregate, comparison_table, described, rows_of
 from clnp.text import duration
 
@@ -67,7 +74,8 @@ def inspect(
 
 def compared(rows: Sequence[ComparisonRow], screen: Screen) -> str:
     """Return the table of a comparison as text."""
-    return screen.page([[block] for block in blocks(comparison_table(rows), screen)])
+    made = comparison_table(rows)
+    return screen.page([*([block] for block in blocks(made, screen)), made.footnotes])
 
 
 def _several(
@@ -79,14 +87,19 @@ def _several(
     if is_comparison:
         names = config.methods or ()
         methods = f" with {', '.join(names)}"
-        answer["table"] = rows = rows_of({name: finished_results(path / name) for name in names})
+        found = {name: finished_results(path / name) for name in names}
+        answer["table"] = rows = rows_of(found, settings_sources(path, names))
         text = compared(rows, screen) if rows else ""
     else:
         results = finished_results(path)
         answer["summary"] = summary = aggregate(results) if results else None
         text = described(summary) if summary else ""
     title = f"{path}: {config.recipe}{methods}, {scene.finished}"
-    lines = "\n".join([title, *unfinished(scene)])
+    tunings = [read_tuning(path, name) for name in config.tuned or ()]
+    if tunings:
+        answer["tuning"] = tunings
+    searched = [record.described for record in tunings if record is not None]
+    lines = "\n".join([title, *unfinished(scene), *searched])
     return answer, f"{lines}\n\n{text}" if text else lines
 
 

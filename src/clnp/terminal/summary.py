@@ -32,7 +32,7 @@ AS_GOOD = (
     "alpha or a smaller margin."
 )
 """The remedy for tasks in which nothing was learned."""
-LEGEND = "Neurons: new ones that the task claimed + those of earlier tasks that it reuses"
+LEGEND = "Neurons: new + reused (of earlier tasks, and needed for 99 % of a layer's input)"
 FULL = Screen(UNLIMITED, UNLIMITED)
 """A screen for all details."""
 
@@ -133,7 +133,8 @@ def choices(settings: LearnerSettings, result: RunResult) -> list[str]:
         if record.best_score is not None and record.score is not None
     ]
     how = "one threshold for each layer" if settings.per_layer else "one threshold"
-    text = f"Pruning: by {settings.importance}, {how}, margin {settings.margin:g}"
+    criterion = settings.importance.partition(" ")[0]  # Of a function, without its hash.
+    text = f"Pruning: by {criterion}, {how}, margin {settings.margin:g}"
     if settings.tasks:
         text += " unless a task has its own"
     if changes:

@@ -31,7 +31,7 @@ from clnp.runs.status import (
     read_status,
 )
 from clnp.studies.jobs import on_stop
-from clnp.studies.study import Member, members_of, read_comparison, read_series
+from clnp.studies.study import Member, members_of, open_trials, read_comparison, read_series
 from clnp.text import clean, duration
 
 from .tables import MOST_COLUMNS, Screen, screen_of, stacked_bars, table
@@ -148,7 +148,9 @@ class Watcher:
         kind, members = "run", dict[str, Path]()
         if comparison := read_comparison(self.path):
             kind = "comparison"
-            members = _paths(members_of(self.path, comparison, comparison.methods or ()))
+            trials = [t for name in comparison.tuned or () for t in open_trials(self.path, name)]
+            reported = members_of(self.path, comparison, comparison.methods or ())
+            members = _paths([*trials, *reported])
         elif series := read_series(self.path):
             kind, members = "series", _paths(members_of(self.path, series))
         elif any(os.path.isfile(self.path / name) for name in (STATUS, CONFIG)):

@@ -169,9 +169,9 @@ def batches_of(
     """
     samples: Any = data
     if is_pair(data):
-        inputs, targets = (tensor.detach() for tensor in data)
+        inputs, targets = data[0].detach(), _targets(data[1])
         if resident is not False:
-            return Batches(device, inputs.to(device), _targets(targets).to(device), prepare=prepare)
+            return Batches(device, inputs.to(device), targets.to(device), prepare=prepare)
         samples = TensorDataset(inputs, targets)
     elif resident is None:
         resident = fits(samples) and _is_constant(samples)
@@ -213,6 +213,7 @@ def split_off(data: Data, fraction: float, *, seed: int) -> tuple[Data, Data]:
     order = permutation(count, derive(seed, "split"))
     apart, rest = order[:num_apart].sort().values, order[num_apart:].sort().values
     if is_pair(data):
-        return (data[0][rest], data[1][rest]), (data[0][apart], data[1][apart])
+        inputs, targets = data[0], _targets(data[1])
+        return (inputs[rest], targets[rest]), (inputs[apart], targets[apart])
     subset: Any = Subset
     return subset(data, rest.tolist()), subset(data, apart.tolist())

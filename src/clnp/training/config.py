@@ -33,6 +33,7 @@ from clnp.core.layers.initialisation import Initialise, initialisation
 from clnp.errors import ArgumentError, unknown_name
 
 from .augment import augmentation
+from .criterion import Criterion, importance
 
 Alpha = float | Mapping[str, float]
 OptimizerFactory = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
@@ -70,7 +71,7 @@ _LEARNER = {
     "lrs": several(ABOVE_0),
     "search_on": one_of("every", "first"),
     "candidates_at_once": COUNT,
-    "importance": one_of("activity", "contribution"),
+    "importance": importance,
     "resolution": optional(COUNT),
     "calibration_samples": within(
         whole_number, lambda value: value == 0 or value >= 2, "a whole number, 0, or 2 or more"
@@ -217,6 +218,11 @@ class LearnerConfig:
         clnp.LearnerConfig(margin=1.0, alphas=(1e-4, 1e-3), training=clnp.Training(epochs=10))
 
     All fields are keyword arguments, explained one by one in the class.
+
+    Args:
+        importance: Name, or a function of the network, whose open task has been trained, and of
+            the batches of its training data. It returns a number for each free neuron of each
+            group, 0 or more, by group.
     """
 
     margin: float = 0.5
@@ -236,8 +242,10 @@ class LearnerConfig:
     tasks: Mapping[str, TaskSettings] = field(default_factory=dict)
     """Settings of single tasks by name, or by pattern such as "cifar100 *"; the first match
     counts."""
-    importance: Literal["activity", "contribution"] = "activity"
-    """Quantity below the threshold: mean activity, or the neuron's share in the next layer."""
+    importance: Literal["activity", "contribution", "taylor"] | str | Criterion = "activity"
+    """Criterion that thresholds cut by: mean activity, the neuron's share in what the next layer
+    receives, its share in the loss (a Taylor score); or the import path of a function,
+    "package.module:function", in Python also the function itself."""
     per_layer: bool = False
     """After the threshold for all layers, raise that of each layer as far as the margin allows."""
     resolution: int | None = 10

@@ -147,20 +147,6 @@ def test_owned_neurons_are_measured_apart_from_free_ones():
     torch.testing.assert_close(found.owned["fc2"], h2.double().mean(0).detach())
 
 
-def test_reused_neurons_are_the_owned_ones_above_the_threshold():
-    net, x = make(), example("mlp")
-    learn(net, "a", x)
-    net.begin_task("b")
-    found = net.measure_activity([x])
-    theta = float(found.owned["fc1"].median())
-    plan = net.plan_pruning(found, thresholds={"fc1": theta, "fc2": 0.0})
-    above = int((found.owned["fc1"] > theta).sum())
-    assert 0 < above < len(found.owned["fc1"])
-    assert plan.reused == {"fc1": above, "fc2": int((found.owned["fc2"] > 0).sum())}
-    net.end_task(plan)
-    assert net.capacity().of("b", "fc1").reused == above
-
-
 def test_the_last_layer_of_a_single_head_is_not_reused():
     net, x = make(head="single"), example("mlp")
     learn(net, "a", x)

@@ -16,7 +16,6 @@ from clnp.core.pruning.thresholds import (
     PruningPlan,
     extra_by_group,
     neurons_by_group,
-    num_reused,
     plan,
     survivors,
     threshold_by_group,
@@ -46,25 +45,13 @@ class Score:
 
 def search(found: Activity, score: Callable[..., float], **options: object) -> PruningPlan:
     given = {"margin": 0.0, "best": None, "per_layer": False, "resolution": None, **options}
-    return plan(found, score, task="a", thresholds=None, **given)
+    return plan(found, score, task="a", thresholds=None, reused=lambda keep: {}, **given)
 
 
 def test_survivors_are_above_the_threshold_of_their_group():
     found = activity(a=[0.0, 1.0, 2.0], b=[1.0, 3.0])
     assert survivors(found, {"a": 0.0, "b": 1.0}) == {"a": (1, 2), "b": (1,)}
     assert survivors(found, {"a": KEEP_ALL, "b": math.inf}) == {"a": (0, 1, 2), "b": ()}
-
-
-def test_neurons_that_do_not_fire_are_never_reused():
-    found = activity(a=[1.0])
-    found.owned = {"a": torch.tensor([0.0, 0.5, 0.0])}
-    for threshold in (KEEP_ALL, -math.inf, 0.0):
-        assert num_reused(found, {"a": threshold}) == {"a": 1}
-
-
-def test_reused_neurons_are_the_owned_ones_above_the_threshold():
-    found = Activity({"a": torch.zeros(1)}, {"a": torch.tensor([0.5, 1.0, 2.0])})
-    assert num_reused(found, {"a": 0.5}) == {"a": 2}
 
 
 def test_the_highest_threshold_is_found_where_the_score_is_not_monotone():
@@ -402,18 +389,50 @@ def test_an_exception_in_the_score_comes_out_as_it_is(net):
     assert bool(net(X).isfinite().all())
 
 
-@pytest.mark.parametrize("when", ["pruned", "next task", "no activity"])
+@pytest.mark.parametrize("when", ["pruned", "next task"])
 def test_activity_of_another_time_is_refused(net, when):
     found = net.measure_activity([X])
     if when == "pruned":
         net.prune({"fc1": [0, 1]})
-    elif when == "next task":
+    else:
         net.end_task(first({"fc1": 3}))
         net.begin_task("b")
-    else:
-        found = dict(found)
     with pytest.raises(PruningError, match="this activity does not belong to the open task as it"):
         net.plan_pruning(found, thresholds=0.0)
+
+
+OWN = {"fc1": [3.0, 0, 1, 0, 0, 2, 0], "fc2": torch.arange(5)}
+
+
+def test_importance_may_be_numbers_of_ones_own(net):
+    plan = net.plan_pruning(OWN, thresholds=0.5)
+    assert plan.keep == {"fc1": (0, 2, 5), "fc2": (1, 2, 3, 4)}
+    assert plan.reused == {"fc1": None, "fc2": None}
+    net.end_task(plan)
+    net.begin_task("b")
+    net.end_task(net.plan_pruning({"fc1": [1.0] * 4, "fc2": [1.0]}, thresholds=0.0))
+    assert net.capacity().of("b", "fc1").reused is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1.0], "importance is of type list. It must be what measure_activity returns, or a num"),
+        ({"fc1": OWN["fc1"]}, "importance lacks fc2. Give a number for each free neuron of every"),
+        (
+            {**OWN, "fc2": [1.0]},
+            r"importance of fc2 has shape \[1\]. .* each of its 5 free",
+        ),
+        ({**OWN, "fc2": torch.ones(5, 1)}, r"importance of fc2 has shape \[5, 1\]. It must have a"),
+        ({**OWN, "fc2": "size"}, "importance of fc2 is 'size'. It must be a tensor of 5 numbers"),
+        ({**OWN, "fc2": [1, 2, -3, 4, 5]}, "importance of fc2 holds -3.0. It must be finite"),
+        ({**OWN, "fc2": [1, 2, math.nan, 4, 5]}, "importance of fc2 holds nan. It must be finite"),
+        ({**OWN, "fc3": [1.0]}, "fc3"),
+    ],
+)
+def test_importance_of_ones_own_is_checked(net, given, message):
+    with pytest.raises(ArgumentError, match=message):
+        net.plan_pruning(given, thresholds=0.0)
 
 
 @pytest.mark.parametrize("when", ["pruned", "next task", "same widths"])

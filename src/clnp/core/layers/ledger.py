@@ -18,7 +18,7 @@ from clnp.errors import ArgumentError, TaskError, unknown_name
 class Row:
     """One ended task: cumulative width and number of reused neurons of each group.
 
-    `reused[g]` is None where it was not measured.
+    `reused[g]` is None where it was not measured; `clnp.core.pruning.reuse` defines it.
     """
 
     task: str
@@ -98,7 +98,10 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Usage:
-    """The neurons of one group that a task claimed, reused, and left free."""
+    """The neurons of one group that a task claimed, reused, and left free.
+
+    Those reused are among the fewest that give a layer of the task 99 % of what it receives.
+    """
 
     task: str
     group: str

@@ -87,7 +87,8 @@ class Stage:
         sealed: Whether a task has ended, so that frozen tensors may no longer change.
         turn: The index of the task whose portion runs.
         kept: The number of portions that each layer has run, and their inputs, by path.
-        on_input: Called with each layer and its input, to measure activity.
+        on_input: Called with each layer and its input, to measure activity. The layer reads what
+            it returns.
     """
 
     def __init__(self, groups: Iterable[str]) -> None:
@@ -100,7 +101,7 @@ class Stage:
         self.sealed = False
         self.turn = 0
         self.kept: dict[str, tuple[int, Tensor | None]] = {}
-        self.on_input: Callable[[Any, Tensor], None] | None = None
+        self.on_input: Callable[[Any, Tensor], Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The layers of a copy show nothing yet, and a carry is part of a graph.
@@ -203,7 +204,7 @@ class Staged(nn.Module):
                 "which runs layers again in the backward pass, is not possible"
             )
         if stage.on_input is not None:
-            stage.on_input(self, input)
+            input = stage.on_input(self, input)
         if running is Pass.FREE:
             return self._mix(input) if kind.mixes else self._act(input)
         if running is Pass.PORTION:
@@ -223,9 +224,9 @@ class Staged(nn.Module):
         reuse = self.weight_reuse
         if reuse is None:
             return None
-        if self.frozen_real is not None:
-            x = real_part(x, self.layer_kind.neuron_dim, self.frozen_real)
         with torch.set_grad_enabled(self.stage.with_grad):
+            if self.frozen_real is not None:
+                x = real_part(x, self.layer_kind.neuron_dim, self.frozen_real)
             # Without free inputs, the free pass adds no bias.
             bias = self._bias() if self.weight_free is None else {}
             carried = self.layer_kind.run(self, x, {"weight": reuse, **bias})

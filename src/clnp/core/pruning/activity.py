@@ -13,7 +13,8 @@ own. So a threshold of 0.05 cuts, in every layer, the neurons that together cont
 the next layer receives.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,27 +24,40 @@ from torch import Tensor
 from clnp.core.layers.blocks import real_part
 from clnp.core.layers.body import Body, Inputs, Named
 from clnp.core.layers.stage import Pass, Staged
+from clnp.core.structure.axis import Index
 from clnp.errors import ArgumentError, DivergedError
 
 Run = Callable[[Inputs, Named], Any]
+Parts = Sequence[tuple[str, Tensor]]
+"""One number for each neuron that a layer reads: its segments, with the group of each."""
+ByPass = Mapping[Pass, Parts]
+"""The parts of the neurons of earlier tasks, and of the free ones."""
 
 
 class Activity(Mapping[str, Tensor]):
-    """The activity, or contribution, of the neurons of a network: a mapping from groups to tensors.
+    """The importance of the neurons of a network: a mapping from groups to tensors.
 
     Args:
-        free: That of the free neurons of each group, `[num_free]` in float64.
-        owned: That of the neurons of earlier tasks, in the order in which they were claimed. It
-            says how many of them a task reuses.
+        free: The activity, contribution or Taylor score of the free neurons of each group,
+            `[num_free]` in float64.
+        owned: That of the neurons of earlier tasks, in the order in which they were claimed.
+        inputs: The mean |activation| of all that each layer reads, by its path, of the neurons of
+            earlier tasks and of the free ones. It says which of them a task reuses.
 
     Example:
         >>> activity = net.measure_activity(loader)
         >>> {group: int((values > 0).sum()) for group, values in activity.items()}
     """
 
-    def __init__(self, free: Mapping[str, Tensor], owned: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        free: Mapping[str, Tensor],
+        owned: Mapping[str, Tensor],
+        inputs: Mapping[str, Mapping[Pass, Tensor]] | None = None,
+    ) -> None:
         self._free = dict(free)
         self.owned = dict(owned)
+        self.inputs = inputs
 
     def __getitem__(self, group: str) -> Tensor:
         return self._free[group]
@@ -66,46 +80,41 @@ class Activity(Mapping[str, Tensor]):
 def measured(body: Body, batches: Iterable[Any], *, contribution: bool = False) -> Activity:
     """Measure the mean activity, or contribution, of all neurons, in evaluation mode."""
     check_batches(batches)
-    readers: list[Staged] = [part for part in body.parts.values() if part.layer_kind.mixes]
-    meters = {reader.site.path: _Meter(reader) for reader in readers}
+    meters = meters_of(body)
 
-    def on_input(layer: Staged, x: Tensor) -> None:
-        if layer.site.path in meters:
-            meters[layer.site.path].read(x)
+    def on_input(layer: Staged, x: Tensor) -> Tensor:
+        if layer in meters:
+            meters[layer].read(x)
+        return x
 
     for batch in batches:
-        with torch.no_grad(), body.evaluating():
-            body.stage.on_input = on_input
-            try:
-                feed(body, batch, body.run_open)
-            finally:
-                body.stage.on_input = None
-    if not any(meter.num_values[Pass.FREE] for meter in meters.values()):
-        raise ArgumentError("no sample was given: mean activity needs data")
-    found: dict[Pass, dict[str, Tensor]] = {}
-    for running, layout in ((Pass.FREE, body.stage.free), (Pass.FROZEN, body.stage.frozen)):
-        values = {g: torch.zeros(n, dtype=torch.float64, device="cpu") for g, n in layout.items()}
-        found[running] = values
-        for meter in meters.values():
-            if running is Pass.FREE and not meter.layer.num_free_rows:
-                continue  # A layer without free rows cannot read a free neuron.
-            for group, value in (meter.shares if contribution else meter.means)(running):
-                values[group] = torch.maximum(values[group], value.cpu())
-        for group, value in values.items():
-            if not bool(value.isfinite().all()):
-                raise DivergedError(
-                    f"the activity of {group} is NaN or infinite: the task has diverged, or its "
-                    "data holds such values. Abandon it, and train again with a lower rate"
-                )
-    free, owned = found[Pass.FREE], found[Pass.FROZEN]
+        with torch.no_grad(), listening(body, on_input):
+            feed(body, batch, body.run_open)
     if contribution:
-        for group, share in free.items():
-            sums = up_to(torch.cat([share, owned[group]]))
-            free[group], owned[group] = sums[: len(share)], sums[len(share) :]
-    return Activity(free, owned)
+        given = {layer: received(layer, meter.means()) for layer, meter in meters.items()}
+        return cumulated(body, meters, given)
+    means = {
+        layer: {
+            running: [(group, part.mean(1)) for group, part in by_group(layer, running, found)]
+            for running, found in meter.means().items()
+        }
+        for layer, meter in meters.items()
+    }
+    return Activity(*_largest(body, meters, means), inputs_read(meters))
 
 
-class _Meter:
+@contextmanager
+def listening(body: Body, on_input: Callable[[Staged, Tensor], Tensor]) -> Iterator[None]:
+    """Let layers read what `on_input` returns for their input, in evaluation mode."""
+    with body.evaluating():
+        body.stage.on_input = on_input
+        try:
+            yield
+        finally:
+            body.stage.on_input = None
+
+
+class Meter:
     """Sums of |x| at the input of one layer, for its frozen and its free neurons."""
 
     def __init__(self, layer: Staged) -> None:
@@ -128,43 +137,102 @@ class _Meter:
         self.sums[running] = self.sums[running] + sums if running in self.sums else sums
         self.num_values[running] += x.numel() // x.shape[dim]
 
-    def means(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
-        """Yield E|x| of the neurons of each group that the layer reads."""
-        for group, means in self._by_group(running, self._means(running)):
-            yield group, means.mean(1)
+    def means(self) -> dict[Pass, Tensor]:
+        """Return E|x| of all entries that have a column in the block of a pass."""
+        return {
+            running: real_entries(self.layer, running, sums) / self.num_values[running]
+            for running, sums in self.sums.items()
+        }
 
-    def shares(self, running: Pass) -> Iterator[tuple[str, Tensor]]:
-        """Yield the share of each neuron in what the free rows receive from all neurons."""
-        received = {}
-        for each in (Pass.FREE, Pass.FROZEN):
-            block = self.layer.weight_free if each is Pass.FREE else self.layer.weight_reuse
-            given = self._means(each)
-            if block is not None and len(given):
-                rest = [d for d in range(block.ndim) if d != 1]
-                given = given * block.detach().abs().sum(rest, dtype=torch.float64)
-                received[each] = [(g, part.sum(1)) for g, part in self._by_group(each, given)]
-        total = sum(float(given.sum()) for found in received.values() for _, given in found)
-        for group, given in received.get(running, ()):
-            yield group, given / total if total > 0 else given
 
-    def _means(self, running: Pass) -> Tensor:
-        """Return E|x| of all entries that have a column in the block of this pass."""
-        real = self.layer.free_real if running is Pass.FREE else self.layer.frozen_real
-        if running not in self.sums or real == []:
-            return torch.empty(0)
-        return real_part(self.sums[running], 0, real) / self.num_values[running]
+Meters = Mapping[Staged, Meter]
 
-    def _by_group(self, running: Pass, values: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield the values of each segment of neurons, `[neurons, span]`, with their group."""
-        stage, start = self.layer.stage, 0
-        layout = stage.free if running is Pass.FREE else stage.frozen
-        for segment in self.layer.site.columns if len(values) else ():
-            if segment.group is not None:
-                end = start + layout[segment.group] * segment.span
-                yield segment.group, values[start:end].view(-1, segment.span)
-                start = end
-            elif running is Pass.FREE:  # The network's input is read in the free pass.
-                start += segment.size * segment.span
+
+def meters_of(body: Body) -> Meters:
+    """Return a meter for each layer that mixes."""
+    return {part: Meter(part) for part in body.parts.values() if part.layer_kind.mixes}
+
+
+def inputs_read(meters: Meters) -> dict[str, dict[Pass, Tensor]]:
+    """Return E|x| of all that the layers read, by path."""
+    return {layer.site.path: meter.means() for layer, meter in meters.items()}
+
+
+def real_entries(layer: Staged, running: Pass, values: Tensor) -> Tensor:
+    """Return those of the values for the entries of an input that have a column, `[entries]`."""
+    real = layer.free_real if running is Pass.FREE else layer.frozen_real
+    return values[:0] if real == [] else real_part(values, 0, real)
+
+
+def by_group(layer: Staged, running: Pass, values: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the values of each segment of neurons, `[neurons, span, ...]`, with their group."""
+    stage, start = layer.stage, 0
+    layout = stage.free if running is Pass.FREE else stage.frozen
+    for segment in layer.site.columns if len(values) else ():
+        if segment.group is not None:
+            num, span = layout[segment.group], segment.span
+            end = start + num * span
+            yield segment.group, values[start:end].reshape(num, span, *values.shape[1:])
+            start = end
+        elif running is Pass.FREE:  # The network's input is read in the free pass.
+            start += segment.size * segment.span
+
+
+def received(layer: Staged, means: Mapping[Pass, Tensor], rows: Index | None = None) -> ByPass:
+    """Return E|N_j| sum_i |w_ij| of all neurons that the layer reads, over all its free rows i."""
+    found = {}
+    for running, given in means.items():
+        block = layer.weight_free if running is Pass.FREE else layer.weight_reuse
+        if block is None:
+            continue
+        weight = block.detach()
+        if rows is not None:
+            weight = weight[torch.from_numpy(rows).to(weight.device)]
+        rest = [d for d in range(weight.ndim) if d != 1]
+        given = given.to(weight.device) * weight.abs().sum(rest, dtype=torch.float64)
+        found[running] = [(g, part.sum(1)) for g, part in by_group(layer, running, given)]
+    return found
+
+
+def cumulated(body: Body, meters: Meters, given: Mapping[Staged, ByPass]) -> Activity:
+    """Return, for what each layer is given by each neuron, the sum of all shares up to its own."""
+    shares = {}
+    for layer, parts in given.items():
+        total = sum(float(part.sum()) for found in parts.values() for _, part in found)
+        shares[layer] = {
+            running: [(group, part / total if total > 0 else part) for group, part in found]
+            for running, found in parts.items()
+        }
+    free, owned = _largest(body, meters, shares)
+    for group, share in free.items():
+        sums = up_to(torch.cat([share, owned[group]]))
+        free[group], owned[group] = sums[: len(share)], sums[len(share) :]
+    return Activity(free, owned, inputs_read(meters))
+
+
+def _largest(
+    body: Body, meters: Meters, found: Mapping[Staged, ByPass]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the largest value of each free neuron, and of those of earlier tasks, by group."""
+    if not any(meter.num_values[Pass.FREE] for meter in meters.values()):
+        raise ArgumentError("no sample was given: mean activity needs data")
+    both = []
+    for running, layout in ((Pass.FREE, body.stage.free), (Pass.FROZEN, body.stage.frozen)):
+        values = {g: torch.zeros(n, dtype=torch.float64, device="cpu") for g, n in layout.items()}
+        for layer, parts in found.items():
+            if running is Pass.FREE and not layer.num_free_rows:
+                continue  # A layer without free rows cannot read a free neuron.
+            for group, value in parts.get(running, ()):
+                values[group] = torch.maximum(values[group], value.cpu())
+        for group, value in values.items():
+            if not bool(value.isfinite().all()):
+                raise DivergedError(
+                    f"the activity of {group} is NaN or infinite: the task has diverged, or its "
+                    "data holds such values. Abandon it, and train again with a lower rate"
+                )
+        both.append(values)
+    free, owned = both
+    return free, owned
 
 
 def _sums(x: Tensor, dim: int) -> Tensor:
@@ -186,8 +254,8 @@ def up_to(shares: Tensor) -> Tensor:
     return sums[torch.searchsorted(ascending, shares, right=True)]
 
 
-def feed(body: Body, batch: Any, run: Run) -> None:
-    """Run the inputs of a batch."""
+def feed(body: Body, batch: Any, run: Run) -> Any:
+    """Run the inputs of a batch, and return the outputs."""
     num_inputs = body.graph.num_inputs
     first = batch[0] if isinstance(batch, tuple | list) and batch else None
     if num_inputs > 1 and isinstance(first, Tensor):
@@ -197,7 +265,7 @@ def feed(body: Body, batch: Any, run: Run) -> None:
             "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
             "the only one"
         )
-    run(*inputs_of(batch, body.device))
+    return run(*inputs_of(batch, body.device))
 
 
 def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -211,13 +279,13 @@ def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[s
             raise ArgumentError("a batch is empty. Give at least the input of the network")
         batch = batch[0]
     if isinstance(batch, Mapping):
-        return (), {name: _on(value, device) for name, value in batch.items()}
+        return (), {name: on_device(value, device) for name, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return tuple(_on(value, device) for value in batch), {}
-    return (_on(batch, device),), {}
+        return tuple(on_device(value, device) for value in batch), {}
+    return (on_device(batch, device),), {}
 
 
-def _on(value: Any, device: torch.device) -> Any:
+def on_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, ndarray):
         raise ArgumentError("a batch holds an ndarray. Give tensors, such as torch.from_numpy(x)")
     return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value

@@ -41,7 +41,9 @@ class PruningPlan:
         available: The number of free neurons of each group.
         keep: The indices of the neurons to keep among the free neurons of each group.
         thresholds: The threshold of each group.
-        reused: The number of neurons of earlier tasks whose activity is above the threshold.
+        reused: The number of neurons of earlier tasks in each group that the task reuses: those
+            among the fewest neurons that together give a layer, in the rows that the task keeps, or
+            its head, 99 % of what it receives from neurons. None if that was not measured.
         score: The score with these neurons.
         best: The score that the margin refers to.
         margin: How far the score may be below the best.
@@ -56,7 +58,7 @@ class PruningPlan:
     available: Mapping[str, int]
     keep: Mapping[str, tuple[int, ...]]
     thresholds: Mapping[str, float]
-    reused: Mapping[str, int]
+    reused: Mapping[str, int | None]
     score: float | None = None
     best: float | None = None
     margin: float | None = None

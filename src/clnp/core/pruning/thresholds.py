@@ -9,8 +9,9 @@ the first one that holds, and halves the stride above it until it is one.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 from numpy import ndarray
 from torch import Tensor
 
@@ -36,11 +37,6 @@ def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, 
     }
 
 
-def num_reused(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, int]:
-    """Count the neurons of earlier tasks that are active above the threshold, for each group."""
-    return {g: int((values > max(thresholds[g], 0)).sum()) for g, values in activity.owned.items()}
-
-
 def plan(
     activity: Activity,
     evaluate: Evaluate | None,
@@ -51,6 +47,7 @@ def plan(
     best: float | None,
     per_layer: bool,
     resolution: int | None,
+    reused: Callable[[Keep], Mapping[str, int | None]],
 ) -> PruningPlan:
     """Make the plan with the fewest neurons within the margin, or with the given thresholds."""
     curve: tuple[CurvePoint, ...] = ()
@@ -71,12 +68,13 @@ def plan(
         search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
         thresholds = search.per_layer() if per_layer else search.common()
         score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
+    keep = survivors(activity, thresholds)
     return PruningPlan(
         task=task,
         available={group: len(values) for group, values in activity.items()},
-        keep=survivors(activity, thresholds),
+        keep=keep,
         thresholds=thresholds,
-        reused=num_reused(activity, thresholds),
+        reused=reused(keep),
         score=score,
         best=best,
         margin=margin,
@@ -204,6 +202,52 @@ Neurons = Mapping[str, Iterable[int] | Tensor]
 Value = TypeVar("Value")
 
 
+def importance_of(graph: Graph, given: object, free: Mapping[str, int]) -> Activity:
+    """Return the importance of the free neurons, which may be a user's own: numbers, 0 or more."""
+    if isinstance(given, Activity) and given.num_free() != dict(free):
+        raise PruningError(
+            "this activity does not belong to the open task as it is now. Measure it again"
+        )
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"importance is of type {type(given).__name__}. It must be what measure_activity "
+            'returns, or a number for each free neuron of each group, {"fc1": tensor}'
+        )
+    found = _named_once(graph, given)
+    missing = [group for group in free if group not in found]
+    if missing:
+        raise ArgumentError(
+            f"importance lacks {', '.join(missing)}. Give a number for each free neuron "
+            "of every group"
+        )
+    values = {group: _numbers(*found[group], num) for group, num in free.items()}
+    if isinstance(given, Activity):
+        return Activity(values, given.owned, given.inputs)
+    return Activity(values, {})
+
+
+def _numbers(name: str, values: Any, num: int) -> Tensor:
+    """Return one number, 0 or more, for each of `num` neurons, in float64."""
+    try:
+        found = torch.as_tensor(values).detach().to("cpu", torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(
+            f"importance of {name} is {values!r}. It must be a tensor of {num} numbers"
+        ) from None
+    if found.shape != (num,):
+        raise ArgumentError(
+            f"importance of {name} has shape {list(found.shape)}. It must have a number for each "
+            f"of its {num} free neurons"
+        )
+    wrong = found[~(found.isfinite() & (found >= 0))]
+    if len(wrong):
+        raise ArgumentError(
+            f"importance of {name} holds {float(wrong[0])}. It must be finite numbers, 0 or more: "
+            "the lowest are pruned first"
+        )
+    return found
+
+
 def threshold_by_group(graph: Graph, thresholds: float | Mapping[str, float]) -> dict[str, float]:
     """Return the threshold of each group; groups that are not named keep all neurons."""
     if not isinstance(thresholds, Mapping):
@@ -259,7 +303,7 @@ def neurons_by_group(
 
 def kept_by(
     plan: PruningPlan | Neurons, graph: Graph, *, task: str, free: Mapping[str, int]
-) -> tuple[dict[str, Sequence[int]], Mapping[str, int] | None]:
+) -> tuple[dict[str, Sequence[int]], Mapping[str, int | None] | None]:
     """Return the neurons to keep of each group and how many are reused, where that is known."""
     if not isinstance(plan, PruningPlan):
         return neurons_by_group(graph, plan, free), None

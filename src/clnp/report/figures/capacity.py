@@ -56,8 +56,8 @@ def draw_capacity(collection: Collection) -> Picture | None:
         "New, reused and free neurons",
         "Neurons of each layer after each task: those that the task claimed (new), those of "
         "earlier tasks that it uses (reused), and those that it does not use. The rest is free. A "
-        "neuron is used if its mean activity on the data of the task (or its contribution, with "
-        "pruning by contribution) is above the threshold."
+        "neuron is reused if it is among the fewest that together give a layer of the task 99 % of "
+        "what it receives: mean |activation| times the sum of the |weights| that read it."
         f"{draw.averaged(members)}{draw.left_out(len(layers), len(shown), 'layers')}",
         "; ".join(_describe(member, members) for member in members) + ".",
         figure,
