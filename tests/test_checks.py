@@ -5,14 +5,18 @@ import numpy as np
 import pytest
 import torch
 
+from clnp import checks
 from clnp.checks import (
     ABOVE_0,
     BETWEEN_0_AND_1,
     COUNT,
     COUNT_FROM_0,
+    FLOAT32_FROM_0,
     FROM_0,
     FROM_1,
+    available_bytes,
     check_kind,
+    check_memory,
     listed,
     number,
     number_of_seconds,
@@ -20,6 +24,7 @@ from clnp.checks import (
     optional,
     settle,
     several,
+    shown,
     strength,
     whole_number,
 )
@@ -37,9 +42,9 @@ from clnp.runs.fingerprint import plain
         (whole_number, "a", "a whole number"),
         (whole_number, 1.0, "a whole number"),
         (whole_number, True, "a whole number"),
-        (ABOVE_0, 0, "a finite number above 0"),
-        (ABOVE_0, math.inf, "a finite number above 0"),
-        (ABOVE_0, 1e39, "a finite number above 0"),
+        (ABOVE_0, 0, "a finite float32 number above 0"),
+        (ABOVE_0, math.inf, "a finite float32 number above 0"),
+        (ABOVE_0, 1e39, "a finite float32 number above 0"),
         (FROM_0, -1, "a finite number, 0 or more"),
         (FROM_0, math.nan, "a finite number, 0 or more"),
         (FROM_0, "1", "a finite number, 0 or more"),
@@ -49,6 +54,13 @@ from clnp.runs.fingerprint import plain
         (COUNT, 0, "a whole number, 1 or more"),
         (COUNT, 2.5, "a whole number, 1 or more"),
         (COUNT_FROM_0, -1, "a whole number, 0 or more"),
+        (FLOAT32_FROM_0, -1, "a finite float32 number, 0 or more"),
+        (FLOAT32_FROM_0, 1e308, "a finite float32 number, 0 or more"),
+        (number, 10**400, "a number below 1.8e308"),
+        (FROM_0, 10**400, "a number below 1.8e308"),
+        (whole_number, -(2**63) - 1, "a whole number of at most 64 bits"),
+        (COUNT, 10**30, "a whole number of at most 64 bits"),
+        (one_of("a", "b"), "c" * 61, "'a' or 'b'"),
         (optional(COUNT), 0, "a whole number, 1 or more"),
         (one_of("a", "b", "c"), "d", "'a', 'b' or 'c'"),
         (one_of("a", "b"), None, "'a' or 'b'"),
@@ -58,8 +70,21 @@ from clnp.runs.fingerprint import plain
 def test_what_a_setting_cannot_be_is_said_by_its_name(kind, value, expected):
     with pytest.raises(ArgumentError) as caught:
         kind("it", value)
-    assert str(caught.value) == f"it is {value!r}. It must be {expected}"
+    assert str(caught.value) == f"it is {shown(value)}. It must be {expected}"
     assert caught.value.argument == "it"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("ab", "'ab'"),
+        (10**59, "1" + "0" * 59),
+        (10**60, f"1{'0' * 59}... (61 characters)"),
+    ],
+)
+def test_a_long_value_is_not_shown_entirely(value, text):
+    assert shown(value) == text
+    assert shown(10**5000) == "a number of thousands of digits"
 
 
 @pytest.mark.parametrize(
@@ -191,3 +216,20 @@ def test_arguments_come_back_as_they_are_used():
     assert listed("it", (n for n in (1, 2)), is_number, what="numbers") == [1, 2]
     assert number_of_seconds("it", np.float32(2)) == 2.0
     assert number_of_seconds("it", math.inf) == math.inf
+
+
+def test_what_needs_more_memory_than_is_left_is_refused(monkeypatch):
+    device = torch.device("cpu")
+    check_memory("it", available_bytes(device) // 2, device, "Use less")
+    monkeypatch.setattr(checks, "available_bytes", lambda device: 10**9)
+    for num_bytes, size in ((2 * 10**9, "2.0 GB"), (10**30, "1.0e+18 TB")):
+        with pytest.raises(ArgumentError) as caught:
+            check_memory("it", num_bytes, device, "Use less", argument="size")
+        assert str(caught.value) == (
+            f"it needs {size} of memory, and cpu has 1.0 GB left. Use less"
+        )
+        assert caught.value.argument == "size"
+
+
+def test_memory_that_is_not_known_is_not_checked():
+    check_memory("it", 10**30, torch.device("meta"), "Use less")

@@ -66,6 +66,34 @@ def test_a_graph_error_lists_all_problems():
     assert ", 1 problem:\n  - a" in str(GraphError([one]))
 
 
+def test_a_graph_error_has_one_line_for_problems_of_a_kind():
+    norms = [Problem(f"blocks.{i}.norm", "LayerNorm mixes", "Use BatchNorm") for i in range(18)]
+    grouped = [
+        Problem(f"blocks.{i}.conv", f"Conv2d has {2 << i} groups of 'blocks.{i}'", "Use one")
+        for i in range(4)
+    ]
+    lines = [
+        Problem("a", "'linear' uses weights (net.py:7)", "Call it"),
+        Problem("b", "'linear' uses weights (net.py:8)", "Call it"),
+    ]
+    outputs = [Problem("(model)", f"returns {i} neurons", "Name it") for i in range(9)]
+    error = GraphError([norms[0], *grouped, *norms[1:], *lines])
+    assert error.problems == (norms[0], *grouped, *norms[1:], *lines)
+    assert str(error) == (
+        "this model cannot be used as it is, 24 problems of 4 kinds:\n"
+        "  - blocks.0.norm, blocks.1.norm, blocks.2.norm and 15 more: LayerNorm mixes. Use "
+        "BatchNorm\n"
+        "  - blocks.0.conv, blocks.1.conv, blocks.2.conv and 1 more: Conv2d has 2 groups of "
+        "'blocks.0', and so on. Use one\n"
+        "  - a: 'linear' uses weights (net.py:7). Call it\n"
+        "  - b: 'linear' uses weights (net.py:8). Call it"
+    )
+    assert ", 18 problems of 1 kind:\n  - blocks" in str(GraphError(norms))
+    assert str(GraphError(grouped[:3])).count("\n") == 3, "details of a few are all shown"
+    assert str(GraphError(outputs)).count("\n") == 9, "a path says nothing without its finding"
+    assert "  - a, b: bad. Fix it" in str(GraphError([Problem(x, "bad", "Fix it") for x in "ab"]))
+
+
 def test_a_graph_error_can_be_pickled():
     error = GraphError([Problem("a", "bad", "Fix it")])
     copy = pickle.loads(pickle.dumps(error))

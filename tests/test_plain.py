@@ -99,3 +99,15 @@ def test_a_record_without_a_required_field_is_an_error(data):
 def test_nested_values_have_dotted_names():
     assert flat({"a": {"b": 1, "c": {}}, "d": [2]}) == {"a.b": 1, "a.c": {}, "d": [2]}
     assert flat({}) == {}
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**64), 10**400])
+def test_integers_that_no_run_writes_are_unreadable(number):
+    with pytest.raises(UnreadableError):
+        read(Counted, {"count": number})
+    assert read(Counted, {"count": 2**64 - 1}).count == 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Counted:
+    count: int

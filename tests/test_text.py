@@ -2,7 +2,16 @@ import math
 
 import pytest
 
-from clnp.text import NAMELESS, all_shortened, clean, duration, shortened, without_common_start
+from clnp.text import (
+    NAMELESS,
+    all_shortened,
+    clean,
+    duration,
+    one_line,
+    printable,
+    shortened,
+    without_common_start,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +70,11 @@ def test_words_that_all_names_begin_with_are_said_once():
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+def test_what_would_control_a_terminal_is_escaped():
+    assert printable("a\x1b[31m\n\u202eb\u2028\x9b\udcff\tc") == (
+        "a\\x1b[31m\n\\u202eb\\u2028\\x9b\\udcff\\tc"
+    )
+    assert printable("ä 日本 👩\u200d👩") == "ä 日本 👩\u200d👩"
+    assert one_line("a\nb\rc") == "a\\nb\\rc"

@@ -1,29 +1,43 @@
 """Check arguments and settings: their kinds, their bounds, and lists of them."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clnp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
 
 Kind = Callable[[str, object], Any]
 """`kind(name, value)` returns the setting that a value stands for, or raises an `ArgumentError`."""
 LARGEST = 3e38
 """Larger numbers are no float32."""
+MOST_SHOWN = 60
+"""Characters of a value that an error shows."""
+SMALL_BYTES = 1 << 28
+"""Memory that is used without asking how much is left."""
 
 
 def number(argument: str, value: object) -> float:
     """Return the value as a Python float: seeds and JSON tell 1 from 1.0."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _refused(argument, value, "a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _refused(argument, value, "a number below 1.8e308") from None
 
 
 def whole_number(argument: str, value: object) -> int:
     """Return the value as a Python int."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise _refused(argument, value, "a whole number")
+    if _is_long(value):
+        raise _refused(argument, value, "a whole number of at most 64 bits")
     return int(value)
 
 
@@ -41,6 +55,8 @@ def within(kind: Kind, holds: Callable[[Any], bool], expected: str) -> Kind:
         try:
             settled = kind(argument, value)
         except ArgumentError as error:
+            if _is_long(value):
+                raise
             raise _refused(argument, value, expected) from error
         if not holds(settled):
             raise _refused(argument, value, expected)
@@ -81,10 +97,14 @@ def several(kind: Kind) -> Kind:
     return listed
 
 
-ABOVE_0 = within(number, lambda value: 0 < value < LARGEST, "a finite number above 0")
+ABOVE_0 = within(number, lambda value: 0 < value < LARGEST, "a finite float32 number above 0")
+FLOAT32_FROM_0 = within(
+    number, lambda value: 0 <= value < LARGEST, "a finite float32 number, 0 or more"
+)
 FROM_0 = within(number, lambda value: 0 <= value < math.inf, "a finite number, 0 or more")
 FROM_1 = within(number, lambda value: 1 <= value < math.inf, "a finite number, 1 or more")
 BETWEEN_0_AND_1 = within(number, lambda value: 0 < value < 1, "a number between 0 and 1")
+SEED = within(whole_number, lambda value: 0 <= value < 2**64, "a whole number from 0 to 2**64 - 1")
 COUNT = within(whole_number, lambda value: value >= 1, "a whole number, 1 or more")
 THREADS = within(whole_number, lambda value: 1 <= value <= 1024, "a whole number, 1 to 1024")
 COUNT_FROM_0 = within(whole_number, lambda value: value >= 0, "a whole number, 0 or more")
@@ -108,7 +128,28 @@ def settle(settings: object, kinds: Mapping[str, Kind], *, where: str = "") -> N
 
 
 def _refused(argument: str, value: object, expected: str) -> ArgumentError:
-    return ArgumentError(f"{argument} is {value!r}. It must be {expected}", argument=argument)
+    message = f"{argument} is {shown(value)}. It must be {expected}"
+    return ArgumentError(message, argument=argument)
+
+
+def _is_long(value: object) -> bool:
+    """Whether the value is a whole number of more than 64 bits."""
+    return isinstance(value, Integral) and not -(2**63) <= value < 2**63
+
+
+def shown(value: object) -> str:
+    """Return the `repr` of a value; only its beginning if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write that many digits.
+        return "a number of thousands of digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}... ({len(text)} characters)"
+
+
+def check_path(argument: str, value: object) -> None:
+    """Raise an `ArgumentError` unless the value can be the path of a file or directory."""
+    if not isinstance(value, str | os.PathLike):
+        raise _refused(argument, value, "a path, as text or a pathlib.Path")
 
 
 def check_kind(argument: str, value: object, kind: type, what: str) -> None:
@@ -136,3 +177,41 @@ def listed(
 
 
 number_of_seconds = within(number, lambda value: value >= 0, "a number of seconds, 0 or more")
+
+
+def check_memory(
+    what: str, num_bytes: int, device: "torch.device", remedy: str, *, argument: str | None = None
+) -> None:
+    """Raise an `ArgumentError` if something needs more memory than the device has left."""
+    if num_bytes <= SMALL_BYTES:
+        return
+    left = available_bytes(device)
+    if left is not None and num_bytes > left:
+        raise ArgumentError(
+            f"{what} needs {_size(num_bytes)} of memory, and {device} has {_size(left)} left. "
+            f"{remedy}",
+            argument=argument,
+        )
+
+
+def available_bytes(device: "torch.device") -> int | None:
+    """Return the memory that is left on a device; None if that is not known."""
+    if device.type == "cuda":
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + reserved
+    if device.type != "cpu":
+        return None
+    with suppress(OSError), open("/proc/meminfo", encoding="ascii") as file:  # Linux has it.
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes < 10**15 else f"{num_bytes // 10**12:.1e} TB"

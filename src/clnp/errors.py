@@ -17,6 +17,7 @@ ClnpError
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -43,17 +44,52 @@ class Problem:
 
 
 class GraphError(ClnpError, ValueError):
-    """The model, or its example input, cannot be handled as it is. `problems` has all reasons."""
+    """The model, or its example input, cannot be handled as it is. `problems` has all reasons.
+
+    The message has one line for problems of a kind, with the first paths.
+    """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
+        kinds = _by_kind(self.problems)
         num = len(self.problems)
         title = "1 problem" if num == 1 else f"{num} problems"
-        lines = "".join(f"\n  - {problem}" for problem in self.problems)
+        if len(kinds) < num:
+            title += f" of {len(kinds)} kind{'s'[: len(kinds) > 1]}"
+        lines = "".join(f"\n  - {_in_one_line(kind)}" for kind in kinds)
         super().__init__(f"this model cannot be used as it is, {title}:{lines}")
 
     def __reduce__(self) -> tuple[type["GraphError"], tuple[tuple[Problem, ...]]]:
         return type(self), (self.problems,)
+
+
+_DETAIL = re.compile(r"'[^'\s]+\.[^'\s]+'|(?<![:\w])\d+")
+"""A dotted path, or a number that is not that of a line, in what was found."""
+_NUM_PATHS = 3
+
+
+def _by_kind(problems: Sequence[Problem]) -> list[list[Problem]]:
+    """Return the problems in groups: those that differ in the path alone, or in little more.
+
+    Up to three problems that differ in a detail stay apart, and so do two of the same module.
+    """
+    alike: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault((_DETAIL.sub("", problem.found), problem.remedy), []).append(problem)
+    kinds: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        kind = _DETAIL.sub("", problem.found), problem.remedy
+        same = alike[kind]
+        is_large = len({each.where for each in same}) == len(same) > _NUM_PATHS
+        kinds.setdefault(kind if is_large else (problem.found, *kind), []).append(problem)
+    return list(kinds.values())
+
+
+def _in_one_line(kind: Sequence[Problem]) -> str:
+    paths, first = [problem.where for problem in kind], kind[0]
+    more = f" and {len(paths) - _NUM_PATHS} more" if len(paths) > _NUM_PATHS else ""
+    alike = ", and so on" if any(problem.found != first.found for problem in kind) else ""
+    return f"{', '.join(paths[:_NUM_PATHS])}{more}: {first.found}{alike}. {first.remedy}"
 
 
 class ArgumentError(ClnpError, ValueError):

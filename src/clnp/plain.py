@@ -13,6 +13,8 @@ Tree = Mapping[str, object]
 """Nested settings as JSON has them."""
 T = TypeVar("T")
 
+_LARGEST_SEED = 2**64
+"""No integer that a run writes is larger: no count comes near it."""
 _LARGEST = 2**53
 """Above it, JSON readers disagree about integers."""
 
@@ -24,6 +26,13 @@ class UnreadableError(ValueError):
 def omitted(default: Any = None) -> Any:
     """Return a dataclass field that is not written while it has its default."""
     return dataclasses.field(default=default, metadata={"omitted": True})
+
+
+def json_reason(error: Exception) -> str:
+    """Return why JSON or TOML could not be parsed, without advice for programmers of Python."""
+    if isinstance(error, RecursionError):
+        return "its values are nested too deeply"
+    return "a number has thousands of digits" if "digits" in str(error) else str(error)
 
 
 def to_plain(value: Any) -> Any:
@@ -126,7 +135,10 @@ def _read_as(kind: Any, value: Any) -> Any:
     if kind is bool or kind is str:
         _expect(isinstance(value, kind), value, f"a {kind.__name__}")
         return value
-    return value if kind is int and type(value) is int else _read_number(kind, value)
+    if kind is int and type(value) is int:
+        _expect(abs(value) < _LARGEST_SEED, value, "an integer of 64 bits")
+        return value
+    return _read_number(kind, value)
 
 
 def _readable(hint: Any, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

@@ -30,6 +30,12 @@ def alpha_text(alpha: Alpha) -> str:
     return f"{alpha:g}"
 
 
+def pruning_text(num_evaluations: int, kept: int, available: int) -> str:
+    """Return how far the search for a plan has come."""
+    plural = "" if num_evaluations == 1 else "s"
+    return f"pruning: {num_evaluations} evaluation{plural}, {kept} of {available} neurons"
+
+
 @dataclass(frozen=True)
 class TaskDescription:
     """A task, in enough detail to recognise it: names of functions, checksums of data."""
@@ -423,6 +429,8 @@ class Event:
     """An entry of the log of a run; `at` counts the seconds that the run has worked until then."""
 
     kind: ClassVar[str]
+    logged: ClassVar[bool] = True
+    """Whether it is in `events.jsonl`, or only shown while the run works."""
     at: float | None = None
 
 
@@ -432,6 +440,15 @@ class RunStarted(Event):
 
     kind = "run"
     config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksChecked(Event):
+    """So many tasks are checked before the first one begins. Shown only, not in the log."""
+
+    kind = "checked"
+    number: int
+    num_tasks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,6 +507,20 @@ class CandidateTrained(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SubsetScored(Event):
+    """A set of neurons is scored, in search of a plan; `number` counts from 1."""
+
+    kind = "subset"
+    logged = False
+    task: str
+    candidate: int | None = omitted()
+    round: int | None = omitted()
+    number: int
+    kept: int
+    available: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CandidatePruned(Event):
     """There is a plan to prune a candidate."""
 
@@ -518,6 +549,15 @@ class RoundEnded(Event):
     round: int
     score: float | None = None
     kept: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned(Event):
+    """A Python warning in a task."""
+
+    kind = "warning"
+    task: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -586,7 +626,7 @@ KINDS: Mapping[str, type[Event]] = {
     for event in (
         *(RunStarted, TaskStarted, TaskResumed, EpochEnded, CandidateTrained, CandidatePruned),
         *(CandidateChosen, RoundEnded, TaskEnded, Evaluated, NetworkFull, RunFailed, RunStopped),
-        RunFinished,
+        *(RunFinished, TasksChecked, Warned),
     )
 }
 """The events by the word that they begin with in `events.jsonl`."""

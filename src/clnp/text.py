@@ -24,6 +24,32 @@ def clean(value: object) -> str:
     return "".join(kept).strip() or NAMELESS
 
 
+def printable(text: str) -> str:
+    """Return the text with an escape for each character that would control a terminal.
+
+    Line breaks stay: a message may have several lines. For a path on one line, see `one_line`.
+    """
+    return "".join(_escaped(each) if _is_control(each) and each != "\n" else each for each in text)
+
+
+class Styled(str):
+    """A text with colours and bold type for a terminal, and nothing else that controls one."""
+
+
+def one_line(text: str) -> str:
+    """Return the printable text with an escape for each line break, too."""
+    return printable(text).replace("\n", "\\n")
+
+
+def _is_control(character: str) -> bool:
+    kinds = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return unicodedata.category(character) in kinds and character not in JOINERS
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
 def shortened(text: str, limit: int) -> str:
     """Return the text in at most `limit` characters, shortened in the middle.
 

@@ -126,7 +126,11 @@ def test_every_command_explains_its_options(command, capsys):
         ([], "required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
         (["run"], "required: RECIPE"),
-        (["run", "x", "--seed", "one"], "invalid int value: 'one'"),
+        *(
+            (["run", "x", f"--seed={text}"], f"{text!r} is not a whole number from 0 to 2**64 - 1")
+            for text in ("one", "-1", str(2**64), "9" * 5000)
+        ),
+        (["run", "x", "--\x1b[31m\nb"], "unrecognized arguments: --\\x1b[31m\\nb"),
         (["run", "x", "--jobs", "0"], "'0' is not a whole number, 1 or more"),
         (["compare", "x", "--methods", ","], "expected names separated by commas"),
         *(
@@ -297,6 +301,19 @@ def test_an_error_in_a_recipe_is_named(folder, capsys, old, new, message):
         (["run", "gone.toml"], r"gone\.toml.*"),
         (["run", "small.toml", "--set", "margin"], r"--set margin.*"),
         (["run", "small.toml", "--set", "learner.margn=1"], r"--set learner\.margn=1: .*"),
+        (["run", "small.toml", "--set", "a", "--set", "b"], r"2 problems:\n  - --set a: .*set b.*"),
+        (
+            ["run", "small.toml", "--set", "learner.margin=nan"],
+            r"--set .*margin is nan\. It must be a number, not nan and not beyond 1e308",
+        ),
+        (["run", "small.toml", "--set", "seed=-1"], r".*seed is -1\. It must be .* 0 to 2.*"),
+        (["run", "small.toml", "--data", "gone"], r"--data gone is not a directory\. Create .*"),
+        (
+            ["compare", "small.toml", "--methods", "foo,clnp,ewx"],
+            r"unknown method 'foo'; unknown method 'ewx'\. Did you mean 'ewc'\? Known: clnp, .*",
+        ),
+        (["inspect", "small.toml"], r"small\.toml is not a directory\. Give the directory .*"),
+        (["inspect", "a\n\x1b[31m\u202e[red]"], r"a\\n\\x1b\[31m\\u202e\[red\] does not exist.*"),
         (["run", "small.toml", "--set", "learner.training.lr=-1"], r"--set .*"),
         (["run", "small.toml", "--set", ".".join("a" * 3000) + "=1"], ".*"),
         (["run", "small.toml", "--set", "description=\udcff"], r"--set .*UTF-8.*"),
@@ -305,10 +322,10 @@ def test_an_error_in_a_recipe_is_named(folder, capsys, old, new, message):
         (["run", "small.toml", "--out", "small.toml"], r"small\.toml is a file\. .*"),
         (["run", "small.toml", "--out", "."], r"\. is not empty\. .*"),
         (["run", "~nosuchuser/x"], "~nosuchuser/x.*"),
-        (["run", "a" * 300 + ".toml"], r"a+\.toml .*"),
+        (["run", "a" * 300 + ".toml"], r"a+…a+\.toml is too long for a path, .*"),
         (["inspect", "gone"], r"gone does not exist\. Give the directory of a run.*"),
         (["inspect", "."], r"\. is not a run: it has no config\.json\. .*"),
-        (["inspect", "a" * 300], r"a+ does not exist\. .*"),
+        (["inspect", "a" * 300], r"a+…a+ is too long for a path, with 300 characters\. .*"),
         (["resume", "gone"], r"gone .*"),
         (["verify", "gone"], r"gone .*"),
         (["recipes", "gone"], r".*'gone'.*"),
@@ -565,3 +582,52 @@ def test_the_demo_learns_and_forgets_nothing(folder, capsys, num_tasks):
     # The first layer is reused more and grows less with every task.
     assert num_tasks < 10 or sum(first[5:]) < sum(first[:5])
     assert sum(isinstance(event, TaskEnded) for event in read_events("demo")) == num_tasks
+
+
+def test_answers_cannot_control_a_terminal(folder, capsys):
+    Path("a\n\x1b[31m").mkdir()
+    arguments = ["run", "small.toml", "--out", "a\n\x1b[31m/run", "--set", "stream.num_tasks=1"]
+    assert app.main([*arguments, *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "The run is in a\\n\\x1b[31m/run." in out
+    assert "\x1b" not in out
+
+
+def test_a_run_in_use_is_not_to_be_resumed(run, capsys):
+    with locked(run):
+        fails(capsys, 2, "run is in use by another process.*", "run", run / RECIPE, "--out", run)
+    fails(capsys, 2, "run already contains a run.*", "run", run / RECIPE, "--out", run)
+
+
+def test_a_lost_checkpoint_is_a_failure(run, capsys):
+    (run / CHECKPOINT).unlink()
+    fails(capsys, 1, r"run has lost its checkpoint\.safetensors.*", "verify", "run")
+
+
+def test_every_signal_to_stop_is_the_same_exit_code(monkeypatch, capsys):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def interrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(app, "main", interrupted)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            app.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("out", ["deployed/", "gone/deployed/"])
+def test_an_export_to_a_missing_directory_says_so(run, capsys, out):
+    message = f"--out {out} does not exist. Create the directory, or give a file."
+    fails(capsys, 2, re.escape(message), "export", "run", "--task", "digits 0-1", "--out", out)
+
+
+def test_an_export_asks_for_a_run(folder, capsys):
+    for path, message in (("gone", "does not exist"), ("small.toml", "is not a directory")):
+        end = f"{message}. Give the directory of a run."
+        fails(capsys, 2, re.escape(f"{path} {end}"), "export", path, "--all")

@@ -1,6 +1,7 @@
 import copy
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -242,8 +243,13 @@ def test_initial_weights_of_another_model_are_refused():
         net.begin_task("a", initial=clnp.models.MLP(6, (8, 5), 4))
     with pytest.raises(ArgumentError, match=r"not like the model: \(model\) is Concatenating"):
         net.begin_task("a", initial=Concatenating())
-    with pytest.raises(ArgumentError, match="initial is not like the model: too few outputs"):
-        net.begin_task("a", 5, initial=mlp())
+    for num_outputs in (3, 5):  # Which three of four outputs, nobody knows.
+        with pytest.raises(ArgumentError) as caught:
+            net.begin_task("a", num_outputs, initial=mlp())
+        assert str(caught.value) == (
+            f"num_outputs is {num_outputs}, and the classifier of initial has 4. Leave num_outputs "
+            f"out, or replace the classifier by one of {num_outputs} before you make the network"
+        )
     assert net.open_task is None
 
 
@@ -405,6 +411,26 @@ def test_neurons_that_diverged_may_be_pruned_away():
     assert bool(net(X, task="a").isfinite().all())
 
 
+@pytest.mark.parametrize(("kept", "warns"), [(0, False), (4, False), (5, True)])
+def test_a_task_that_finds_hardly_a_neuron_free_is_warned_of(kept, warns):
+    net = make()
+    with warnings.catch_warnings(action="error"):
+        net.begin_task("a", num_outputs=3)
+        net.end_task(first({"fc1": 0, "fc2": kept}))
+        if not warns:
+            net.begin_task("b", num_outputs=3)
+            return
+    with pytest.warns(UserWarning, match="neurons of") as caught:
+        net.begin_task("b", num_outputs=3)
+    assert net.open_task == "b"
+    assert caught[0].filename == __file__
+    assert str(caught[0].message) == (
+        "0 of the 5 neurons of fc2 are free: task 'b' can train little more than its outputs. "
+        "Widen the network, net.widen({'fc2': ...}), or learn the earlier tasks with a larger "
+        "margin"
+    )
+
+
 def test_a_full_multi_head_network_goes_on_with_what_is_free():
     net = make()
     before = {}
@@ -489,6 +515,7 @@ def test_the_open_task_passes_gradients_to_its_input_through_frozen_neurons_too(
     net.begin_task("b")
     one = x.clone().requires_grad_()
     net(one).sum().backward()
+    net.zero_grad()
     net.end_task()
     two = x.clone().requires_grad_()
     net(two, task="b").sum().backward()
@@ -706,7 +733,8 @@ def test_numbers_of_numpy_are_numbers():
     found = net.measure_activity([X])
     assert net.plan_pruning(found, thresholds=np.float32(0)).thresholds["fc1"] == 0.0
     assert net.plan_pruning(found, thresholds={"fc1": np.int64(1)}).thresholds["fc1"] == 1.0
-    plan = net.plan_pruning(found, same_score, margin=np.float32(0.5), resolution=np.int64(3))
+    options = {"margin": np.float32(0.5), "resolution": np.int64(3), "allow_guessing": True}
+    plan = net.plan_pruning(found, same_score, **options)
     assert plan.num_evaluations == 2
     net.end_task(plan)
 
@@ -1024,7 +1052,7 @@ def test_another_memory_format_keeps_the_bits_of_ended_tasks():
     model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5)])
     net = clnp.ContinualNet(model, x)
     net.begin_task("a")
-    net(x).sum().backward()
+    net(x)
     net.end_task({"0": range(40), "3": range(48), "5": range(37)})
     before = {task: net(x, task=task) for task in net.tasks}
     together = net.predict_all(x)["a"]
@@ -1133,3 +1161,23 @@ def test_a_compiled_step_is_that_of_the_network_itself(device):
     net.end_task({"fc1": range(9), "fc2": range(5)})
     net.begin_task("b")
     torch.testing.assert_close(torch.compile(net, backend="aot_eager")(x), net(x))
+
+
+@pytest.mark.parametrize("num_outputs", [10**12, 2**63 - 1])
+def test_more_outputs_than_fit_in_memory_are_refused(num_outputs):
+    net = clnp.ContinualNet(mlp(), torch.zeros(2, 6))
+    expected = f"a Linear of 5 inputs and {num_outputs} outputs needs"
+    with pytest.raises(ArgumentError, match=expected):
+        net.begin_task("a", num_outputs)
+    assert net.open_task is None
+    net.begin_task("a", 4)
+
+
+@pytest.mark.parametrize("num", [10**12, 2**63 - 1])
+def test_more_neurons_than_fit_in_memory_are_refused(num):
+    net = clnp.ContinualNet(mlp(), torch.zeros(2, 6))
+    with pytest.raises(ArgumentError, match=r"the network needs .* [GT]B of memory"):
+        net.widen({"fc1": num})
+    with pytest.raises(ArgumentError, match="of at most 64 bits"):
+        net.widen({"fc1": 10**30})
+    assert net.ledger.sizes["fc1"] < 100

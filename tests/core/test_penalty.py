@@ -148,14 +148,14 @@ def test_alpha_of_an_unknown_layer_is_refused_with_the_nearest_one(graph):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, None, "1"])
 def test_alpha_that_is_no_number_is_refused(graph, value):
-    with pytest.raises(ArgumentError, match=f"alpha is {value!r}. It must be a finite number"):
+    with pytest.raises(ArgumentError, match=f"alpha is {value!r}. It must be a finite"):
         alpha_by_layer(graph, value)
     with pytest.raises(ArgumentError, match=f"alpha of fc1 is {value!r}. It must be a finite"):
         alpha_by_layer(graph, {"fc1": value})
 
 
 def test_negative_alpha_is_refused(graph):
-    with pytest.raises(ArgumentError, match=r"alpha is -0\.1. It must be a finite number, 0"):
+    with pytest.raises(ArgumentError, match=r"alpha is -0\.1. It must be a finite"):
         alpha_by_layer(graph, -0.1)
-    with pytest.raises(ArgumentError, match=r"alpha of fc1 is -1. It must be a finite number, 0"):
+    with pytest.raises(ArgumentError, match=r"alpha of fc1 is -1. It must be a finite"):
         alpha_by_layer(graph, {"fc1": -1})

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from clnp.data.labelled import LabelledData, Prepare
-from clnp.errors import DataError
+from clnp.errors import ArgumentError, DataError
 
 
 def test_the_shape_is_that_of_one_sample():
@@ -78,3 +78,35 @@ def test_tensors_are_kept_on_every_device():
     prepare = Prepare(mean=(1.0, 2.0), deviation=(1.0, 2.0))
     assert prepare(torch.zeros(2, 2, device="meta")).device.type == "meta"
     assert prepare._constants[torch.device("meta")][1].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"mean": (0.5, 0.5), "deviation": (1.0,)},
+            "mean has 2 numbers, and deviation 1. Give as many of both, one for each channel or ",
+        ),
+        ({"mean": (0.5,)}, "mean has 1 numbers, and deviation 0. Give as many of both, one for "),
+        ({"mean": (0.5,), "deviation": (0.0,)}, "one of deviation is 0.0. It must be a finite "),
+        ({"mean": ("a",), "deviation": (1.0,)}, "one of mean is 'a'. It must be a number"),
+        ({"largest": 0}, "largest is 0. It must be a finite float32 number above 0"),
+    ],
+)
+def test_the_constants_of_a_preparation_are_checked(settings, message):
+    with pytest.raises(ArgumentError) as caught:
+        Prepare(**settings)
+    assert str(caught.value).startswith(message)
+
+
+def test_there_is_a_mean_for_each_channel_or_one_for_all():
+    stored = torch.arange(24.0).reshape(2, 3, 4)
+    one = Prepare(mean=(0.5,), deviation=(2.0,))(stored)
+    assert torch.equal(one, Prepare(mean=(0.5,) * 3, deviation=(2.0,) * 3)(stored))
+    for num in (2, 4):  # Four would be broadcast along another dimension.
+        with pytest.raises(ArgumentError) as caught:
+            Prepare(mean=(0.5,) * num, deviation=(2.0,) * num)(stored)
+        assert str(caught.value) == (
+            f"mean has {num} numbers, and the samples have shape [3, 4]. Give one for each "
+            "channel, or one for all"
+        )

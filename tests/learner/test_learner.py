@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from clnp import FineTuning, Learner, Objective, Task
-from clnp.errors import ArgumentError, CapacityError, DivergedError, TaskError
+from clnp.errors import ArgumentError, CapacityError, DivergedError, PruningError, TaskError
 from clnp.records import (
     CandidateChosen,
     CandidatePruned,
     CandidateTrained,
     EpochEnded,
     RoundEnded,
+    SubsetScored,
     TaskEnded,
 )
 from clnp.training.config import TaskSettings
@@ -358,7 +359,7 @@ def test_the_events_of_a_task():
     events = []
     options = config(training=SHORT, fine_tuning=FineTuning(1))
     Learner(network(), options, on_event=events.append).learn(task())
-    assert [type(event) for event in events] == [
+    assert [type(event) for event in events if event.logged] == [
         *(*[EpochEnded] * 2, CandidateTrained, CandidatePruned, CandidateChosen),
         *(EpochEnded, RoundEnded, TaskEnded),
     ]
@@ -481,3 +482,63 @@ def test_learning_on_a_gpu(precision, resident):
     assert learner.learn(second).test_score > 65
     assert torch.equal(net(first.test[0].cuda(), task="a"), answer)
     net.verify()
+
+
+def own(score):
+    """A task with the score of a user, and few epochs."""
+    return replace(
+        task(),
+        objective=Objective("own", torch.nn.functional.cross_entropy, score),
+        num_outputs=3,
+    )
+
+
+def share(outputs, targets):
+    return (outputs.argmax(1) == targets).double().mean().item()
+
+
+def test_a_score_from_0_to_1_by_a_margin_in_percentage_points_is_refused():
+    net = network()
+    before = copied_state(net)
+    with pytest.raises(PruningError, match="Give score and margin \\(1\\) in the same unit"):
+        Learner(net, config(margin=1.0)).learn(own(share))
+    assert (net.open_task, net.tasks) == (None, ())
+    assert same_state(net.state_dict(), before)
+    assert Learner(net, config(margin=0.03)).learn(own(share)).plan.num_kept
+
+
+def test_a_later_task_that_learns_nothing_ends_as_before():
+    net = network()
+    settings = config(margin=0.03, tasks={"b": TaskSettings(margin=1.0)})
+    learner = Learner(net, settings)
+    learner.learn(own(share))
+    assert learner.learn(replace(own(share), name="b")).plan.num_kept == 0
+
+
+def test_a_margin_that_includes_guessing_is_a_choice_where_scores_are_ours():
+    assert Learner(network(), config(margin=100.0)).learn(task()).plan.num_kept == 0
+
+
+def test_pruning_reports_each_set_of_neurons():
+    events = []
+    tuning = FineTuning(epochs=1, lr=1e-3, rounds=2)
+    learner = Learner(network(), config(fine_tuning=tuning), on_event=events.append)
+    plans = learner.learn(task()).plans
+    first = [event for event in of(events, SubsetScored) if event.candidate == 0]
+    assert [event.kept for event in first] == [point.num_kept for point in plans[0].curve]
+    assert [event.number for event in first] == [n + 1 for n in range(len(first))]
+    assert {event.available for event in first} == {80}
+    later = [event for event in of(events, SubsetScored) if event.round is not None]
+    assert {(event.candidate, event.round) for event in later} == {(None, 1)}
+    assert {event.available for event in later} == {plans[0].num_kept}
+
+
+def test_what_is_no_network_and_no_task_is_refused():
+    with pytest.raises(ArgumentError, match=r"net is of type Linear\. It must be a ContinualNet"):
+        Learner(nn.Linear(2, 3))
+    with pytest.raises(ArgumentError, match=r"config is of type dict\. It must be a LearnerConfig"):
+        Learner(network(), {"margin": 1})
+    learner = Learner(network())
+    for call in (learner.learn, learner.check):
+        with pytest.raises(ArgumentError, match=r"task is of type tuple\. It must be a Task"):
+            call(task().train)

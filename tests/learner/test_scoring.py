@@ -1,3 +1,4 @@
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -112,14 +113,29 @@ def test_random_training_data_does_not_move_the_bar():
 
 def test_a_task_that_learned_nothing_is_reported():
     x, y = samples(400, seed=0)
-    nothing = learned(Task("a", (torch.zeros_like(x), y)))
+    with pytest.warns(UserWarning, match="^task 'a' has a validation score of") as caught:
+        nothing = learned(Task("a", (torch.zeros_like(x), y)))
+    assert str(caught[0].message) == (
+        f"task 'a' has a validation score of {nothing.score:.2f}, no better than always naming the "
+        f"same class, {nothing.guess:.2f}, and is frozen now. Train longer, or check labels, "
+        "learning rate and alpha"
+    )
     assert nothing.score <= nothing.guess < 50
     assert f"; NO BETTER than always naming the same class, {nothing.guess:.2f}" in str(nothing)
     boolean = learned(Task("a", (torch.zeros_like(x), y > 1), num_outputs=4))
     assert boolean.score <= boolean.guess
-    something = learned(Task("a", (x, y)))
+    with warnings.catch_warnings(action="error"):
+        something = learned(Task("a", (x, y)))
     assert something.guess == nothing.guess
     assert "NO BETTER" not in str(something)
+
+
+def test_a_task_whose_warning_is_an_error_is_not_frozen():
+    x, y = samples(400, seed=0)
+    learner = Learner(network(), config())
+    with warnings.catch_warnings(action="error"), pytest.raises(UserWarning, match="no better"):
+        learner.learn(Task("a", (torch.zeros_like(x), y)))
+    assert (learner.net.tasks, learner.net.open_task) == ((), None)
 
 
 def test_the_score_of_guessing_is_known_for_resident_labels():

@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -207,6 +208,38 @@ def test_a_method_that_returns_something_else_is_refused(tmp_path, made, message
         replace(experiment(Finetune()), baseline=Mine(made)).run(tmp_path / "run")
     assert caught.value.argument == "baseline"
     assert not has_progress(tmp_path / "run")
+
+
+class Storing(Strategy):
+    def __init__(self, stored):
+        self.stored = stored
+
+    def stored_bytes(self):
+        return self.stored
+
+
+@pytest.mark.parametrize("stored", [3, None, {"a": "b"}, {1: 2}, [("a", 1)]])
+def test_stored_bytes_of_another_type_are_refused_before_training(tmp_path, stored):
+    made = replace(experiment(Finetune()), baseline=Mine(Storing(stored)))
+    with pytest.raises(ArgumentError) as caught:
+        made.run(tmp_path / "run")
+    assert str(caught.value) == (
+        f"baseline: Storing.stored_bytes() returns {stored!r}. Return the bytes by kind, such as "
+        '{"weights": 1024}.'
+    )
+    assert not has_progress(tmp_path / "run")
+
+
+def test_stored_bytes_may_need_what_the_end_of_a_task_computes(tmp_path):
+    class Late(Strategy):
+        def end(self, index, data):
+            self.count = 8
+
+        def stored_bytes(self):
+            return {"own": np.int64(self.count)}
+
+    made = replace(experiment(Finetune(), epochs=1), baseline=Mine(Late()))
+    assert made.run(tmp_path / "run").stored_bytes["own"] == 8
 
 
 class Twice(Strategy):

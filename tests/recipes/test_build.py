@@ -67,12 +67,14 @@ def test_a_recipe_becomes_tasks_and_a_network(recipe):
             "learner.tasks.'digits *'.alphas=[{fc4 = 1}]",
             "learner.tasks.\"digits *\".alphas: unknown layer 'fc4'",
         ),
-        ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0. It must be a finite number, 0 or"),
+        ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0. It must be a finite float32"),
+        ("learner.alphas=[1e308]", "learner.alphas: alpha is 1e+308. It must be a finite float32"),
         (
             "learner.training.optimizer_options={no = 1}",
             "--set learner.training.optimizer_options={no = 1}: learner.training.optimizer_options",
         ),
-        ("network.widths=[1000000000000, 1]", "network: cannot be built: "),
+        ("network.widths=[1000000000000, 1]", "network.widths: the network needs "),
+        ("network.widths=[1000000000000000000, 1]", "network.widths: the network has more "),
     ],
 )
 def test_an_error_has_the_place_of_its_key(recipe, assignment, message):

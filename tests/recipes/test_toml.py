@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from clnp.errors import RecipeError
+from clnp.recipes import toml
 from clnp.recipes.toml import (
     Document,
     Inline,
@@ -188,11 +189,34 @@ def test_an_error_of_syntax_has_its_line(text, message):
 
 
 def test_values_that_python_cannot_hold_are_refused():
-    deep = message_of(parse, f"a = {'[' * 5000}", name="r.toml")
-    assert deep == "r.toml: this is not TOML: its values are nested too deeply"
-    assert "r.toml: this is not TOML: Exceeds the limit" in message_of(
-        parse, f"a = {'1' * 5000}", name="r.toml"
-    )
+    many = message_of(parse, f"a = {'1' * 5000}", name="r.toml")
+    assert many == "r.toml: this is not TOML: a number has thousands of digits"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 20_000,
+        "a = [\n" + "[\n" * 20_000 + "]\n" * 20_001,
+        "[" + "a." * 20_000 + "b]",
+        '"a" . ' * 101 + "b = 1",
+    ],
+)
+def test_deep_nesting_is_refused_before_it_is_parsed(monkeypatch, text):
+    monkeypatch.setattr(toml.tomllib, "loads", None)
+    expected = "r.toml: its values are nested too deeply. A recipe needs a few levels of brackets"
+    assert message_of(parse, text, name="r.toml") == f"{expected} and keys."
+
+
+def test_brackets_in_texts_and_comments_do_not_count():
+    quotes = "'" + "[" * 200 + "'", '"' + "[" * 200 + '\\""', '"""' + "[\n" * 200 + '"""'
+    for text in quotes:
+        assert len(parse(f"a = {text} # {'[' * 200}", name="r.toml").data["a"]) >= 200
+    assert parse(f"a = [{'1.5, ' * 200}]", name="r.toml").data["a"] == [1.5] * 200
+
+
+def test_a_large_file_is_not_read():
+    assert message_of(read, "/dev/zero").startswith("/dev/zero has more than 1048576 bytes. Give")
 
 
 def test_a_file_is_read_and_called_by_its_path(tmp_path):

@@ -230,16 +230,37 @@ def test_a_run_whose_result_is_damaged_is_told_by_its_events(tmp_path):
     found = read_collection([run])
     assert found.single is not None
     assert found.single.num_events > 0
-    assert found.notes[1].startswith("The result is left out. ")
-    assert "result.json is damaged: " in found.notes[1]
+    assert found.notes[0].startswith("The result is left out. ")
+    assert "result.json is damaged: " in found.notes[0]
 
 
-def test_a_path_without_a_run_is_an_error(tmp_path):
-    with pytest.raises(RunError, match="nothing"):
-        read_collection([write_run(tmp_path / "good"), tmp_path / "nothing"])
+def test_a_path_without_a_run_is_left_out_of_several(tmp_path):
+    found = read_collection([write_run(tmp_path / "good"), tmp_path / "nothing"])
+    [reason] = found.left_out
+    assert reason.startswith(f"{tmp_path / 'nothing'} does not exist.")
+    assert found.notes == (f"Left out: {reason}",)
+    assert found.single is not None
+    with pytest.raises(RunError, match="nothing does not exist"):
+        read_collection([tmp_path / "nothing"])
 
 
 def test_nothing_to_report_on_is_an_error(tmp_path):
     write(tmp_path, "series.json", {"recipe": "x", "seeds": [0]})
     with pytest.raises(RunError, match=r"nothing to report on in .* Resume it with `clnp resume "):
         read_collection([tmp_path])
+
+
+def test_a_damaged_checkpoint_is_noted(tmp_path):
+    run = write_run(tmp_path / "run")
+    assert read_collection([run]).notes == ()
+    (run / "checkpoint.safetensors").write_bytes(b"cut")
+    [note] = read_collection([run]).notes
+    assert note.startswith("The checkpoint.safetensors is damaged: its header cannot be read, and")
+
+
+def test_a_damaged_result_is_not_called_unfinished(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "result.json").write_text("[")
+    notes = " ".join(read_collection([run]).notes)
+    assert "The result is left out." in notes
+    assert "not finished" not in notes

@@ -11,8 +11,9 @@ import pytest
 
 import clnp
 from clnp import extras
+from clnp.cli import app
 from clnp.errors import ArgumentError, RunError
-from clnp.report.write import write_report
+from clnp.report.write import FORMER, PAGE, write_report
 from support.written_runs import write_comparison, write_run
 
 NAMES = ("accuracy", "capacity", "pruning", "training")
@@ -157,3 +158,32 @@ def test_a_large_report_stays_small(tmp_path):
     )
     page, *_ = write_report(run)
     assert page.stat().st_size < 5_000_000
+
+
+def test_a_report_leaves_out_what_is_damaged_and_says_so(run, tmp_path, capsys):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    paths = [str(run), str(tmp_path / "broken"), str(tmp_path / "gone")]
+    assert app.main(["report", *paths, "--out", str(tmp_path / "both")]) == 1
+    page = tmp_path / "both" / PAGE
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert "broken/config.json is damaged: it has no format." in error
+    assert "gone does not exist." in error
+    assert error.endswith(f"The report of the others is in {page}.\n")
+    assert "Left out: " in page.read_text()
+    assert app.main(["report", *paths[1:], "--out", str(tmp_path / "none")]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_figures_of_an_earlier_version_are_removed_and_others_stay(tmp_path):
+    run = write_run(tmp_path / "run", tasks=("low",), method="ewc", num_candidates=1)
+    figures = run / "report" / "figures"
+    figures.mkdir(parents=True)
+    for name in ("growth.svg", "growth.csv", "mine.svg"):
+        (figures / name).touch()
+    write_report(run)
+    assert not (figures / "growth.svg").exists()
+    assert not (figures / "growth.csv").exists()
+    assert (figures / "mine.svg").exists()
+    assert not set(FORMER) & {file.stem for file in figures.iterdir()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clnp.errors import RunError
+from clnp.errors import ArgumentError, RunError
 from clnp.plain import to_json
 from clnp.records import (
     CandidateRecord,
@@ -268,11 +268,29 @@ def test_only_a_run_with_a_recipe_is_resumed_by_a_command(tmp_path):
     assert resume_command(tmp_path) == f"`clnp resume {tmp_path}`"
 
 
+@pytest.mark.parametrize("path", [None, 3, b"runs"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(ArgumentError, match=r"^the path is .*\. It must be a path, as text"):
+        expanded(path)
+
+
 def test_an_unknown_home_is_not_expanded():
     assert str(expanded("~nosuchuser/x")) == "~nosuchuser/x"
-    for path in ("~nosuchuser/x", "a" * 300):
-        with pytest.raises(RunError, match=f"^{path} does not exist"):
-            read_config(path)
+    with pytest.raises(RunError, match=r"^~nosuchuser/x does not exist\."):
+        read_config("~nosuchuser/x")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a" * 300, "^a{30}…a{29} is too long for a path, with 300 characters. Choose"),
+        ("a/" * 2500, "is too long for a path, with 5000 characters"),
+        ("a\0b", r"^'a\\x00b' is not a path. Leave out"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_refused(path, message):
+    with pytest.raises(RunError, match=message):
+        expanded(path)
 
 
 def test_a_result_of_an_older_version_has_metrics(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import shutil
 import sys
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from clnp.errors import (
     StoppedError,
 )
 from clnp.methods.joint import Joint
+from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.packnet import PackNet
 from clnp.methods.registry import BASELINES, NAMES, Methods, baseline_of
 from clnp.methods.single import Finetune, Single
@@ -40,11 +42,15 @@ from clnp.records import (
     RunStopped,
     TaskEnded,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
+    Warned,
 )
+from clnp.runs import experiment as module
 from clnp.runs.directory import (
     CHECKPOINT,
     CONFIG,
+    LOCK,
     RESULT,
     Run,
     read_config,
@@ -366,6 +372,57 @@ def test_a_finished_run_is_not_changed(tmp_path):
     before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
     assert experiment().run(tmp_path / "run") == first
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+
+
+@pytest.mark.parametrize("moment", [EpochEnded, TaskEnded])
+def test_files_that_disappear_while_a_run_works_are_written_again(tmp_path, whole, moment):
+    """All that a user removes with `rm RUN/*`, which leaves the lock."""
+
+    def remove(event):
+        if isinstance(event, moment) and event.task == "b":
+            for file in tmp_path.iterdir():
+                if file.name != LOCK:
+                    file.unlink(missing_ok=True)
+
+    (tmp_path / "recipe.toml").write_text("seed = 0")  # As a run of a recipe has it.
+    with pytest.warns(RuntimeWarning, match=r"config\.json, .*events\.jsonl of .* disappeared"):
+        result = experiment(**GROWN).run(tmp_path, checkpoint_seconds=0, on_event=remove)
+    expected = whole(experiment(**GROWN))
+    assert untimed(result) == untimed(read_result(expected))
+    assert log_of(tmp_path) == log_of(expected)
+    assert (tmp_path / "recipe.toml").read_text() == "seed = 0"
+    assert len(read_environments(tmp_path)) == 1
+    assert clnp.verify(experiment(**GROWN), tmp_path).verified
+
+
+def test_a_checkpoint_that_disappears_after_the_last_task_is_written_again(tmp_path, monkeypatch):
+    verify = NeuralPruning.verify
+
+    def remove(method):
+        verify(method)
+        (tmp_path / CHECKPOINT).unlink()
+
+    monkeypatch.setattr(NeuralPruning, "verify", remove)
+    experiment("a").run(tmp_path)
+    monkeypatch.undo()
+    assert clnp.verify(experiment("a"), tmp_path).verified
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_directory_that_is_removed_while_a_run_works_ends_it(tmp_path, again):
+    """Also if another run is in its place by then, which must not be overwritten."""
+    path = tmp_path / "run"
+
+    def remove(event):
+        if isinstance(event, TaskEnded):
+            shutil.rmtree(path)
+            if again:
+                Run.create(path, {CONFIG: "{}"}).close()
+
+    with pytest.raises(RunError, match=r"run was removed or replaced while the run was working"):
+        experiment("a").run(path, on_event=remove)
+    assert path.exists() == again
+    assert not (path / RESULT).exists()
 
 
 def test_a_run_that_is_stopped_saves_and_resumes(tmp_path, whole):
@@ -948,3 +1005,33 @@ def test_a_full_disk_loses_nothing(tmp_path, whole):
     assert not list((tmp_path / "run").glob(".clnp-*"))
     assert len(read_result(tmp_path / "run").tasks) == 1
     assert same_as_whole(experiment(), tmp_path / "run", whole)
+
+
+def test_warnings_are_logged_and_shown(tmp_path):
+    made = experiment("a")
+    (given,) = made.tasks
+    nothing = replace(given, train=(torch.zeros_like(given.train[0]), given.train[1]))
+    with pytest.warns(UserWarning, match="no better than always naming the same class") as caught:
+        replace(made, tasks=[nothing]).run(tmp_path / "run")
+    (event,) = [each for each in read_events(tmp_path / "run") if isinstance(each, Warned)]
+    assert (event.task, event.text) == ("a", str(caught[0].message))
+
+
+def test_a_run_can_be_stopped_while_its_tasks_are_checked(tmp_path, monkeypatch):
+    made, loops, events = experiment("a", "b", "c"), [], []
+    monkeypatch.setattr(module, "CHECK_SECONDS", 0.0)
+    check = NeuralPruning.check
+
+    def checked(method, given):
+        check(method, given)
+        if given.name == "b":
+            loops[0].stop()
+
+    monkeypatch.setattr(NeuralPruning, "check", checked)
+    with Run.create(tmp_path / "run", {"config.json": to_json(made.describe())}) as run:
+        loops.append(RunLoop(made, run, on_event=events.append))
+        with pytest.raises(StoppedError, match=r"^Stopped before the first task"):
+            loops[0].run_all()
+    told = [each.number for each in events if isinstance(each, TasksChecked)]
+    assert told == [0, 1]
+    assert not (tmp_path / "run").exists()

@@ -133,6 +133,36 @@ def test_functions_may_refer_to_themselves_and_to_variables_that_are_not_assigne
     assert plain(ring) == [1, "..."]
 
 
+def test_each_of_many_functions_that_refer_to_each_other_is_described_once(monkeypatch):
+    def mutual(num, last):
+        def calling(gain):
+            return lambda x: sum(each(x) for each in functions) * gain
+
+        functions = [calling(gain) for gain in [*range(num - 1), last]]
+        return functions[0]
+
+    described = []
+    describe = module._describe_function
+    monkeypatch.setattr(
+        module, "_describe_function", lambda *args: described.append(args[0]) or describe(*args)
+    )
+    plain(mutual(12, last=1))
+    assert len(described) == 12
+    assert plain(mutual(12, last=1)) == plain(mutual(12, last=1)) != plain(mutual(12, last=2))
+
+
+def test_what_functions_share_does_not_change_their_descriptions():
+    def adding(num):
+        return lambda x: x + num
+
+    def both(one, other):
+        return lambda x: one(x) * other(x)
+
+    one = adding(1)
+    assert plain(both(one, one)) == plain(both(one, adding(1)))
+    assert plain([one, one]) == [plain(one)] * 2
+
+
 def test_a_set_in_the_code_of_a_function_has_the_same_description_in_every_process():
     one, other = frozenset([0, 8]), frozenset([8, 0])
     assert repr(one) != repr(other)  # As with texts in processes with other hashes.
@@ -411,3 +441,17 @@ def test_other_code_and_settings_are_refused(now, before, tmp_path):
     check(now, now, tmp_path)
     with pytest.raises(RunError, match=r"another experiment: its learner\.augment is"):
         check(now, before, tmp_path)
+
+
+def test_labels_count_as_the_outputs_that_they_stand_for():
+    x, y = torch.arange(6.0)[:, None], torch.tensor([0, 1, 0, 1, 1, 0])
+    (alike,) = fingerprints([Task("a", (x, y), num_outputs=2)])
+    for classes, equal in (((4, 7), True), ((7, 4), False)):
+        task = Task("a", (x, y * 3 + 4), num_outputs=2, classes=classes)
+        assert (fingerprints([task]) == (alike,)) == equal
+
+
+def test_the_classes_of_a_data_set_count():
+    samples = TensorDataset(torch.zeros(6, 1), torch.tensor([4, 7] * 3))
+    texts = {fingerprints([Task("a", samples, classes=c)])[0].train for c in ((4, 7), (7, 4))}
+    assert len(texts) == 2

@@ -92,3 +92,13 @@ def test_a_directory_is_no_file(tmp_path, monkeypatch):
         sentence = "this is a directory. Give the name of a file"
         assert str(caught.value) == f"[Errno 21] {sentence}: '{name}'"
     assert [file.name for file in tmp_path.iterdir()] == ["here"]
+
+
+def test_only_what_is_durable_waits_for_the_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    replace_file(tmp_path / "status", b"1", durable=False)
+    assert (tmp_path / "status").read_bytes() == b"1"
+    assert synced == []
+    replace_file(tmp_path / "result", b"2")
+    assert len(synced) == 1

@@ -255,6 +255,23 @@ def test_a_missing_file_is_refused(tmp_path):
         load(tmp_path / "net")
 
 
+def test_arguments_of_other_kinds_are_refused(tmp_path):
+    net = make()
+    with pytest.raises(ArgumentError, match=r"net is of type NoneType\. It must be a ContinualNet"):
+        clnp.save(None, tmp_path / "net")
+    with pytest.raises(ArgumentError, match=r"path is None\. It must be a path, as text or a"):
+        clnp.save(net, None)
+    with pytest.raises(ArgumentError, match="path is 3"):
+        load(3)
+    with pytest.raises(ArgumentError, match="path is None"):
+        checkpoint.attached(None)
+    with pytest.raises(ArgumentError, match=r"model is of type NoneType\. It must be a model like"):
+        clnp.load(tmp_path / "net", None)
+    net.begin_task("a")
+    with pytest.raises(ArgumentError, match=r"state is of type dict\. It must be a copy by open_"):
+        net.set_open_state({})
+
+
 def test_a_directory_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read: Is a directory"):
         load(tmp_path)

@@ -7,6 +7,7 @@ import pytest
 
 from clnp.runs.directory import locked, read_config
 from clnp.runs.experiment import RunLoop
+from clnp.studies import series
 from clnp.studies.comparison import rows
 from clnp.studies.study import finished_results, read_comparison
 from support.terminal import recipe, stopping_in_task
@@ -205,7 +206,8 @@ def test_all_runs_of_a_comparison_have_the_same_data(folder, clnp):
     (folder / "small.toml").write_text(MINE)
     compare = COMPARE.replace("--out c", "--out x")
     # A directory that was corrected counts for methods that have not started.
-    clnp(f"{compare} single --data nowhere", code=2)
+    (folder / "empty").mkdir()
+    clnp(f"{compare} single --data empty", code=2)
     clnp(f"{compare} finetune --data a")
     message = OTHER_DATA.format("x/finetune/seed0")
     clnp(f"{compare} ewc --data b", code=2, error=message)
@@ -304,3 +306,27 @@ def test_methods_log_their_own_numbers_of_epochs(folder, clnp):
         assert first["epochs_before"] == 0
         assert last["epochs_before"] == (0 if method == "joint" else 2)
         assert last["num_epochs"] == (5 if method == "joint" else 2)
+
+
+def test_files_that_disappear_while_runs_work_are_written_again(folder, clnp, monkeypatch):
+    started = RunLoop.run_all
+
+    def remove(loop):
+        for file in (folder / "c").glob("*/series.json"):
+            file.unlink()
+        (folder / "c" / "compare.json").unlink(missing_ok=True)
+        return started(loop)
+
+    monkeypatch.setattr(RunLoop, "run_all", remove)
+    lost = r"compare\.json, .*series\.json of c disappeared while it was in use"
+    with pytest.warns(RuntimeWarning, match=lost):
+        clnp(f"{COMPARE} clnp,single", *QUICK, code=2, error=".*single, seed 0 failed, see above.*")
+    monkeypatch.undo()
+    assert clnp("resume c --quiet").count("single") >= 1
+    assert seeds_of(folder / "c") == {"clnp": (0,), "single": (0,)}
+
+
+def test_a_comparison_that_is_removed_while_it_works_says_so(folder, clnp, monkeypatch):
+    monkeypatch.setattr(series, "run_jobs", lambda jobs, at_most: shutil.rmtree(folder / "c") or {})
+    clnp(f"{COMPARE} clnp", code=2, error="c was removed or replaced while the run was working.*")
+    assert not (folder / "c").exists()

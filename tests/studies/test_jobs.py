@@ -1,3 +1,4 @@
+import io
 import os
 import signal
 import subprocess
@@ -144,3 +145,53 @@ def test_threads_are_shared_out():
         assert num_threads(1) == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_signal_never_interrupts_the_handling_of_a_process(monkeypatch):
+    """While `Popen.poll` waits for a process that has ended, nothing may be sent to that."""
+    poll, terminate, inside = subprocess.Popen.poll, subprocess.Popen.terminate, []
+
+    def interrupted(process):
+        inside.append(process)
+        os.kill(os.getpid(), signal.SIGTERM)
+        code = poll(process)
+        inside.clear()
+        return code
+
+    def checked(process):
+        if inside:
+            raise ProcessLookupError
+        terminate(process)
+
+    monkeypatch.setattr(subprocess.Popen, "poll", interrupted)
+    monkeypatch.setattr(subprocess.Popen, "terminate", checked)
+    assert run_jobs({"a": ["-c", LINGER], "b": ["-c", "exit(3)"]}, at_most=1) == {"a": STOPPED}
+
+
+def test_every_signal_is_passed_on_once(monkeypatch):
+    class Job:
+        """A job that ends when it has been told twice."""
+
+        stdin = io.BytesIO()
+        told = 0
+
+        def terminate(self):
+            self.told += 1
+
+        def poll(self):
+            return STOPPED if self.told == 2 else None
+
+        def wait(self):
+            pass
+
+    job, rounds = Job(), []
+
+    def sleep(seconds):
+        rounds.append(job.told)
+        if len(rounds) in (2, 5):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(jobs, "_start", lambda *_: job)
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(sleep=sleep))
+    assert run_jobs({"a": []}, at_most=1) == {"a": STOPPED}
+    assert rounds == [0, 0, 1, 1, 1, 2]

@@ -14,6 +14,7 @@ from clnp.records import (
     RunFailed,
     RunFinished,
     RunStopped,
+    SubsetScored,
     TaskDescription,
     TaskEnded,
     TaskStarted,
@@ -53,6 +54,10 @@ def epoch(number, at, task=1, **others):
 def pruned(at=30.0, candidate=1):
     plan = PruningPlan("task 1", {}, {"fc1": [0, 4, 5], "fc2": []}, {}, {}, score=90.5)
     return CandidatePruned(task="task 1", candidate=candidate, plan=plan, at=at)
+
+
+def subset(number, **where):
+    return SubsetScored(task="task 1", number=number, kept=340, available=800, **where)
 
 
 def ended(number=1, at=50.0, **others):

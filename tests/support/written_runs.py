@@ -117,6 +117,7 @@ def write_run(
     write_events(path, events)
     if num_learned:
         write(path, "result.json", to_plain(result) | changes)
+        (path / "checkpoint.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     return path
 
 

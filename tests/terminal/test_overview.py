@@ -17,8 +17,16 @@ from clnp.records import (
     TaskDescription,
     event_to_plain,
 )
-from clnp.runs.directory import ENVIRONMENT, EVENTS, RESULT, STATUS, resume_command
+from clnp.runs.directory import (
+    CHECKPOINT,
+    ENVIRONMENT,
+    EVENTS,
+    RESULT,
+    STATUS,
+    resume_command,
+)
 from clnp.terminal.overview import environment_of, inspect
+from clnp.terminal.summary import room
 from clnp.terminal.tables import Screen
 from clnp.training.config import FineTuning
 from support.paths import SRC
@@ -49,6 +57,7 @@ def write(path, *events, result=None, starts=(START,), **changes):
     (path / ENVIRONMENT).write_text(to_json(list(starts)))
     if result is not None:
         (path / RESULT).write_text(to_json(result))
+        (path / CHECKPOINT).write_bytes((2).to_bytes(8, "little") + b"{}")
     return path
 
 
@@ -116,7 +125,7 @@ def test_a_run_that_is_working(tmp_path, monkeypatch):
         "started 2 times, last 2030-01-02T03:04:05+00:00 on Fast CPU, torch 2.11.0, clnp 0.3",
         "not finished: 0 of 2 tasks",
         "now: task 1 of 2, task 1: candidate 1 of 2, epoch 1 of 10, loss 1, validation 50.00; 2 % "
-        "done, at least 2 min left",
+        "done, about 2 min left",
         "Last news 0 s ago.",
     ]
 
@@ -266,3 +275,32 @@ def test_a_terminal_without_blocks_and_without_torch(real):
     assert any(line.split()[-1].strip("12.") == "" for line in out.splitlines() if "% " in line)
     # It is quick, because nothing is computed.
     assert b"| torch\n" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is missing"),
+        (b"", "is damaged: its header cannot be read"),
+        (b"\x02" + bytes(7) + b"{}more", "is damaged: it has 14 bytes instead of 10"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named(tmp_path, content, message):
+    path = write(tmp_path, END, result=made_up(2, {"fc1": 10}))
+    assert "Damaged" not in shown(path)
+    (path / CHECKPOINT).unlink()
+    if content is not None:
+        (path / CHECKPOINT).write_bytes(content)
+    expected = f"Damaged: the {CHECKPOINT} {message}, and with it the network. Restore a copy"
+    assert expected in " ".join(shown(path, width=200).split())
+
+
+def test_after_tasks_that_learned_nothing_the_room_is_unknown():
+    result = made_up(2, {"fc1": 10})
+    assert room(result)[0].startswith("Room: ")
+    record = replace(result.tasks[1], score=50.0, test_score=50.0, guess=50.0)
+    assert record.is_guess
+    unknown = room(replace(result, tasks=(result.tasks[0], record)))
+    assert unknown == [
+        "Room: unknown. The forecast depends on the last tasks, in which nothing was learned."
+    ]

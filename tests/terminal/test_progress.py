@@ -20,6 +20,7 @@ from clnp.records import (
     RunFailed,
     RunFinished,
     RunStarted,
+    SubsetScored,
     TaskEnded,
     TaskResumed,
     TaskStarted,
@@ -50,6 +51,7 @@ EPOCH = EpochEnded(
 CANDIDATE = CandidateTrained(
     task="a", candidate=1, alpha=1e-3, lr=0.0030, num_epochs=12, score=91.666
 )
+SUBSET = SubsetScored(task="a", candidate=1, number=12, kept=340, available=800)
 ROUND = RoundEnded(task="a", round=0, score=91.0)
 TASK = TaskEnded(task="a", new={"fc1": 3, "fc2": 0}, score=91.666, test_score=90.333)
 
@@ -129,6 +131,11 @@ class Watched:
             "  candidate 2 of 4, alpha 0.001, lr 0.003: diverged and is dropped: the loss is nan",
         ),
         (pruned(), "  candidate 2 of 4 pruned: keeps fc1 3, fc2 0, validation 90.50"),
+        (SUBSET, "  candidate 2 of 4, pruning: 12 evaluations, 340 of 800 neurons"),
+        (
+            replace(SUBSET, candidate=None, round=1, number=1),
+            "  fine-tuning round 2, pruning: 1 evaluation, 340 of 800 neurons",
+        ),
         (ROUND, "  fine-tuning round 1: validation 91.00"),
         (
             replace(ROUND, round=2, kept=False),
@@ -193,6 +200,9 @@ def test_a_log_has_an_epoch_every_ten_seconds_and_everything_else(clock):
         clock.seconds += 1
         lines.show(replace(EPOCH, number=number))
     lines.show(CANDIDATE)
+    for number in range(1, 13):
+        clock.seconds += 1
+        lines.show(replace(SUBSET, number=number))
     lines.show(TASK)
     lines.close()
     assert [line.split(":")[2] for line in stream.getvalue().splitlines()] == [
@@ -200,7 +210,8 @@ def test_a_log_has_an_epoch_every_ten_seconds_and_everything_else(clock):
         "10]   candidate 2 of 4, epoch 10 of 20",
         "20]   candidate 2 of 4, epoch 20 of 20",
         "25]   candidate 2 of 4, alpha 0.001, lr 0.003",
-        "25] learned a",
+        "30]   candidate 2 of 4, pruning",
+        "37] learned a",
     ]
 
 

@@ -23,11 +23,13 @@ from clnp.cli import app
 from clnp.errors import RunError
 from clnp.plain import to_json
 from clnp.records import FORMAT, TaskResumed
-from clnp.runs.directory import STATUS, read_record
+from clnp.runs.directory import STATUS, may_become_a_run, read_record
 from clnp.runs.status import Status
+from clnp.terminal import watch as watch_module
 from clnp.terminal.tables import Screen
 from clnp.terminal.watch import (
     PATIENCE,
+    RESUMING,
     SILENCE,
     Log,
     Scene,
@@ -39,7 +41,18 @@ from clnp.terminal.watch import (
     line,
     unfinished,
 )
-from support.progress import END, FAILURE, STOP, begin, ended, epoch, evaluated, make, pruned
+from support.progress import (
+    END,
+    FAILURE,
+    STOP,
+    begin,
+    ended,
+    epoch,
+    evaluated,
+    make,
+    pruned,
+    subset,
+)
 from support.terminal import SRC, start, wait_for
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -127,12 +140,12 @@ def test_silence_is_by_the_clock_of_the_reader(tmp_path, clock, monkeypatch):
 def test_an_epoch_under_way_has_taken_some_of_the_time(tmp_path, clock):
     make(tmp_path, begin(), epoch(0, 20.0, seconds=20.0))
     watcher = Watcher(tmp_path, clock)
-    assert watcher.look().runs[0].left == ", at least 20 min left"
+    assert watcher.look().runs[0].left == ", about 20 min left"
     clock.now += 19.0
-    assert watcher.look().runs[0].left == ", at least 19 min left"
+    assert watcher.look().runs[0].left == ", about 19 min left"
     # But no more than an epoch: it may have been stopped.
     clock.now += 40.0
-    assert watcher.look().runs[0].left == ", at least 19 min left"
+    assert watcher.look().runs[0].left == ", about 19 min left"
     clock.now += 1.0
     assert watcher.look().runs[0].left == ", no news for 60 s"
 
@@ -282,12 +295,22 @@ def test_a_screen_in_training(tmp_path):
         ([begin()], "task 1 of 3, task 1: starting; 0 % done"),
         (
             [begin(), pruned()],
-            "task 1 of 3, task 1: candidate 2 of 2, pruning; 33 % done, at least 60 s left",
+            "task 1 of 3, task 1: candidate 2 of 2, pruning; 33 % done, about 60 s left",
+        ),
+        (
+            [begin(), epoch(0, 30.0), subset(12, candidate=1)],
+            "task 1 of 3, task 1: candidate 2 of 2, pruning: 12 evaluations, 340 of 800 neurons; "
+            "33 % done, at least 60 s left",
+        ),
+        (
+            [begin(), epoch(0, 30.0), subset(1, round=1)],
+            "task 1 of 3, task 1: fine-tuning round 2, pruning: 1 evaluation, 340 of 800 neurons; "
+            "33 % done, at least 60 s left",
         ),
         (
             [begin(), epoch(0, 2.0), epoch(4, 9.0, round=1)],
             "task 1 of 3, task 1: fine-tuning round 2, epoch 1 of 10, loss 0.2, validation 54.00; "
-            "33 % done, at least 18 s left",
+            "33 % done, about 18 s left",
         ),
         ([begin(), ended()], "1 of 3 tasks ended"),
         ([begin(), FAILURE], "failed after 0 of 3 tasks: every candidate diverged"),
@@ -335,7 +358,7 @@ def test_runs_that_are_working_come_first(tmp_path):
         assert all(cell_len(text) <= width for text in lines)
         assert [text[:7] for text in lines[1:9]] == [f"seed {seed}" for seed in range(12, 20)]
         assert lines[-2:] == ["... 21 more", "Last news 0 s ago."]
-    assert lines[1].endswith("task 1 of 3, task 1: candidate…00; 2 % done, at least 2 min left")
+    assert lines[1].endswith("task 1 of 3, task 1: candidate…50.00; 2 % done, about 2 min left")
 
 
 def test_late_news(tmp_path, clock):
@@ -413,10 +436,77 @@ def test_once_shows_the_current_status(folder, capsys):
         ),
     ],
 )
-def test_the_exit_code_says_how_the_run_ended(folder, capsys, event, code, text):
+def test_the_exit_code_says_how_the_run_ended(folder, capsys, monkeypatch, event, code, text):
+    monkeypatch.setattr(watch_module, "RESUMING", 0.0)
     make(Path("run"), begin(), event)
+    assert app.main(["watch", "run", "--json"]) == code
+    capsys.readouterr()
     assert app.main(["watch", "run"]) == code
-    assert capsys.readouterr() == (text, "")
+    *waiting, last = capsys.readouterr().out.splitlines(keepends=True)
+    assert last == text
+    assert len(waiting) == (event is not END)
+
+
+def test_a_run_that_was_stopped_before_may_be_resuming(tmp_path, clock):
+    writer, stream = make(tmp_path, begin(), STOP), io.StringIO()
+    steps = iter([lambda: writer.update(begin(2)), lambda: writer.update(STOP)])
+
+    def sleep(seconds):
+        clock.now += RESUMING / 2
+        next(steps, lambda: None)()
+
+    log = Log(stream)
+    scene = follow(Watcher(tmp_path, clock), log.show, seconds=1.0, sleep=sleep)
+    first, second = stream.getvalue().splitlines()
+    assert "stopped after 0 of 3 tasks. Resume with" in first
+    assert first.endswith("Waiting 30 s in case it is resuming.")
+    assert "task 2 of 3" in second
+    assert scene.state == "stopped"
+    assert next(steps, None) is None
+    # Nobody resumes it.
+    began = clock.now
+    assert follow(Watcher(tmp_path, clock), print, seconds=1.0, sleep=sleep).state == "stopped"
+    assert clock.now - began == RESUMING
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("notes.txt", "is not a directory"),
+        ("/dev/null", "is not a directory"),
+        (".", "is not a run: it has no config.json"),
+        ("empty/notes.txt", "does not exist"),
+    ],
+)
+def test_what_cannot_become_a_run_is_not_waited_for(folder, capsys, path, message):
+    Path("notes.txt").touch()
+    Path("empty").mkdir()
+    once = ["--once"] if message == "does not exist" else []
+    assert app.main(["watch", path, *once]) == 2
+    assert message in capsys.readouterr().err
+    Path("empty", ".lock").touch()
+    assert may_become_a_run(Path("empty"))
+    assert may_become_a_run(Path("missing"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"updated": 0.0},
+        {"state": "dancing"},
+        {"num_tasks": -1},
+        {"seconds": "inf"},
+        {"epochs_done": -5},
+        {"sizes": {"fc1": 3}, "claimed": {"fc1": [4]}},
+    ],
+)
+def test_a_status_with_odd_values_is_replaced_by_the_log(tmp_path, values):
+    make(tmp_path, begin(), epoch(0, 2.0))
+    known = json.loads((tmp_path / STATUS).read_text())
+    (tmp_path / STATUS).write_text(json.dumps(known | values))
+    scene = look(tmp_path)
+    assert line(scene).startswith("starting")
+    assert scene.silent < 60
 
 
 @pytest.mark.parametrize("file", [None, "notes.txt", "series.json"])

@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from clnp.training.config import TaskSettings
 
 WHOLE = "It must be a whole number"
 FINITE = "It must be a finite number"
+FLOAT32 = "It must be a finite float32 number"
 
 
 def refused(kind, options, message):
@@ -23,7 +25,7 @@ def refused(kind, options, message):
     ("options", "message"),
     [
         ({"epochs": 0}, f"epochs is 0. {WHOLE}, 1 or more"),
-        ({"lr": 0.0}, f"lr is 0.0. {FINITE} above 0"),
+        ({"lr": 0.0}, f"lr is 0.0. {FLOAT32} above 0"),
         ({"alpha": {"fc1": "1"}}, "alpha of fc1 is '1'. It must be a number"),
         ({"batch_size": 0}, f"batch_size is 0. {WHOLE} from 1"),
         ({"optimizer": "Adm"}, "unknown optimizer 'Adm'. Did you mean 'Adam"),
@@ -33,10 +35,10 @@ def refused(kind, options, message):
         ({"schedule": "cosin"}, "schedule is 'cosin'. It must be 'constant', 'cosine' or"),
         ({"milestones": [1.5]}, f"one of milestones is 1.5. {WHOLE}"),
         ({"milestones": 3}, r"milestones is 3. Give a list, milestones=\[...\]"),
-        ({"milestone_factor": 0.0}, f"milestone_factor is 0.0. {FINITE} above 0"),
+        ({"milestone_factor": 0.0}, f"milestone_factor is 0.0. {FLOAT32} above 0"),
         ({"patience": 0}, f"patience is 0. {WHOLE}, 1 or more"),
         ({"input_dropout": 1.0}, "input_dropout is 1.0. It must be a number from 0 to below 1"),
-        ({"clip_norm": "3"}, f"clip_norm is '3'. {FINITE} above 0"),
+        ({"clip_norm": "3"}, f"clip_norm is '3'. {FLOAT32} above 0"),
         ({"precision": "float23"}, "precision is 'float23'. It must be 'float32', 'tf32',"),
         ({"initialisation": 3}, "initialisation is 3. It must be a name, or a function"),
         ({"augment": "flop"}, "unknown augment 'flop'. Did you mean 'flip'"),
@@ -58,7 +60,7 @@ def test_milestones_are_needed_by_their_schedule():
     [
         ({"epochs": 0}, f"^fine_tuning: epochs is 0. {WHOLE}, 1 or more"),
         ({"rounds": 2.5}, f"^fine_tuning: rounds is 2.5. {WHOLE}"),
-        ({"lr": "1"}, f"^fine_tuning: lr is '1'. {FINITE}"),
+        ({"lr": "1"}, f"^fine_tuning: lr is '1'. {FLOAT32}"),
         ({"alpha": "1"}, "^fine_tuning: alpha is '1'. It must be a number"),
         ({"schedule": "milestones"}, "^fine_tuning: schedule is .*. It must be 'constant' or"),
     ],
@@ -71,7 +73,7 @@ def test_settings_of_fine_tuning_are_checked(options, message):
     ("options", "message"),
     [
         ({"margin": -1.0}, f"margin is -1.0. {FINITE}, 0 or more"),
-        ({"lrs": (-1.0,)}, f"one of lrs is -1.0. {FINITE} above 0"),
+        ({"lrs": (-1.0,)}, f"one of lrs is -1.0. {FLOAT32} above 0"),
         ({"epochs": [3]}, rf"epochs is \[3\]. {WHOLE}"),
         ({"alphas": 0.5}, r"alphas is 0.5. Give a list, alphas=\[...\]"),
     ],
@@ -98,7 +100,7 @@ def test_settings_of_a_task_are_checked(options, message):
         ({"candidates_at_once": 0}, f"candidates_at_once is 0. {WHOLE}, 1 or more"),
         ({"alphas": {"fc1": 1.0}}, r"alphas is {'fc1': 1.0}. Give a list, alphas=\[...\]"),
         ({"alphas": [{"fc1": "1"}]}, "one of alphas of fc1 is '1'. It must be a number"),
-        ({"lrs": [{"fc1": 1.0}]}, f"one of lrs is {{'fc1': 1.0}}. {FINITE}"),
+        ({"lrs": [{"fc1": 1.0}]}, f"one of lrs is {{'fc1': 1.0}}. {FLOAT32}"),
         (
             {"training": {"epochs": 1}},
             r"training is of type dict. It must be a Training, such as Train",
@@ -221,3 +223,11 @@ def test_numbers_of_numpy_and_of_other_types_become_plain_ones():
         fine_tuning=FineTuning(epochs=2, lr=0.5),
     )
     assert repr(plain(config)) == repr(plain(same))
+
+
+def test_a_learning_rate_beyond_float32_is_refused():
+    options = {"schedule": "milestones", "milestones": (1, 2), "milestone_factor": 1e38}
+    message = "milestone_factor is 1e+38. After 2 milestones, the learning rate would be 1e+73. Use"
+    with pytest.raises(ArgumentError, match=re.escape(message)) as caught:
+        Training(**options)
+    assert caught.value.argument == "milestone_factor"

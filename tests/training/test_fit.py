@@ -291,6 +291,32 @@ def test_the_loss_of_a_rule_is_one_number(found, text):
         fit_of(opened(), Training(1, batch_size=54), rule=rule).run()
 
 
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ({"loss": lambda x: 0.0}, "too many positional arguments"),
+        ({"loss": lambda x, y, z: 0.0}, "missing a required argument: 'z'"),
+        ({"after_step": lambda x: None}, "missing a required argument: 'x'"),
+        ({"before_step": lambda: None}, "too many positional arguments"),
+        ({"set_up": lambda: None}, "too many positional arguments"),
+    ],
+)
+def test_a_function_of_a_rule_with_other_arguments_is_refused(functions, message):
+    ((name, _),) = functions.items()
+    expected = (
+        rf"^{name} of a StepRule cannot be called: {message}. It must be a function (of|with)"
+    )
+    with pytest.raises(ArgumentError, match=expected) as caught:
+        StepRule(**functions)
+    assert caught.value.argument == name
+
+
+def test_what_is_no_function_is_refused_in_a_rule():
+    with pytest.raises(ArgumentError, match=r"^loss of a StepRule is 0.1. It must be a func"):
+        StepRule(loss=0.1)
+    StepRule(loss=max)  # It has no signature.
+
+
 def test_evaluation_runs_in_evaluation_mode_and_restores_the_mode():
     loaded = data()
     for mode in (True, False):
@@ -425,3 +451,31 @@ def test_networks_that_return_dictionaries_learn(tmp_path, baseline):
     if baseline is None:
         assert [task.unchanged for task in result.tasks] == [True, True]
     assert result.tasks[0].outputs != result.tasks[1].outputs
+
+
+def with_score(score):
+    own = Objective("own", lambda o, y: F.cross_entropy(o, y), score)
+    return fit_of(opened(), Training(epochs=8, lr=0.05), loaded=replace(data(), objective=own))
+
+
+def test_a_score_that_falls_while_training_goes_on_is_a_warning():
+    fit = with_score(lambda o, y: F.cross_entropy(o, y).item())
+    message = "^the score of the objective 'own' falls as the training loss does, and higher is"
+    with pytest.warns(UserWarning, match=message) as seen:
+        fit.run()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda o, y: -F.cross_entropy(o, y).item(),
+        lambda o, y: accuracy(o, y) / 100,
+        lambda o, y: 0.99 - F.cross_entropy(o, y).item() / 1e4,
+        lambda o, y: 0.99 + F.cross_entropy(o, y).item() / 1e4,  # As good as constant.
+    ],
+)
+def test_a_score_that_rises_or_stands_still_is_no_warning(score):
+    fit = with_score(score)
+    fit.run()
+    assert fit.epochs[-1].loss < 0.75 * fit.epochs[0].loss

@@ -10,7 +10,10 @@ from clnp.training.objective import (
     Objective,
     accuracy,
     explained_variance,
+    falls_with_the_loss,
     guessing,
+    has_fallen,
+    is_built_in,
     label_accuracy,
     objective_named,
 )
@@ -159,3 +162,26 @@ def test_guessing_agrees_with_accuracy_to_the_last_bit():
 def test_guessing_is_not_defined_for_a_single_class():
     assert guessing(CLASSIFICATION, torch.tensor([3, 3, 3])) is None
     assert guessing(CLASSIFICATION, torch.tensor([3, 3, 3, 0])) == 75.0
+
+
+def test_a_score_that_falls_with_the_loss_in_nearly_all_pairs_of_epochs():
+    losses = [1.0, 0.8, 0.6, 0.5, 0.4]
+    assert falls_with_the_loss(losses, [2.3, 1.9, 1.2, 1.0, 0.9])
+    assert falls_with_the_loss(losses, [2.3, 1.9, 1.2, 0.9, 1.0])
+    assert not falls_with_the_loss(losses, [2.3, 1.2, 1.9, 0.9, 1.0])
+    assert not falls_with_the_loss(losses, [10.0, 40.0, 30.0, 20.0, 10.0])  # It overfits.
+    assert not falls_with_the_loss(losses, [5.0] * 5)
+    assert not falls_with_the_loss(losses[::-1], [2.3, 1.9, 1.2, 1.0, 0.9])
+
+
+def test_a_quarter_is_a_fall():
+    assert has_fallen([1.0, 2.0, 0.75])
+    assert has_fallen([-1.0, -1.25])
+    assert not has_fallen([1.0, 0.76])
+    assert not has_fallen([-1.0, -1.2])
+    assert not has_fallen([0.0, 0.0])
+
+
+def test_objectives_of_this_package_are_built_in():
+    assert all(map(is_built_in, (CLASSIFICATION, MULTI_LABEL, REGRESSION)))
+    assert not is_built_in(Objective("classification", F.cross_entropy, accuracy))

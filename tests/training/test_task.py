@@ -1,4 +1,5 @@
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -130,8 +131,103 @@ def test_the_number_of_outputs_is_found_from_the_targets(objective, targets, num
 def test_a_rare_label_that_was_held_out_counts():
     for index in range(10):
         targets = torch.zeros(10, dtype=torch.int64)
-        targets[index] = 6
-        assert loaded(with_targets(targets)).num_outputs == 7
+        targets[index] = 1
+        assert loaded(with_targets(targets)).num_outputs == 2
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize(
+    ("labels", "words", "classes"),
+    [
+        ([4, 5, 6, 7], "4, 5, 6 and 7", "(4, 5, 6, 7)"),
+        ([0, 1, 3], "0, 1 and 3", "(0, 1, 3)"),
+        ([-1, 1], "-1 and 1", "(-1, 1)"),
+        ([10**12], "1000000000000", "(1000000000000,)"),
+        (
+            range(0, 40, 2),
+            "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, ... (20)",
+            "(0, 2, 4, 6, ...)",
+        ),
+    ],
+)
+def test_labels_with_gaps_need_classes(labels, words, classes, resident):
+    train = with_targets(list(labels) * 5)
+    assert message_of(train, train, resident=resident) == (
+        f"task 'flowers', training data: the labels are {words}. Labels count from 0, and each has "
+        "an output. Give the task the classes in the order of the outputs, such as "
+        f"classes={classes}, or num_outputs if some labels have no samples"
+    )
+
+
+def test_labels_with_gaps_are_used_as_they_are_with_num_outputs():
+    data = loaded(with_targets([4, 5, 6, 7] * 5), num_outputs=8)
+    assert data.num_outputs == 8
+    assert set(data.train.targets.tolist()) <= {4, 5, 6, 7}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+@pytest.mark.parametrize("classes", [(9, 4, 200), [9, 4, 200], np.array([9, 4, 200])])
+@pytest.mark.parametrize("form", ["tensors", "streamed tensors", "data set", "streamed data set"])
+def test_labels_are_mapped_to_their_place_among_the_classes(form, classes, dtype):
+    inputs, labels = torch.arange(12.0)[:, None], torch.tensor([4, 9, 200, 9] * 3, dtype=dtype)
+    part = TensorDataset(inputs, labels) if "set" in form else (inputs, labels)
+    task = Task("flowers", part, part, part, classes=tuple(classes))
+    config = LearnerConfig(resident=None if form in ("tensors", "data set") else False)
+    data = load(task, CPU, config)
+    assert data.num_outputs == 3
+    for batches in (data.train, data.validation, data.test, load_test(task, CPU, config)):
+        ((x, y),) = batches.batches(100)
+        assert torch.equal(x, inputs)
+        assert y.tolist() == [1, 0, 2, 0] * 3
+
+
+@pytest.mark.parametrize("resident", [None, False])
+def test_labels_that_are_not_among_the_classes_are_refused(resident):
+    good, bad = with_targets([4, 5] * 5), with_targets([5, 6] * 5)
+    for part, parts in {"training": (bad, good), "test": (good, good, bad)}.items():
+        task = Task("flowers", *parts, classes=(4, 5))
+        with pytest.raises(ArgumentError) as caught:
+            load(task, CPU, LearnerConfig(resident=resident))
+        assert str(caught.value) == (
+            f"task 'flowers', {part} data: the label 6 is not in classes, 4 and 5. Add it there, "
+            "or leave its samples out"
+        )
+
+
+def test_classes_that_are_texts_name_the_outputs():
+    train = with_targets([0, 1] * 5)
+    data = load(Task("flowers", train, classes=("rose", "tulip", "daisy")), CPU)
+    assert data.num_outputs == 3
+    assert set(data.train.targets.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("objective", ["multi-label", OWN])
+def test_classes_of_another_objective_change_no_targets(objective):
+    train = with_targets(torch.tensor([[0.0, 1.0]]).repeat(10, 1))
+    task = Task("flowers", train, objective=objective, classes=(7, 8), num_outputs=2)
+    assert torch.equal(load(task, CPU).train.targets[:1], train[1][:1])
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (classes, f"task 'flowers': classes is {classes!r}. It must be a list of labels, whole "
+         "numbers of 64 bits, or of texts")
+        for classes in ("ab", 3, (), (1.0, 2.0), (1, "a"), (True, False), (2**63, 1), {1, 2})
+    ]
+    + [((1, 1), "task 'flowers': classes contains 1 twice. Give each class once")],
+)  # fmt: skip
+def test_classes_are_distinct_labels_or_distinct_texts(classes, message):
+    with pytest.raises(ArgumentError) as caught:
+        load(Task("flowers", labelled(), classes=classes), CPU)
+    assert (str(caught.value), caught.value.argument) == (message, "classes")
+
+
+def test_each_output_has_a_class():
+    with pytest.raises(
+        ArgumentError, match=r"has 4 outputs and 2 classes. Give one class for each"
+    ):
+        load(Task("flowers", labelled(), num_outputs=4, classes=(0, 1)), CPU)
 
 
 def test_the_number_of_outputs_may_be_given():
@@ -344,3 +440,104 @@ def test_labels_may_be_unsigned(resident, as_list):
             assert y.dtype == torch.int64
             assert torch.equal(y, (x[:, 0] / 3).long() % 4)
     assert "labels go from 0 to 3" in message_of(given, num_outputs=2)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("check_data", [True, False])
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (
+            lambda x: None,
+            ": prepare returns a NoneType. It must return the inputs of the network, ",
+        ),
+        (
+            lambda x: x[:-1],
+            ": prepare returns a tensor of shape [17, 3] for 18 samples. Its first ",
+        ),
+        (lambda x: x.sum(), ": prepare returns a tensor of shape [] for 18 samples. Its first dim"),
+        (lambda x: x.to("meta"), ", prepared: a tensor is on the meta device, without data. Give "),
+    ],
+)
+def test_prepare_returns_an_input_for_each_sample(prepare, message, check_data, resident):
+    config = LearnerConfig(check_data=check_data, resident=resident)
+    task = Task("flowers", labelled(), prepare=prepare, num_outputs=4)
+    with pytest.raises(ArgumentError) as caught:
+        [*load(task, CPU, config).train.batches(18, seed=0)]
+    assert str(caught.value).startswith(f"task 'flowers', training data{message}")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda x: x.to_sparse(), "sparse"),
+        (lambda x: x.to("meta"), "on the meta device, without data"),
+    ],
+)
+def test_tensors_are_dense_and_have_data(change, fault):
+    x, y = labelled()
+    assert message_of((change(x), y)) == (
+        f"task 'flowers', training data: a tensor is {fault}. Give dense tensors with data"
+    )
+
+
+def test_a_sample_is_dense_and_has_data():
+    for resident in (None, True, False):
+        for row in (torch.zeros(3).to_sparse(), torch.zeros(3, device="meta")):
+            message = message_of([(row, 0)] * 8, resident=resident)
+            assert message.endswith("Give dense tensors with data")
+
+
+class Long(Samples):
+    """A data set of another length than it has samples."""
+
+    def __init__(self, length: Any) -> None:
+        super().__init__([(torch.zeros(3), index % 2) for index in range(8)])
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@pytest.mark.parametrize("resident", [None, True, False])
+def test_a_data_set_has_as_many_samples_as_it_says(resident):
+    for length in (-1, 2.5, 10**30):
+        message = message_of(Long(length), resident=resident)
+        assert re.fullmatch(
+            r"task 'flowers', training data has no length: .*\. Its __len__ must return the number "
+            "of samples",
+            message,
+        )
+    assert re.fullmatch(
+        r"task 'flowers', training data: reading a sample raises an IndexError, .*\. Its __len__, "
+        r"\d+, must be the number of samples",
+        message_of(Long(80), resident=resident),
+    )
+    assert "an order of 1000000000000000 samples needs" in message_of(Long(10**15))
+
+
+@pytest.mark.parametrize("resident", [None, True, False])
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (None, "a sample is a NoneType. It must be a pair"),
+        ((torch.zeros(3), 0, 1), "a sample is (Tensor [3], int, int). It must be a pair"),
+        ((torch.zeros(3), "rose"), "a sample is (Tensor [3], str). It must be a pair"),
+        ((torch.zeros(2), 0), "samples do not fit into one batch: stack expects each tensor to"),
+        ((np.array(["a"]), 0), "a sample is (ndarray, int). It must be a pair"),
+    ],
+)
+def test_every_sample_is_a_pair_of_the_same_shapes(odd, message, resident):
+    train = Samples([(torch.zeros(3), index % 2) for index in range(7)] + [odd])
+    found = message_of(train, labelled(), resident=resident)
+    assert f"task 'flowers', training data: {message}" in found
+
+
+@pytest.mark.parametrize("objective", ["classification", "regression", "multi-label"])
+def test_complex_targets_are_refused(objective):
+    train = with_targets(torch.zeros(10, dtype=torch.complex64))
+    assert "the targets are torch.complex64" in message_of(train, objective=objective)
+
+
+def test_the_name_of_an_objective_is_a_text():
+    assert message_of(labelled(), objective=["regression"]).startswith("unknown objective ['regr")

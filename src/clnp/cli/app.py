@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from typing import NoReturn
 
 from clnp.errors import (
     FAILURE,
@@ -17,10 +18,14 @@ from clnp.errors import (
     is_out_of_memory,
 )
 from clnp.plain import to_json
+from clnp.studies.jobs import end_at_once, interrupt_at_once
+from clnp.text import Styled, one_line, printable
 from clnp.version import __version__
 
 from . import commands
 
+MOST_DIGITS = 20
+"""Digits of 2**64."""
 TRACKERS = {
     "tensorboard": "write curves for TensorBoard to the directory of the run",
     "mlflow": "send curves to MLflow, to the server in MLFLOW_TRACKING_URI if it is set",
@@ -39,7 +44,7 @@ def add_recipe_options(command: argparse.ArgumentParser) -> None:
         help="change a key of the recipe, for example --set learner.margin=2; may be repeated",
     )
     command.add_argument(
-        "--seed", type=int, help="seed of all random numbers (default: that of the recipe)"
+        "--seed", type=seed, help="seed of all random numbers (default: that of the recipe)"
     )
     command.add_argument(
         "--threads",
@@ -125,9 +130,23 @@ def names(text: str) -> tuple[str, ...]:
 
 def count(text: str) -> int:
     """Return a whole number from 1 on."""
-    if not (text.isascii() and text.isdigit() and int(text)):
+    found = _whole(text)
+    if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
-    return int(text)
+    return found
+
+
+def seed(text: str) -> int:
+    """Return a whole number of 64 bits."""
+    found = _whole(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**64 - 1")
+    return found
+
+
+def _whole(text: str) -> int | None:
+    is_whole = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+    return int(text) if is_whole and int(text) < 2**64 else None
 
 
 DESCRIPTION = "Continual learning by neural pruning: one network, task after task, no forgetting."
@@ -154,7 +173,13 @@ METHODS = "clnp, single, finetune, joint, ewc, packnet, hat, si, superposition"
 
 def run() -> None:
     """Run the command of this process, and exit."""
-    code = main()
+    interrupt_at_once()  # Until a command has something to save first.
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = STOPPED
+    finally:
+        end_at_once()
     if code == STOPPED:
         # One Ctrl-C too many must not show a traceback of the exit of Python.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -176,7 +201,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         answer, text = options.command(options)
-        _print(to_json(answer, indent=1) if options.json else text)
+        shown = text if isinstance(text, Styled) else _safe(text, options)
+        _print(to_json(answer, indent=1) if options.json else shown)
         return int(options.code)
     except RecursionError:
         return _failed(
@@ -216,16 +242,28 @@ def _failed(options: argparse.Namespace, message: str, code: int) -> int:
     if options.json:
         print(json.dumps({"error": message}))
     label = "" if options.job is None else f"{options.job}: "
-    print(f"clnp: {label}{message}", file=sys.stderr)
+    print(_safe(f"clnp: {label}{message}", options), file=sys.stderr)
     return code
+
+
+def _safe(text: str, options: argparse.Namespace) -> str:
+    """Return the text without what would control a terminal, and arguments in it on one line."""
+    for given in vars(options).values():
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, str) and len(value.splitlines()) > 1:
+                text = text.replace(value, one_line(value))
+    return printable(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     raw = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(
-        "clnp", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw
-    )
+    top = _Parser("clnp", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"clnp {__version__}")
     parsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

@@ -18,6 +18,7 @@ from clnp.runs.directory import CONFIG, expanded, has_progress, writing
 from clnp.studies.console import Console
 from clnp.studies.jobs import stop_with_parent
 from clnp.terminal.progress import Lines, Live
+from clnp.text import Styled, printable
 
 if TYPE_CHECKING:
     from clnp.records import ComparisonRow, RunResult
@@ -114,7 +115,13 @@ def _compared(rows: "list[ComparisonRow]", note: str) -> Answer:
     from clnp.terminal.overview import compared
     from clnp.terminal.tables import screen_of
 
-    return rows, f"{compared(rows, screen_of(sys.stdout))}\n\n{note}"
+    screen = screen_of(sys.stdout)
+    return rows, _with_note(compared(rows, screen), note, styled=screen.styled)
+
+
+def _with_note(text: str, note: str, *, styled: bool) -> str:
+    """Return the text, which has styles or none, with a note below it."""
+    return Styled(f"{text}\n\n{printable(note)}") if styled else f"{text}\n\n{note}"
 
 
 def _summary(result: "RunResult", note: str) -> Answer:
@@ -122,7 +129,7 @@ def _summary(result: "RunResult", note: str) -> Answer:
     from clnp.terminal.tables import UNLIMITED, screen_of
 
     screen = replace(screen_of(sys.stdout), height=UNLIMITED)
-    return result, f"{summary(result, screen)}\n\n{note}"
+    return result, _with_note(summary(result, screen), note, styled=screen.styled)
 
 
 def _source(options: argparse.Namespace, **instead: str) -> "Source":
@@ -138,12 +145,21 @@ def _source(options: argparse.Namespace, **instead: str) -> "Source":
     return Source(options.recipe, (*options.assignments, *threads))
 
 
+def _data(options: argparse.Namespace) -> str | None:
+    """Return the directory of data sets, which must exist: a misspelt one would be a new one."""
+    if options.data is not None and not os.path.isdir(expanded(options.data)):
+        raise ArgumentError(
+            f"--data {options.data} is not a directory. Create it, or leave out --data."
+        )
+    return str(options.data) if options.data is not None else None
+
+
 def _run_options(options: argparse.Namespace) -> "RunOptions":
     from clnp.studies.launch import RunOptions
 
     return RunOptions(
         device=options.device,
-        data=options.data,
+        data=_data(options),
         checkpoint_seconds=options.checkpoint_every,
         trackers=tuple(dict.fromkeys(options.trackers or ())),
         quiet=options.quiet,
@@ -223,7 +239,7 @@ def verify(options: argparse.Namespace) -> Answer:
     """Verify a run."""
     from clnp.studies.verify import verify_at
 
-    return verify_at(options.run, device=options.device, data=options.data)
+    return verify_at(options.run, device=options.device, data=_data(options))
 
 
 def export(options: argparse.Namespace) -> Answer:
@@ -237,7 +253,7 @@ def export(options: argparse.Namespace) -> Answer:
         kind=options.format,
         bare=options.bare,
         device=options.device,
-        data=options.data,
+        data=_data(options),
     )
 
 

@@ -1,5 +1,6 @@
 """`ContinualNet`: one network of fixed size that learns task after task and forgets nothing."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, wraps
@@ -8,13 +9,13 @@ from typing import Any, Concatenate, Literal, Never, ParamSpec, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from clnp.checks import COUNT
+from clnp.checks import COUNT, check_kind, check_memory
 from clnp.core.layers.body import Body, eagerly
 from clnp.core.layers.initialisation import Initial, initialisation
 from clnp.core.layers.ledger import Capacity, Ledger, OpenTask
 from clnp.core.layers.stage import FROZEN_CHANGES
 from clnp.core.pruning.activity import Activity, measured
-from clnp.core.pruning.plan import PruningPlan, num_kept
+from clnp.core.pruning.plan import CurvePoint, PruningPlan, num_kept
 from clnp.core.pruning.recalibrate import recalibrate as recalibrate_norms
 from clnp.core.pruning.reuse import num_reused
 from clnp.core.pruning.subsets import Subsets
@@ -42,8 +43,12 @@ from clnp.errors import (
 
 from .certificate import Certificate, certify
 from .forecast import Forecast, forecast
+from .movement import Movement
 from .penalty import add_l1_gradient, l1_penalty
 from .record import Description, OpenState, Record, identity
+
+HARDLY = 0.01
+"""The fraction of free neurons below which a task is said to find hardly any."""
 
 Net = TypeVar("Net", bound="ContinualNet")
 Given = ParamSpec("Given")
@@ -112,6 +117,7 @@ class ContinualNet(nn.Module):
         self.model = self._body.model
         self._description = Description.of(model)
         self._open: OpenTask | None = None
+        self._movement = Movement()
         self._certificates: tuple[Certificate, ...] = ()
         self.train(model.training)
 
@@ -187,20 +193,21 @@ class ContinualNet(nn.Module):
     ) -> None:
         """Open a task in all free neurons, and initialise their weights.
 
+        There is a warning if the layers that the classifier reads have hardly a free neuron.
+
         Args:
             name: A name that no ended task has.
             num_outputs: The number of outputs; that of the classifier if not given.
             initial: `"pytorch"`, `"glorot"`, or a function that changes a new layer in place after
                 its class has initialised it. For the first task also a model like the one that the
-                network was made from, to start from its weights.
+                network was made from, to start from its weights and with all of its outputs.
 
         Example:
             >>> net.begin_task("flowers", num_outputs=10)
             >>> optimizer = torch.optim.AdamW(net.parameters())
         """
         self._need_closed("begin_task")
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise ArgumentError(f"the name of a task is {name!r}. It must be a line of text")
+        check_name(name)
         if name in self.tasks:
             raise TaskError(f"task {name!r} has ended already. Give the new task another name")
         own = self._body.head.most_outputs
@@ -215,16 +222,32 @@ class ContinualNet(nn.Module):
             self._description,
             is_first=not self.tasks,
             widened=dict(self.ledger.sizes) != dict(self.graph.groups),
-            fits=num_outputs <= own,
+            num_outputs=(num_outputs, own),
         )
+        self._warn_if_full(name, free)
         with self._body.undone_on_error():
             self._body.open(free, num_outputs, initial=initial)
         self._open = OpenTask(name, num_outputs)
+        if not isinstance(initial, nn.Module):  # A trained model may end as it is.
+            self._movement.begin(self.parameters())
+
+    def _warn_if_full(self, name: str, free: Mapping[str, int]) -> None:
+        """Warn if the classifier gets hardly a new neuron, whatever is free in earlier layers."""
+        read = self._body.head_groups
+        num_free, num = (sum(each[group] for group in read) for each in (free, self.ledger.sizes))
+        if self.ledger.rows and num_free < HARDLY * num:
+            warnings.warn(
+                f"{num_free} of the {num} neurons of {' and '.join(read)} are free: task {name!r} "
+                "can train little more than its outputs. Widen the network, "
+                f"net.widen({{{read[0]!r}: ...}}), or learn the earlier tasks with a larger margin",
+                stacklevel=4,  # The line that calls `begin_task`.
+            )
 
     @in_turn
     def abandon_task(self) -> None:
         """Drop the open task. The network is as it was before `begin_task`."""
         self._need_open("abandon_task")
+        self._movement.end(self.parameters())
         self._body.close(claim=False, index=len(self.tasks))
         self._open = None
 
@@ -273,7 +296,7 @@ class ContinualNet(nn.Module):
             >>> activity = net.measure_activity(loader)
             >>> activity["fc1"].max()
         """
-        self._need_open("measure_activity")
+        self._need_trained("measure_activity")
         return measured(self._body, batches)
 
     def measure_contribution(self, batches: Iterable[Any]) -> Activity:
@@ -292,7 +315,7 @@ class ContinualNet(nn.Module):
         Example:
             >>> plan = net.plan_pruning(net.measure_contribution(loader), thresholds=0.05)
         """
-        self._need_open("measure_contribution")
+        self._need_trained("measure_contribution")
         return measured(self._body, batches, contribution=True)
 
     def measure_taylor(self, batches: Iterable[Any], loss: Loss) -> Activity:
@@ -315,7 +338,7 @@ class ContinualNet(nn.Module):
             >>> importance = net.measure_taylor(loader, F.cross_entropy)
             >>> plan = net.plan_pruning(importance, score, margin=0.5)
         """
-        self._need_open("measure_taylor")
+        self._need_trained("measure_taylor")
         if not callable(loss):
             raise ArgumentError(f"loss is {loss!r}. It must be a function of outputs and targets")
         return taylor(self._body, batches, loss)
@@ -331,10 +354,13 @@ class ContinualNet(nn.Module):
         per_layer: bool = False,
         resolution: int | None = 10,
         recalibrate: Iterable[Any] | None = None,
+        allow_guessing: bool = False,
+        on_evaluation: Callable[[CurvePoint], None] = lambda point: None,
     ) -> PruningPlan:
         """Find the fewest neurons, by a threshold on activity, within the margin of the best score.
 
-        The weights must stay as they are until it returns.
+        The weights must stay as they are until it returns. An exception in `score`, such as a
+        KeyboardInterrupt, leaves the task as it was.
 
         Args:
             activity: That of the open task as it is now, its contribution or Taylor score, or
@@ -353,19 +379,26 @@ class ContinualNet(nn.Module):
             recalibrate: A few hundred samples, in batches, to recalibrate BatchNorm on before each
                 set of neurons is scored. Fewer neurons are enough then, and the score is that of
                 `end_task(recalibrate=...)`.
+            allow_guessing: Whether the margin may include outputs that do not depend on the input.
+                If it does, the scale of score or margin is wrong, such as an accuracy from 0 to 1
+                with a margin of 1, or a loss; or the task has learned nothing. Where a plan looks
+                like it, one more evaluation, which is not in the curve, tells.
+            on_evaluation: Called after each evaluation with its point of the curve, to show the
+                progress.
 
         Returns:
             The neurons to keep, and how they were found; print it for a summary.
 
         Raises:
-            PruningError: If even the unpruned network is not within the margin of `best`.
+            PruningError: If even the unpruned network is not within the margin of `best`, or if
+                outputs that do not depend on the input are.
 
         Example:
             >>> def score(predict):
             ...     return 100 * (predict(x_val).argmax(1) == y_val).float().mean().item()
             >>> plan = net.plan_pruning(activity, score, margin=0.5)
         """
-        task = self._need_open("plan_pruning")
+        task = self._need_trained("plan_pruning")
         activity = importance_of(self.graph, activity, self._body.stage.free)
         if score is not None and not callable(score):
             raise ArgumentError(f"score is {score!r}. It must be a function of predict")
@@ -378,6 +411,8 @@ class ContinualNet(nn.Module):
             best=best,
             per_layer=per_layer,
             resolution=resolution,
+            allow_guessing=allow_guessing,
+            on_evaluation=on_evaluation,
             reused=partial(num_reused, self._body, activity.inputs),
         )
 
@@ -453,12 +488,14 @@ class ContinualNet(nn.Module):
 
         Raises:
             DivergedError: If weights are NaN or infinite.
+            TaskError: If no weight has moved since `begin_task` although there are gradients: the
+                optimizer is that of an earlier task. Without gradients, there is a warning.
 
         Example:
             >>> net.end_task(plan, recalibrate=loader)
         """
-        task = self._need_open("end_task")
-        body = self._body
+        task = self._need_trained("end_task", stacklevel=4)  # It is decorated.
+        body, parameters = self._body, list(self.parameters())
         given = {} if plan is None else plan
         keep, reused = kept_by(given, self.graph, task=task.name, free=body.stage.free)
         with body.undone_on_error():
@@ -475,6 +512,7 @@ class ContinualNet(nn.Module):
             body.close(claim=True, index=len(self.ledger.rows))
             certificate = self._certify(task.name, ledger)
         self.ledger, self._open = ledger, None
+        self._movement.end(parameters)
         self._certificates += (certificate,)
         return certificate
 
@@ -512,7 +550,10 @@ class ContinualNet(nn.Module):
             >>> net.widen({"fc1": 100})
         """
         self._need_closed("widen")
-        self.ledger = self.ledger.widen(extra_by_group(self.graph, extra))
+        ledger = self.ledger.widen(extra_by_group(self.graph, extra))
+        num_bytes = self._body.num_bytes(ledger.sizes)
+        check_memory("the network", num_bytes, self.device, "Widen it by fewer neurons")
+        self.ledger = ledger
 
     @in_turn
     def subnetwork(self, task: str) -> nn.Module:
@@ -582,6 +623,7 @@ class ContinualNet(nn.Module):
             state: A copy of the same task by `open_state`.
         """
         task = self._need_open("set_open_state")
+        check_kind("state", state, OpenState, "a copy by open_state")
         if (state.task.name, state.task.num_outputs) != (task.name, task.num_outputs):
             raise TaskError(f"the copy is of task {state.task.name!r}, and {task.name!r} is open")
         if dict(state.frozen) != self._body.stage.frozen:
@@ -718,11 +760,22 @@ class ContinualNet(nn.Module):
             raise TaskError(f"{call} needs an open task. Begin one with net.begin_task(name)")
         return self._open
 
+    def _need_trained(self, call: str, *, stacklevel: int = 3) -> OpenTask:
+        task = self._need_open(call)
+        self._movement.check(task.name, self.parameters(), stacklevel=stacklevel + 1)
+        return task
+
     def _need_closed(self, call: str) -> None:
         if self._open is not None:
             raise TaskError(
                 f"{call} is not possible while task {self._open.name!r} is open. End or abandon it"
             )
+
+
+def check_name(name: object) -> None:
+    """Raise an `ArgumentError` unless a task can have this name."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ArgumentError(f"the name of a task is {name!r}. It must be a line of text")
 
 
 def checked_outputs(num_outputs: object, *, own: int, single: bool) -> int:
@@ -750,9 +803,17 @@ def check_room(task: str, free: Mapping[str, int]) -> None:
 
 
 def check_initial(
-    initial: object, expected: Description, *, is_first: bool, widened: bool, fits: bool
+    initial: object,
+    expected: Description,
+    *,
+    is_first: bool,
+    widened: bool,
+    num_outputs: tuple[int, int],
 ) -> None:
-    """Raise an error unless `initial` is a function, or can give a first task all its weights."""
+    """Raise an error unless `initial` is a function, or can give a first task all its weights.
+
+    `num_outputs` are those of the task and of the classifier.
+    """
     if not isinstance(initial, nn.Module):
         if initial is not None and not callable(initial):
             what = "a model, a function of a layer, or the name of an initialisation"
@@ -763,7 +824,11 @@ def check_initial(
     difference = expected.difference(initial)
     if difference is None and widened:
         difference = "the network has been widened"
-    if difference is None and not fits:
-        difference = "too few outputs"
     if difference is not None:
         raise ArgumentError(f"initial is not like the model: {difference}")
+    asked, own = num_outputs
+    if asked != own:
+        raise ArgumentError(
+            f"num_outputs is {asked}, and the classifier of initial has {own}. Leave num_outputs "
+            f"out, or replace the classifier by one of {asked} before you make the network"
+        )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from clnp.checks import FROM_0
+from clnp.checks import FLOAT32_FROM_0
 from clnp.core.layers.body import Body
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, unknown_name
@@ -51,11 +51,11 @@ def _penalised(body: Body, alpha: float | Mapping[str, float]) -> dict[float, li
 def alpha_by_layer(graph: Graph, alpha: float | Mapping[str, float]) -> dict[str, float]:
     """Return the strength of the L1 penalty for each layer; the longest path that fits counts."""
     if not isinstance(alpha, Mapping):
-        common: float = FROM_0("alpha", alpha)
+        common: float = FLOAT32_FROM_0("alpha", alpha)
         return dict.fromkeys(graph.sites, common)
     found: dict[str, tuple[str, float]] = {}
     for name, value in alpha.items():
-        strength = FROM_0(f"alpha of {name}", value)
+        strength = FLOAT32_FROM_0(f"alpha of {name}", value)
         inside = [p for p in graph.sites if p == name or p.startswith(f"{name}.")]
         if not inside:
             raise ArgumentError(unknown_name("layer", name, graph.sites))

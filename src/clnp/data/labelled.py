@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from clnp.errors import DataError
+from clnp.checks import ABOVE_0, number, settle, several
+from clnp.errors import ArgumentError, DataError
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,22 @@ class Prepare:
         default_factory=dict, repr=False, compare=False
     )
 
+    def __post_init__(self) -> None:
+        settle(self, {"largest": ABOVE_0, "mean": several(number), "deviation": several(ABOVE_0)})
+        if len(self.mean) != len(self.deviation):
+            raise ArgumentError(
+                f"mean has {len(self.mean)} numbers, and deviation {len(self.deviation)}. Give as "
+                "many of both, one for each channel or one for all",
+                argument="deviation",
+            )
+
     def __call__(self, stored: Tensor) -> Tensor:
+        if self.mean and (len(self.mean),) not in ((1,), stored.shape[1:2]):
+            raise ArgumentError(
+                f"mean has {len(self.mean)} numbers, and the samples have shape "
+                f"{list(stored.shape[1:])}. Give one for each channel, or one for all",
+                argument="mean",
+            )
         device = stored.device
         if device not in self._constants:
             order = None if self.order is None else self.order.to(device)

@@ -39,7 +39,7 @@ class Permuted:
 
 @dataclass(frozen=True)
 class Split:
-    """Tasks that are some classes of the data set each. The labels of each task count from 0."""
+    """Tasks that are some classes of the data set each, in the order of their outputs."""
 
     kind: Literal["split"]
     """Each task is some of the classes of a data set."""
@@ -208,12 +208,10 @@ def _name(data: LabelledData, classes: Sequence[int], number: int) -> str:
 
 def _of_classes(data: LabelledData, part: str, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
     inputs, labels = data.train if part == "train" else data.test
-    place = torch.full((data.num_classes,), -1, device=labels.device)
-    place[list(classes)] = torch.arange(len(classes), device=labels.device)
-    new = place[labels]
-    if not bool((new >= 0).any()):
+    chosen = torch.isin(labels, torch.tensor(classes, device=labels.device))
+    if not bool(chosen.any()):
         raise ArgumentError(
             f"the {part} data of {data.name} has no sample of class "
             f"{', '.join(map(str, classes))}. Leave such classes out"
         )
-    return inputs[new >= 0], new[new >= 0]
+    return inputs[chosen], labels[chosen]

@@ -12,10 +12,18 @@ from torch import Tensor, nn
 from clnp.data.labelled import Prepare, prepared
 from clnp.errors import ArgumentError, RunError, unknown_name
 from clnp.records import OURS, RunResult
-from clnp.runs.directory import CHECKPOINT, RECIPE, command, expanded, read_config, read_result
+from clnp.runs.directory import (
+    CHECKPOINT,
+    CONFIG,
+    RECIPE,
+    command,
+    expanded,
+    read_config,
+    read_result,
+)
 from clnp.studies.study import read_comparison, read_series, run_of
 from clnp.studies.verify import Rebuilt, rebuild
-from clnp.training.task import Task
+from clnp.training.task import Task, relabelling
 
 from .export import Export, kind_of, write
 from .formats import Preparation
@@ -78,6 +86,7 @@ def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: boo
     assert isinstance(prepare, Prepare)
     assert isinstance(task.test, tuple)
     samples, labels = (part[:MOST_SAMPLES].to(rebuilt.device) for part in task.test)
+    relabel = relabelling(task, "test")
     module = net.subnetwork(name)
     if bare:
         samples = prepare(samples)
@@ -104,7 +113,7 @@ def _export(directory: Path, task: Task, file: Path, rebuilt: Rebuilt, bare: boo
         takes="inputs" if bare else "samples",
         classes=task.classes,
         preparation=preparation,
-        labels=labels if known else None,
+        labels=None if not known else labels if relabel is None else relabel(labels),
         origin="test" if known else "random",
     )
     many = sum(parameter.numel() for parameter in rebuilt.experiment.model.parameters())
@@ -132,6 +141,11 @@ def _one_run(directory: Path) -> Path:
 
 def _checked_tasks(directory: Path, tasks: Sequence[str] | None) -> list[str]:
     """Return the names of the tasks to export, before any data is read."""
+    if not os.path.isfile(directory / CONFIG):
+        what = f"is not a run: it has no {CONFIG}"
+        if not os.path.isdir(directory):
+            what = "is not a directory" if os.path.exists(directory) else "does not exist"
+        raise RunError(f"{directory} {what}. Give the directory of a run.")
     config, result = read_config(directory), read_result(directory) or RunResult()
     names, ended = [task.name for task in config.tasks], [record.task for record in result.tasks]
     if config.method != OURS:
@@ -172,6 +186,8 @@ def _files(
         return [there / f"{stem}{'-bare' if bare else ''}.{kind or 'pt2'}" for stem in stems]
     if len(names) > 1:
         raise ArgumentError(f"--out {out} is not a directory. Create it to export several tasks.")
+    if out is not None and out.endswith(("/", os.sep)):
+        raise ArgumentError(f"--out {out} does not exist. Create the directory, or give a file.")
     if kind not in (None, kind_of(there)):
         raise ArgumentError(f"--format {kind} contradicts --out {out}. Leave one of them out.")
     return [there]

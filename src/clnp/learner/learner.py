@@ -7,8 +7,10 @@ that a small group counts as much as a large one, because narrow layers fill up 
 the higher score, then to the earlier candidate.
 """
 
+import itertools
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,10 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clnp.checks import check_kind
 from clnp.core.layers.initialisation import initialisation
 from clnp.core.layers.ledger import free_fraction
 from clnp.core.net import ContinualNet
 from clnp.core.penalty import alpha_by_layer
+from clnp.core.pruning.plan import CurvePoint, PruningPlan
 from clnp.core.record import OpenState
 from clnp.errors import ArgumentError, DivergedError, TaskError
 from clnp.records import (
@@ -30,7 +34,9 @@ from clnp.records import (
     EpochEnded,
     Event,
     RoundEnded,
+    SubsetScored,
     TaskEnded,
+    is_guess,
 )
 from clnp.training.config import LearnerConfig, Training
 from clnp.training.fit import Epoch, evaluate
@@ -57,8 +63,8 @@ class Learner:
         net: Network to learn in. It is changed in place.
         config: Settings; `LearnerConfig()` by default.
         seed: Seed of everything that is random.
-        on_event: Called with the record of each epoch, candidate, pruning and task: a subclass of
-            `clnp.records.Event`.
+        on_event: Called with the record of each epoch, candidate, pruning and task, and of each set
+            of neurons that pruning tries: a subclass of `clnp.records.Event`.
         on_progress: Called with the progress of the task whenever it may be saved. Save its
             `to_state()` with the network, and pass `Progress.from_state(...)` to `learn` to resume.
     """
@@ -72,6 +78,9 @@ class Learner:
         on_event: Callable[[Event], None] = lambda event: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
+        check_kind("net", net, ContinualNet, "a ContinualNet(model, example_input)")
+        if config is not None:
+            check_kind("config", config, LearnerConfig, "a LearnerConfig")
         self.net = net
         self.config = config if config is not None else LearnerConfig()
         self.seed = seed
@@ -98,6 +107,7 @@ class Learner:
             CapacityError: If a single head has no free neurons left.
             TaskError: If another task is open.
         """
+        check_kind("task", task, Task, "a Task(name, (inputs, targets))")
         start = time.monotonic()
         net = self.net
         progress = progress if progress is not None else Progress()
@@ -131,6 +141,7 @@ class Learner:
             task: Task to check. Tensors are checked entirely, other data sets by their first
                 samples. Without `num_outputs`, other data sets are not checked.
         """
+        check_kind("task", task, Task, "a Task(name, (inputs, targets))")
         tensors = isinstance(task.train, tuple | list)
         if not tensors and task.num_outputs is None:
             return  # Counting the labels would read all samples.
@@ -294,7 +305,7 @@ class Learner:
             if number in done:
                 continue
             self._reopen(scorer.data, state)
-            plan = scorer.plan(best)
+            plan = self._plan(scorer, best, candidate=number)
             left = {
                 group: free - plan.kept[group] for group, free in self.net.ledger.free().items()
             }
@@ -309,6 +320,26 @@ class Learner:
         self.net.prune(plan)
         scorer.recalibrate(best)
         self._log(progress, CandidateChosen(task=name, candidate=number, kept=plan.kept))
+
+    def _plan(
+        self, scorer: Scorer, best: float, *, candidate: int | None = None, round: int | None = None
+    ) -> PruningPlan:
+        """Plan the pruning of a candidate, or before a round of fine-tuning."""
+        numbers = itertools.count(1)
+
+        def on_evaluation(point: CurvePoint, available: int) -> None:
+            self.on_event(
+                SubsetScored(
+                    task=scorer.data.task.name,
+                    candidate=candidate,
+                    round=round,
+                    number=next(numbers),
+                    kept=point.num_kept,
+                    available=available,
+                )
+            )
+
+        return scorer.plan(best, on_evaluation)
 
     def _fine_tune(self, scorer: Scorer, progress: Progress) -> None:
         """Train the remaining neurons, prune again, and so on.
@@ -333,7 +364,7 @@ class Learner:
             if not progress.resumed:
                 progress.before_round = self.net.open_state()
                 if number > 0:
-                    progress.plans.append(scorer.plan(best))
+                    progress.plans.append(self._plan(scorer, best, round=number))
                     self.net.prune(progress.plans[-1])
             seed = derive(self.seed, "fine-tuning", name, number)
             lanes = self._fit(scorer, progress, [training], [seed], round=number)
@@ -355,6 +386,7 @@ class Learner:
         assert progress.winner is not None
         if progress.round:
             scorer.recalibrate(_best(progress))
+        self._warn_of_guessing(scorer)
         net.end_task()
 
         def predict(inputs: Tensor) -> Any:
@@ -391,6 +423,16 @@ class Learner:
             )
         )
         return report
+
+    def _warn_of_guessing(self, scorer: Scorer) -> None:
+        guess = scorer.guess()
+        if guess is not None and is_guess(score := scorer.score(self.net), guess):
+            warnings.warn(
+                f"task {scorer.data.task.name!r} has a validation score of {score:.2f}, no better "
+                f"than always naming the same class, {guess:.2f}, and is frozen now. Train longer, "
+                "or check labels, learning rate and alpha",
+                stacklevel=4,  # The line that calls `learn`.
+            )
 
     def _log(self, progress: Progress, event: Event) -> None:
         self.on_event(event)

@@ -15,7 +15,7 @@ from torch import Tensor
 from clnp.core.layers.blocks import same
 from clnp.core.net import ContinualNet
 from clnp.core.pruning.activity import Activity
-from clnp.core.pruning.plan import PruningPlan
+from clnp.core.pruning.plan import CurvePoint, PruningPlan
 from clnp.core.pruning.thresholds import importance_of
 from clnp.core.structure.kinds import keeps_statistics
 from clnp.errors import ArgumentError, DivergedError, PruningError
@@ -23,9 +23,12 @@ from clnp.training.batches import Batches
 from clnp.training.config import LearnerConfig
 from clnp.training.criterion import criterion_of
 from clnp.training.fit import EVALUATION_BATCH, evaluate
-from clnp.training.objective import guessing
+from clnp.training.objective import guessing, is_built_in
 from clnp.training.rng import derive, seed_all
 from clnp.training.task import TaskData
+
+OnEvaluation = Callable[[CurvePoint, int], None]
+"""Called with each evaluation of the search for a plan, and the number of neurons to prune."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +77,25 @@ class Scorer:
         """Return the score of always predicting the same class, if it is known."""
         return guessing(self.data.objective, self.data.validation.targets)
 
-    def plan(self, best: float) -> PruningPlan:
+    def plan(self, best: float, on_evaluation: OnEvaluation) -> PruningPlan:
         """Plan the fewest neurons whose score stays within the margin of the best one.
 
         Validation data that is too large to keep may be random. If all neurons together now score
         less than needed, the margin is below their score.
+
+        The first task shows whether the margin fits the scale of a score that is not ours. A later
+        one that learns nothing, in a network that is full, say, may end so.
         """
         importance = self._importance()
         try:
-            return self._plan(importance, best)
+            return self._plan(importance, best, on_evaluation)
         except PruningError:
-            return self._plan(importance, None)
+            return self._plan(importance, None, on_evaluation)
 
-    def _plan(self, importance: Activity, best: float | None) -> PruningPlan:
+    def _plan(
+        self, importance: Activity, best: float | None, on_evaluation: OnEvaluation
+    ) -> PruningPlan:
+        available = sum(importance.num_free().values())
         return self.net.plan_pruning(
             importance,
             self.score,
@@ -95,6 +104,8 @@ class Scorer:
             per_layer=self.config.per_layer,
             resolution=self.config.resolution,
             recalibrate=self._calibration,
+            allow_guessing=is_built_in(self.data.objective) or bool(self.net.tasks),
+            on_evaluation=lambda point: on_evaluation(point, available),
         )
 
     def recalibrate(self, best: float) -> None:

@@ -110,10 +110,7 @@ class Mixed:
         if not any(part.prepare for part in self.parts):
             return self.inputs[indices], self.targets[indices]
         chosen = torch.split(self.inputs[indices], self.counts)
-        ready = [
-            part if own.prepare is None else own.prepare(part)
-            for part, own in zip(chosen, self.parts, strict=True)
-        ]
+        ready = [own.ready(part) for part, own in zip(chosen, self.parts, strict=True)]
         return torch.cat(ready), self.targets[indices]
 
 

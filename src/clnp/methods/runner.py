@@ -1,14 +1,16 @@
 """The training, records and scores of a baseline in a run, shared by all baselines."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from clnp.checks import shown
 from clnp.core.layers.initialisation import initialisation
 from clnp.core.layers.ledger import Ledger
 from clnp.core.record import Description, Record
@@ -247,6 +249,9 @@ class DenseMethod(WholeNetwork):
     def check(self, task: Task) -> None:
         check_optimizers([self.training], self.net.model)
         self.strategy.check(task)
+        # It may need what `begin` or `end` computes.
+        with suppress(AttributeError, KeyError, IndexError, TypeError):
+            self._stored_bytes()
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         most = len(layer.weight)
         if self.setting.head == "single" and (task.num_outputs or 0) > most:
@@ -313,10 +318,21 @@ class DenseMethod(WholeNetwork):
 
     def figures(self) -> NetworkRecord:
         heads, total = num_bytes(self.net.heads.own()), num_bytes(self.net.model.state_dict())
-        stored = {"network": total - heads, "heads": heads, **self.strategy.stored_bytes()}
+        stored = {"network": total - heads, "heads": heads, **self._stored_bytes()}
         if self.statistics.num_bytes:
             stored["statistics"] = self.statistics.num_bytes
         return NetworkRecord(stored_bytes=stored)
+
+    def _stored_bytes(self) -> Mapping[str, int]:
+        found = self.strategy.stored_bytes()
+        is_mapping = isinstance(found, Mapping) and all(isinstance(kind, str) for kind in found)
+        if not is_mapping or not all(isinstance(num, Integral) for num in found.values()):
+            raise ArgumentError(
+                f"baseline: {type(self.strategy).__name__}.stored_bytes() returns {shown(found)}. "
+                'Return the bytes by kind, such as {"weights": 1024}.',
+                argument="baseline",
+            )
+        return {kind: int(num) for kind, num in found.items()}
 
     def state(self) -> State:
         """Return all state; `progress` is None between two tasks, `trained` before retraining."""

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
+from clnp.checks import check_memory
 from clnp.core.penalty import alpha_by_layer
 from clnp.core.structure.discover import discover
 from clnp.data import named
@@ -12,14 +13,14 @@ from clnp.data.datasets import OnProgress
 from clnp.data.labelled import LabelledData
 from clnp.data.streams import Find, tasks_of
 from clnp.devices import on_the_host
-from clnp.errors import ArgumentError, RecipeError, first_line, unknown_name
+from clnp.errors import ArgumentError, RecipeError, unknown_name
 from clnp.methods.registry import baseline_of
 from clnp.runs.experiment import Experiment
 from clnp.training.config import Alpha
 from clnp.training.criterion import criterion_of
 from clnp.training.optimizer import check_optimizers
 
-from .recipe import LoadedRecipe
+from .recipe import LoadedRecipe, Network
 
 
 def experiment_of(
@@ -61,13 +62,12 @@ def experiment_of(
                 f"samples of different shapes do not fit one network: {listed}. Use data sets "
                 "whose samples have the same shape."
             )
+    num_outputs = max(task.num_outputs or 1 for task in tasks)
     with _at(loaded, "network"):
-        try:
-            with on_the_host():
-                model = recipe.network.build(shape, max(task.num_outputs or 1 for task in tasks))
-            model = model.to(device)
-        except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
-            raise ArgumentError(f"cannot be built: {first_line(error)}") from error
+        _check_size(recipe.network, shape, num_outputs, device)
+        with on_the_host():
+            model = recipe.network.build(shape, num_outputs)
+        model = model.to(device)
     example = torch.zeros(2, *shape, device=device)
     _check_alphas(loaded, model, example)
     with _at(loaded, "learner", "training"):
@@ -91,6 +91,20 @@ def _at(loaded: LoadedRecipe, *path: str) -> Iterator[None]:
         yield
     except ArgumentError as error:
         raise loaded.error(error, *path) from error
+
+
+def _check_size(
+    network: Network, shape: tuple[int, ...], num_outputs: int, device: torch.device
+) -> None:
+    """Raise an `ArgumentError` if the weights do not fit in memory; none is allocated."""
+    remedy = "Use smaller widths"
+    try:
+        with torch.device("meta"):
+            sizes = [each.nbytes for each in network.build(shape, num_outputs).parameters()]
+    except (RuntimeError, TypeError) as error:
+        message = f"the network has more weights than PyTorch can count. {remedy}"
+        raise ArgumentError(message, argument="widths") from error
+    check_memory("the network", sum(sizes), device, remedy, argument="widths")
 
 
 def _check_alphas(loaded: LoadedRecipe, model: torch.nn.Module, example: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from clnp.checks import THREADS, optional, settle
+from clnp.checks import SEED, THREADS, optional, settle
 from clnp.data.models import MLP, NarrowCNN, WideCNN
 from clnp.data.streams import Chain, Permuted, Split
 from clnp.errors import ArgumentError, RecipeError, RunError, unknown_name
@@ -107,7 +107,7 @@ class Recipe:
     """How the settings of methods were chosen, by method, for the footnotes of a comparison."""
 
     def __post_init__(self) -> None:
-        settle(self, {"threads": optional(THREADS), "method": _method})
+        settle(self, {"seed": SEED, "threads": optional(THREADS), "method": _method})
         for name in self.chosen:
             if name not in NAMES:
                 message = f"chosen: {unknown_name('method', name, NAMES)}"
@@ -158,8 +158,17 @@ def find(name: str) -> tuple[str, Document]:
 def load(name: str, assignments: Iterable[str] = ()) -> LoadedRecipe:
     """Return the recipe of that name after the assignments, `key.sub=value`."""
     short, document = find(name)
+    problems = []
     for assignment in assignments:
-        document = document.set(assignment)
+        try:
+            document = document.set(assignment)
+        except RecipeError as error:
+            problems.append(error)
+    if len(problems) > 1:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise RecipeError(f"{len(problems)} problems:{lines}")
+    if problems:
+        raise problems[0]
     document = replace(document, data=_still_chosen(document))
     build(Recipe, document)  # So that an error is reported once, before a method inherits it.
     recipe = build(Recipe, replace(document, data=_inherited(document.data)))

@@ -217,7 +217,10 @@ class _Reader:
             texts = [text for form in hint.forms for text in form.texts]
             near = difflib.get_close_matches(str(value), texts, n=1, cutoff=0.5)
             ask = f". Did you mean {near[0]!r}?" if near else ""
-            self.wrong(path, f"{dotted(path)} is {shown(value)}. It must be {hint.words}{ask}")
+            # Of numbers, only nan and integers beyond the largest float do not fit.
+            is_odd = type(value) in (int, float) and FORMS[float] in hint.forms
+            words = f"{hint.words}, not nan and not beyond 1e308" if is_odd else hint.words
+            self.wrong(path, f"{dotted(path)} is {shown(value)}. It must be {words}{ask}")
             return None
         if form.table is not None:
             table = self.table_of_kind(hint.kinds, value, path) if hint.kinds else form.table

@@ -11,11 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from clnp.errors import RecipeError
+from clnp.plain import json_reason
 
 Table = dict[str, Any]
 """A table of TOML, as `tomllib` reads it."""
 KeyPath = tuple[str | int, ...]
 """The keys from the top of a document to a value. An integer is an index into an array."""
+
+
+MOST_BYTES = 2**20
+"""A recipe has some kilobytes."""
+MOST_LEVELS = 100
+"""Nested brackets, and parts of a dotted key: tomllib takes quadratic time for them."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,12 @@ def read(path: str | os.PathLike[str]) -> Document:
     """Return the document in the file. Messages use the path as it was given."""
     name = os.fspath(path)
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise RecipeError(f"{name} cannot be read: {error.strerror}. Check the path.") from error
+    if len(raw) > MOST_BYTES:
+        raise RecipeError(f"{name} has more than {MOST_BYTES} bytes. Give the file of a recipe.")
     try:
         text = raw.decode("utf-8-sig")  # Some editors put a mark before the first character.
     except UnicodeDecodeError as error:
@@ -69,6 +79,11 @@ def read(path: str | os.PathLike[str]) -> Document:
 def parse(text: str, *, name: str) -> Document:
     """Return the document in the text. Messages use the `name`."""
     lines = text.replace("\r\n", "\n").split("\n")
+    if _is_too_deep(text):
+        raise RecipeError(
+            f"{name}: its values are nested too deeply. A recipe needs a few levels of brackets "
+            "and keys."
+        )
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -78,14 +93,29 @@ def parse(text: str, *, name: str) -> Document:
     return Document(data, _places(lines, name))
 
 
+_APART = re.compile(
+    r'''"""(?:\\.|[^\\])*?"""|\'{3}.*?\'{3}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*''', re.DOTALL
+)
+"""Texts and comments."""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MOST_LEVELS}}}")
+
+
+def _is_too_deep(text: str) -> bool:
+    """Whether brackets or dotted keys have more levels than a recipe ever needs."""
+    rest, depth = _APART.sub("text", text), 0
+    for bracket in re.findall(r"[][{}]", rest):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MOST_LEVELS:
+            return True
+    return _LONG_KEY.search(rest) is not None
+
+
 def _reason(error: Exception, lines: list[str]) -> tuple[int | None, str]:
     """Return the line of the error, if it is known, and its reason."""
-    if isinstance(error, RecursionError):
-        return None, "its values are nested too deeply"
     pattern = r"(.*) \(at (?:line (\d+), column \d+|end of document)\)"
     match = re.fullmatch(pattern, str(error), re.DOTALL)
     if match is None:  # An integer of thousands of digits, for which there is no line.
-        return None, str(error)
+        return None, json_reason(error)
     reason = match[1][:1].lower() + match[1][1:]
     if match[2] is not None:
         return int(match[2]), reason

@@ -65,11 +65,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Collection:
-    """The runs of a report, and notes that belong at its top."""
+    """The runs of a report, notes that belong at its top, and why paths were left out."""
 
     title: str
     members: tuple[Member, ...]
     notes: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[RunHistory, ...]:
@@ -114,14 +115,23 @@ class Collection:
 def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     """Read the runs at these paths. Runs that differ only in their seed are one member.
 
-    A run of a series or comparison that cannot be read is left out, and a note says so.
+    A run that cannot be read is left out, and a note says so.
 
     Raises:
-        RunError: If a path is not a run, a series or a comparison, or there is nothing to show.
+        RunError: If there is nothing to show.
     """
     unique = {os.path.realpath(path): path for path in map(expanded, paths)}
     notes: list[str] = []
-    found = [member for path in unique.values() for member in _read_members(path, notes)]
+    found: list[Member] = []
+    errors: list[RunError] = []
+    for path in unique.values():
+        try:
+            found += _read_members(path, notes)
+        except RunError as error:
+            errors.append(error)
+    notes += [f"Left out: {error}" for error in errors]
+    if errors and not found:
+        raise errors[0]
     if not found:
         first = expanded(paths[0])
         raise RunError(
@@ -133,8 +143,8 @@ def read_collection(paths: Sequence[str | os.PathLike[str]]) -> Collection:
     members = tuple(
         replace(member, label=label) for label, member in zip(_labels(found), found, strict=True)
     )
-    notes += _all_notes(members)
-    return Collection(title, members, tuple(dict.fromkeys(notes)))
+    notes += [*_all_notes(members), *_settings_notes(members)]
+    return Collection(title, members, tuple(dict.fromkeys(notes)), tuple(map(str, errors)))
 
 
 def _read_members(path: Path, notes: list[str]) -> Iterator[Member]:
@@ -303,12 +313,18 @@ def _all_notes(members: Sequence[Member]) -> Iterator[str]:
         yield f"{where}: {note}" if where else note[:1].upper() + note[1:]
 
 
+def _settings_notes(members: Sequence[Member]) -> Iterator[str]:
+    """Return where the settings of a single method come from; a table has footnotes."""
+    if len(members) == 1 and (source := members[0].settings) is not None:
+        yield f"{members[0].label}: {source.note}."
+
+
 def _notes(run: RunHistory) -> Iterator[str]:
     """Return what a reader has to know about a run before its numbers."""
     num = f"{len(run.learned)} of {run.num_tasks} tasks"
     if run.failed is not None:
         yield f"the run failed after {num}: {run.failed.rstrip('.')}."
-    elif not run.finished:
+    elif run.damaged is None and not run.finished:
         open_task = next((task.name for task in run.tasks if not task.learned), None)
         current = f"; {clean(open_task)} is in training" if open_task else ""
         yield (
@@ -319,6 +335,8 @@ def _notes(run: RunHistory) -> Iterator[str]:
         yield f"the network was full after {num}: {run.full.partition('. ')[0].rstrip('.')}."
     if run.damaged is not None:
         yield f"the result is left out. {run.damaged}"
+    if run.network is not None:
+        yield f"the {run.network}"
     if run.num_damaged:
         damaged = run.num_damaged
         yield f"damaged lines of the log {EVENTS} are left out: {damaged}. Curves may have gaps."

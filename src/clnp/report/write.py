@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clnp import extras
-from clnp.errors import ArgumentError, RunError
+from clnp.errors import FAILURE, ArgumentError, RunError
 from clnp.runs.directory import expanded
 from clnp.storage.atomic import replace_file
 from clnp.studies.tables import KINDS
@@ -19,6 +19,8 @@ PAGE = "report.html"
 FIGURES = "figures"
 TABLE = "comparison"
 """The table of several members, as in a comparison."""
+FORMER = ("average", "grid", "growth", "loss", "matrix", "reuse", "threshold", "validation")
+"""Figures of earlier versions, which a report removes."""
 DEFAULT = "report"
 """The directory of a report within the directory of its run."""
 
@@ -40,7 +42,8 @@ def write_report(
         The paths of all files, the page first.
 
     Raises:
-        RunError: If matplotlib is not installed, there is no run, or a file cannot be written.
+        RunError: If matplotlib is not installed, there is no run, or a file cannot be written. If
+            some of several runs cannot be read, after the report of the others.
 
     Example:
         >>> clnp.write_report("runs/permuted-digits-seed0")
@@ -59,7 +62,14 @@ def write_report(
 
     collection = read_collection(several)
     with drawing():
-        return list(_write(directory, make_page(collection)))
+        files = list(_write(directory, make_page(collection)))
+    if collection.left_out:
+        error = RunError(
+            f"{' '.join(collection.left_out)} The report of the others is in {files[0]}."
+        )
+        error.code = FAILURE
+        raise error
+    return files
 
 
 def _as_list(paths: object) -> list[str | os.PathLike[str]]:
@@ -99,7 +109,7 @@ def _write(directory: Path, page: "Page") -> Iterator[Path]:
         figures.mkdir(parents=True, exist_ok=True)
         replace_file(directory / PAGE, page.text.encode())
         yield directory / PAGE
-        for name in dict.fromkeys([*page.pictures, *page.tables, TABLE]):
+        for name in dict.fromkeys([*page.pictures, *page.tables, TABLE, *FORMER]):
             picture, table = page.pictures.get(name), page.tables.get(name)
             contents: dict[str, bytes] = {}
             if picture is not None:

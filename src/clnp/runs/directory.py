@@ -18,7 +18,8 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -26,8 +27,9 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
+from clnp.checks import check_path
 from clnp.errors import ClnpError, RunError
-from clnp.plain import UnreadableError, read, to_json
+from clnp.plain import UnreadableError, json_reason, read, to_json
 from clnp.records import (
     FORMAT,
     Environment,
@@ -39,6 +41,7 @@ from clnp.records import (
     read_event,
 )
 from clnp.storage.atomic import TEMPORARY, left_over, replace_file
+from clnp.text import one_line, shortened
 
 from .metrics import metrics_of
 
@@ -50,7 +53,11 @@ CONFIG = "config.json"
 RECIPE = "recipe.toml"
 ENVIRONMENT = "environment.json"
 LOCK = ".lock"
+DESCRIPTION = (RECIPE, ENVIRONMENT, CONFIG)
+"""The files that a run at work can write again."""
 NAME_ONE = "Give the directory of a run, a series or a comparison."
+LONGEST_SHOWN = 60
+"""Characters of a path that no file can have."""
 
 T = TypeVar("T")
 
@@ -60,7 +67,10 @@ class Run:
 
     def __init__(self, path: Path, lock: FileLock) -> None:
         self.path = path
-        self._lock = lock
+        self._lock, self._place = lock, _place(path)
+        self._files = {
+            name: (path / name).read_bytes() for name in DESCRIPTION if (path / name).is_file()
+        }
         self._log: FileIO | None = None
         self._before = 0.0
         self._since = time.monotonic()
@@ -84,7 +94,7 @@ class Run:
                 (directory / STATUS).unlink(missing_ok=True)
             # The config comes last: a directory with a config has all that resuming needs.
             for name, text in sorted(files.items(), key=lambda item: item[0] == CONFIG):
-                replace_file(directory / name, text.encode())
+                run._replace(name, text.encode())
         return run
 
     @staticmethod
@@ -121,16 +131,44 @@ class Run:
         self._before, self._since = seconds, time.monotonic()
         with writing(self.path):
             # Unbuffered: bytes that cannot be written must not be written again on closing.
-            self._log = (self.path / EVENTS).open("ab", buffering=0)
+            self._log = (self.path / EVENTS).open("a+b", buffering=0)
             if self._log.tell() > num_bytes:
                 self._log.truncate(num_bytes)
 
     def flush_log(self) -> int:
-        """Write the log to the disk, and return its length in bytes."""
+        """Write the log to the disk, and return its length in bytes.
+
+        Files of the run that were removed while it was working are written again.
+        """
         assert self._log is not None
         with writing(self.path):
+            self._restore()
             os.fsync(self._log.fileno())
             return os.fstat(self._log.fileno()).st_size
+
+    def _restore(self) -> None:
+        """Write the log and the description again if they were removed."""
+        assert self._log is not None
+        if _place(self.path) != self._place:
+            # The lock is gone as well, so the directory may belong to another run by now.
+            raise RunError(removed(self.path))
+        lost = [name for name in self._files if not (self.path / name).exists()]
+        for name in lost:
+            self._replace(name, self._files[name])
+        file = self.path / EVENTS
+        if not (file.exists() and os.path.samestat(os.fstat(self._log.fileno()), file.stat())):
+            lost.append(EVENTS)
+            self._log.seek(0)
+            replace_file(file, self._log.readall())
+            self._log.close()
+            self._log = file.open("a+b", buffering=0)
+        if lost:
+            warn(restored(self.path, lost))
+
+    def _replace(self, name: str, data: bytes) -> None:
+        replace_file(self.path / name, data)
+        if name in DESCRIPTION:
+            self._files[name] = data
 
     def log(self, event: Event) -> Event:
         """Append an event to the log, and return it with the time of the run."""
@@ -145,7 +183,7 @@ class Run:
     def write(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run atomically."""
         with writing(self.path):
-            replace_file(self.path / name, (to_json(value, indent=1) + "\n").encode())
+            self._replace(name, (to_json(value, indent=1) + "\n").encode())
 
     def reopen(self, files: Mapping[str, str]) -> None:
         """Replace the description of a run, finished or not, by these files, in their order.
@@ -157,7 +195,7 @@ class Run:
             self.write(RESULT, replace(result, finished=False))
         with writing(self.path):
             for name, text in files.items():
-                replace_file(self.path / name, text.encode())
+                self._replace(name, text.encode())
 
     def withdraw(self) -> None:
         """Remove a run that has no progress, so that it can be started again."""
@@ -181,11 +219,24 @@ def _problem(directory: Path) -> str | None:
         )
     # A process that was killed before it wrote the config may have left these files. A withdrawn
     # run leaves its log, and the files of trackers.
-    names = [file.name for file in directory.iterdir()]
-    others = [n for n in names if n not in (LOCK, RECIPE) and TEMPORARY not in n]
-    if others and EVENTS not in names:
+    if not _only_begun(directory) and not (directory / EVENTS).exists():
         return f"{directory} is not empty. Choose another directory."
     return None
+
+
+def _only_begun(directory: Path) -> bool:
+    """Whether a directory has only files that are written before the config."""
+    names = [file.name for file in directory.iterdir()]
+    return all(name in (LOCK, RECIPE, EVENTS) or TEMPORARY in name for name in names)
+
+
+def may_become_a_run(path: Path) -> bool:
+    """Whether a path has nothing yet, or what a run writes first."""
+    if not os.path.lexists(path):
+        return True
+    with contextlib.suppress(OSError):
+        return _only_begun(path)
+    return False
 
 
 def locked(directory: Path) -> FileLock:
@@ -199,6 +250,36 @@ def locked(directory: Path) -> FileLock:
             f"{directory} is in use by another process. Wait for it, or stop it."
         ) from None
     return lock
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Return what identifies the lock of a directory; None if it has none any more."""
+    try:
+        found = (path / LOCK).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def removed(path: Path) -> str:
+    """Return the message for a directory that was removed under a run."""
+    return (
+        f"{path} was removed or replaced while the run was working, and with it what was saved. "
+        "Start again, in a directory that stays."
+    )
+
+
+def restored(path: Path, names: Iterable[str]) -> str:
+    """Return the warning that files disappeared, and have been written again."""
+    return (
+        f"{', '.join(names)} of {path} disappeared while it was in use. They have been written "
+        "again; stop the run with Ctrl-C before you remove it."
+    )
+
+
+def warn(text: str) -> None:
+    """Warn the user of something that does not end the run."""
+    warnings.warn(one_line(text), RuntimeWarning, stacklevel=2)
 
 
 def has_progress(path: Path) -> bool:
@@ -255,8 +336,22 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return the path with `~` expanded."""
-    return Path(os.path.expanduser(path))
+    """Return the path with `~` expanded; raise a `RunError` if no file can have it."""
+    check_path("the path", path)
+    found = Path(os.path.expanduser(path))
+    try:
+        os.lstat(found)
+    except ValueError:  # A NUL character, or one that the file system cannot encode.
+        raise RunError(
+            f"{os.fspath(path)!r} is not a path. Leave out the odd characters."
+        ) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise RunError(
+                f"{shortened(os.fspath(path), LONGEST_SHOWN)} is too long for a path, with "
+                f"{len(os.fspath(path))} characters. Choose a shorter one."
+            ) from None
+    return found
 
 
 def name_of(path: Path) -> str:
@@ -283,6 +378,8 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
     directory = expanded(path)
     if not os.path.exists(directory):
         raise RunError(missing_run(directory))
+    if not os.path.isdir(directory):
+        raise RunError(f"{directory} is not a directory. {NAME_ONE}")
     if not os.path.isfile(directory / CONFIG):
         if os.path.isfile(directory / EVENTS) and not has_progress(directory):
             raise RunError(
@@ -290,11 +387,12 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
             )
         raise RunError(f"{directory} is not a run: it has no {CONFIG}. {NAME_ONE}")
     config = read_record(directory / CONFIG, RunConfig)
-    if config is None or config.format != FORMAT:
-        version = None if config is None else config.format
+    if config is None or config.format is None:
+        raise RunError(_damaged(directory / CONFIG, "it has no format"))
+    if config.format != FORMAT:
         raise RunError(
-            f"{directory} has format {version}, but this version of clnp reads format {FORMAT}. "
-            "Use the version that wrote it."
+            f"{directory} has format {config.format}, but this version of clnp reads format "
+            f"{FORMAT}. Use the version that wrote it."
         )
     return config
 
@@ -306,6 +404,30 @@ def read_result(path: Path) -> RunResult | None:
     """
     found = read_record(path / RESULT, RunResult)
     return None if found is None else replace(found, metrics=metrics_of(found.scores))
+
+
+def checkpoint_problem(path: Path) -> str | None:
+    """Return what is wrong with the checkpoint of a run with an ended task, as a sentence.
+
+    Only its length and its header are read, without PyTorch. `clnp verify` reads all of it.
+    """
+    file = path / CHECKPOINT
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(min(size, os.fstat(opened.fileno()).st_size)))
+            ends = [entry["data_offsets"][1] for n, entry in header.items() if n[0] != "_"]
+            found, expected = os.fstat(opened.fileno()).st_size, 8 + size + max(ends, default=0)
+        if found == expected:
+            return None
+        reason = f"is damaged: it has {found} bytes instead of {expected}"
+    except FileNotFoundError:
+        reason = "is missing"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        reason = "is damaged: its header cannot be read"
+    return f"{CHECKPOINT} {reason}, and with it the network. Restore a copy of it."
 
 
 def read_environments(path: Path) -> tuple[Environment, ...]:
@@ -338,7 +460,7 @@ def read_json(file: Path, kind: type[T]) -> T | None:
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror}. Make it readable.") from error
     except (ValueError, RecursionError) as error:
-        raise RunError(_damaged(file, str(error))) from error
+        raise RunError(_damaged(file, json_reason(error))) from error
     if not isinstance(data, kind):
         raise RunError(_damaged(file, f"it contains a {type(data).__name__}"))
     return data

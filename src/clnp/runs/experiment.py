@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -11,16 +12,24 @@ from typing import Any, Literal
 from torch import nn
 
 from clnp.checks import (
+    SEED,
     THREADS,
     check_kind,
     listed,
     number_of_seconds,
     optional,
     settle,
-    whole_number,
 )
 from clnp.devices import restoring_threads, use_threads
-from clnp.errors import ArgumentError, CapacityError, RunError, StoppedError, failure, unknown_name
+from clnp.errors import (
+    ArgumentError,
+    CapacityError,
+    CheckpointError,
+    RunError,
+    StoppedError,
+    failure,
+    unknown_name,
+)
 from clnp.methods.method import Method, Setting
 from clnp.methods.neural_pruning import NeuralPruning
 from clnp.methods.registry import check_baseline, method_for, name_of, takes_more_tasks
@@ -39,8 +48,10 @@ from clnp.records import (
     RunStopped,
     TaskRecord,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
     Timings,
+    Warned,
 )
 from clnp.storage.checkpoint import attached
 from clnp.training.config import LearnerConfig, Training
@@ -78,6 +89,9 @@ from .status import StatusWriter
 from .threads import fitting
 from .trackers import Tracker, Trackers, forget, is_tracker, track_finished_run
 
+CHECK_SECONDS = 5.0
+"""Least time between two reports of how many tasks are checked."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -104,7 +118,7 @@ def read_checkpoint(path: Path, config: RunConfig, baseline: Any) -> Checkpoint 
     takes_more = takes_more_tasks(baseline)
     if not (path / CHECKPOINT).exists():
         if (path / RESULT).exists():
-            raise RunError(
+            raise CheckpointError(
                 f"{path} has lost its {CHECKPOINT}. Restore a copy of it, or start a new run."
             )
         if has_progress(path):
@@ -162,7 +176,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", checked_tasks(self.tasks))
-        settle(self, {"seed": whole_number, "threads": optional(THREADS)})
+        settle(self, {"seed": SEED, "threads": optional(THREADS)})
         check_kind("model", self.model, nn.Module, "an nn.Module")
         check_kind("config", self.config, LearnerConfig, "a LearnerConfig")
         if self.classifier is not None:
@@ -226,7 +240,8 @@ class Experiment:
                 dataclasses by their fields, and other objects by their `repr`; there is a warning
                 if it does not show their state.
             checkpoint_seconds: How often to save within a task.
-            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`.
+            on_event: Called with each event of the log, such as `clnp.records.EpochEnded`, and with
+                each `clnp.records.SubsetScored`.
             trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even
                 if it is finished.
 
@@ -315,7 +330,10 @@ class RunLoop:
         with self._logging_failure(tasks[-1]):
             self.method.verify()
             validation = self._validation()
+        if not (self.run.path / CHECKPOINT).exists():
+            self._save()
         self._log(RunFinished(num_tasks=len(self.state.done)))
+        self.run.flush_log()
         # Written last: a run with a finished result is not resumed.
         result = replace(self.result(), validation=validation)
         self.run.write(RESULT, result)
@@ -326,7 +344,8 @@ class RunLoop:
             self.state = replace(self.state, began=self.run.seconds, told=self.run.flush_log())
             self._log_start(TaskStarted, task)
         try:
-            record = self.method.learn(task)
+            with self._logging_warnings(task):
+                record = self.method.learn(task)
         except CapacityError as error:
             self.state = replace(self.state, full=str(error))
             self._log(NetworkFull(task=task.name, reason=str(error)))
@@ -339,6 +358,25 @@ class RunLoop:
             )
             self._evaluate()
         self._save()
+
+    @contextmanager
+    def _logging_warnings(self, task: Task) -> Iterator[None]:
+        """Log each warning that Python shows, and show it as before."""
+        before = warnings.showwarning
+
+        def show(message: Any, *where: Any) -> None:
+            warnings.showwarning = before  # Whoever gets the event may warn, too.
+            try:
+                self._log(Warned(task=task.name, text=str(message)))
+            finally:
+                warnings.showwarning = show
+            before(message, *where)
+
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            warnings.showwarning = before
 
     @contextmanager
     def _logging_failure(self, task: Task) -> Iterator[None]:
@@ -383,9 +421,7 @@ class RunLoop:
         self._status = StatusWriter(run.path, read_config(run.path), read_events(run.path))
         if checkpoint is None:
             self._log(RunStarted(config=self.state.experiment))
-            for task in experiment.tasks:
-                with self._logging_failure(task):
-                    self.method.check(task)
+            self._check_tasks()
             return False
         self._evaluate_elsewhere(checkpoint.method)
         if checkpoint.method["progress"] is None:
@@ -401,6 +437,18 @@ class RunLoop:
             return known
         largest = max(training.batch_size for training in experiment.trainings())
         return fitting(experiment.model, experiment.example_input, largest)
+
+    def _check_tasks(self) -> None:
+        """Check all tasks before the first one, which may take minutes if there are many."""
+        tasks, shown = self.experiment.tasks, time.monotonic()
+        for number, task in enumerate(tasks):
+            if self._stopping:
+                raise StoppedError("Stopped before the first task. Nothing is kept: start again.")
+            if time.monotonic() - shown >= CHECK_SECONDS:
+                shown = time.monotonic()
+                self.on_event(TasksChecked(number=number, num_tasks=len(tasks)))
+            with self._logging_failure(task):
+                self.method.check(task)
 
     def _update_config(self, num_alike: int) -> None:
         """Replace the config of the run if the experiment has other tasks than before."""
@@ -465,6 +513,10 @@ class RunLoop:
         )
 
     def _log(self, event: Event) -> None:
+        if not event.logged:
+            self._status.update(event)
+            self.on_event(event)
+            return
         timed = self.run.log(event)
         self._status.update(timed)
         self.on_event(timed)

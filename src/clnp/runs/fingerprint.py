@@ -32,7 +32,7 @@ from clnp.plain import flat, to_json
 from clnp.records import RunConfig, TaskDescription
 from clnp.training.batches import is_pair, num_samples
 from clnp.training.objective import OBJECTIVES, objective_named
-from clnp.training.task import Task, check_parts
+from clnp.training.task import Relabelling, Task, check_parts, relabelling
 
 LIBRARIES = ("clnp.", "torch.", "torchvision.")
 """Functions of these packages are described by their names alone."""
@@ -46,19 +46,21 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 
 def plain(value: Any) -> Any:
     """Return a setting as plain data for JSON, in which code is a hash."""
-    return _plain(value, frozenset())
+    return _plain(value, {})
 
 
-def _plain(value: Any, inside: frozenset[int]) -> Any:
-    """Return a setting that is a part of the objects with these identities."""
+def _plain(value: Any, known: dict[int, tuple[Any, Any]]) -> Any:
+    """Return a setting; `known` has the objects that were met before, and what they became."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if id(value) in inside:
-        return "..."  # Functions and containers may refer to themselves.
+    if id(value) not in known:
+        known[id(value)] = value, "..."  # Functions and containers may refer to themselves.
+        known[id(value)] = value, _describe(value, lambda each: _plain(each, known))
+    return known[id(value)][1]
 
-    def part(each: Any) -> Any:
-        return _plain(each, inside | {id(value)})
 
+def _describe(value: Any, part: Callable[[Any], Any]) -> Any:
+    """Return an object as plain data, of which `part` gives the parts."""
     if isinstance(value, Mapping):
         return {str(key): part(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -161,15 +163,31 @@ def _fingerprint(task: Task, checksum: Callable[[Tensor], str]) -> TaskDescripti
         plain(objective.loss) if custom else None,
         plain(objective.score) if custom else None,
         plain(task.prepare),
-        *(_describe_data(data, checksum) for data in (task.train, task.validation, task.test)),
+        *(
+            _describe_data(data, checksum, relabelling(task, part))
+            for part, data in (
+                ("training", task.train),
+                ("validation", task.validation),
+                ("test", task.test),
+            )
+        ),
     )
 
 
-def _describe_data(data: Any, checksum: Callable[[Tensor], str]) -> str | None:
-    """Return the number of samples and, if they are in tensors, a checksum of all of them."""
+def _describe_data(
+    data: Any, checksum: Callable[[Tensor], str], relabel: Relabelling | None
+) -> str | None:
+    """Return the number of samples and, if they are in tensors, a checksum of all of them.
+
+    Labels count as the outputs that they stand for.
+    """
     if data is None:
         return None
+    if relabel is not None and is_pair(data):
+        data = data[0], relabel(data[1])
     size, tensors = f"{num_samples(data)} samples", _tensors(data)
+    if relabel is not None and not is_pair(data):
+        size += f" of classes {', '.join(map(str, relabel.classes))}"
     if tensors is None:
         return size
     text = " ".join(checksum(tensor) for tensor in tensors)

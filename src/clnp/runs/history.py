@@ -32,6 +32,7 @@ from clnp.text import all_shortened, clean, shortened
 from .directory import (
     EVENTS,
     RECIPE,
+    checkpoint_problem,
     expanded,
     name_of,
     read_config,
@@ -132,6 +133,7 @@ class RunHistory:
     num_events: int
     num_damaged: int
     damaged: str | None
+    network: str | None
 
     @property
     def learned(self) -> tuple[TaskHistory, ...]:
@@ -188,6 +190,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
         num_events=len(events),
         num_damaged=_num_lines(directory) - len(events),
         damaged=damaged,
+        network=checkpoint_problem(directory) if result.tasks else None,
     )
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from clnp.plain import to_json
+from clnp.errors import RunError
+from clnp.plain import UnreadableError, to_json
 from clnp.records import (
     OURS,
     CandidateChosen,
@@ -30,6 +31,7 @@ from clnp.records import (
     RunFailed,
     RunFinished,
     RunStopped,
+    SubsetScored,
     TaskEnded,
     TaskResumed,
     TaskStarted,
@@ -43,6 +45,8 @@ LEAST_SECONDS = 1.0
 """Epochs replace the file at most once in this time."""
 RECENT = 3
 """Tasks by whose duration that of the next ones is estimated."""
+LATEST = 1e11
+"""No time in seconds, and no number of epochs or neurons, comes near it."""
 MOST_POINTS = 60
 """Points of a curve in the file."""
 
@@ -59,8 +63,10 @@ class LearnedTask:
 class OpenTask:
     """The task that is being learned; numbers of candidates, rounds and epochs count from 1.
 
-    `phase` is starting, training, pruning or fine-tuning. `losses` and `scores` are the curves of
-    the candidate or round, as means of several epochs if there are many.
+    `phase` is starting, training, pruning or fine-tuning. While a plan is searched for, there
+    is the number of evaluations, and how many of the `available` neurons the last one `kept`.
+    `losses` and `scores` are the curves of the candidate or round, as means of several epochs if
+    there are many.
     """
 
     task: str
@@ -76,6 +82,9 @@ class OpenTask:
     losses: tuple[float, ...] = ()
     scores: tuple[float, ...] = ()
     epoch_seconds: float = 0.0
+    num_evaluations: int | None = None
+    kept: int | None = None
+    available: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +93,7 @@ class Status:
 
     `state` is running, finished, stopped or failed, for a `reason`; `full` says why no further task
     fits. Epochs include those of fine-tuning. `seconds` counts how long the run has worked.
-    `seconds_left` is an estimate, and `bound` of which kind: about, at least or at most. `claimed`
-    has the neurons of each group by ended task.
+    `seconds_left` is an estimate. `claimed` has the neurons of each group by ended task.
     """
 
     state: str = RUNNING
@@ -103,7 +111,6 @@ class Status:
     epochs_of_run: int = 0
     seconds: float = 0.0
     seconds_left: float | None = None
-    bound: str = "about"
     sizes: Mapping[str, int] = field(default_factory=dict)
     claimed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     process: int | None = None
@@ -129,16 +136,35 @@ class Status:
 def read_status(path: Path) -> Status | None:
     """Return the status of a run, None if there is no run.
 
-    If a version without the file wrote the run, its log is read instead.
+    If a version without the file wrote the run, or the file is damaged, its log is read instead.
     """
-    status = read_record(path / STATUS, Status)
     # A run that failed before it learned anything has a status, but no config any more.
-    if status is not None or not os.path.isfile(path / CONFIG):
+    has_config = os.path.isfile(path / CONFIG)
+    try:
+        status = read_record(path / STATUS, Status)
+    except (RunError, UnreadableError):
+        if not has_config:
+            raise
+        status = None
+    if status is not None and _is_sound(status):
         return status
+    if not has_config:
+        return None
     status = Progress(read_config(path), read_events(path)).status()
-    if os.path.isfile(path / EVENTS):
-        status = replace(status, updated=(path / EVENTS).stat().st_mtime)
-    return status
+    last = path / (EVENTS if os.path.isfile(path / EVENTS) else CONFIG)
+    return replace(status, updated=last.stat().st_mtime)
+
+
+def _is_sound(status: Status) -> bool:
+    """Whether the values of a status can be those of a run."""
+    counts = [status.num_tasks, status.epochs_done, status.epochs_of_run, *status.sizes.values()]
+    amounts = [*counts, status.seconds, status.seconds_left or 0.0]
+    free = [size - sum(status.claimed.get(g, ())) for g, size in status.sizes.items()]
+    return (
+        status.state in (RUNNING, FINISHED, STOPPED, FAILED)
+        and 0 < status.updated < LATEST
+        and all(0 <= amount < LATEST for amount in [*amounts, *free])
+    )
 
 
 class StatusWriter:
@@ -153,14 +179,16 @@ class StatusWriter:
         """Add an event, and replace the file unless epochs are too short for that."""
         self._progress.add(event)
         due = time.monotonic() - self._written >= LEAST_SECONDS
-        if due or not isinstance(event, EpochEnded):
+        if due or not isinstance(event, EpochEnded | SubsetScored):
             self._write()
 
     def _write(self) -> None:
         status = self._progress.status()
         status = replace(status, process=os.getpid(), host=platform.node(), updated=time.time())
         with contextlib.suppress(OSError):  # The log of the run says that the disk is full.
-            replace_file(self._file, (to_json(status, indent=1) + "\n").encode())
+            # A power cut may damage it: the log has the same.
+            data = (to_json(status, indent=1) + "\n").encode()
+            replace_file(self._file, data, durable=False)
         self._written = time.monotonic()
 
 
@@ -181,6 +209,7 @@ class _Learning:
     curves: dict[tuple[int | None, int | None], list[EpochEnded]] = field(default_factory=dict)
     reached: dict[int, int] = field(default_factory=dict)
     tuned: int = 0
+    subset: SubsetScored | None = None
 
     @property
     def num_epochs(self) -> int:
@@ -258,7 +287,11 @@ class Progress:
                 self._learn(event, self._open)
 
     def _learn(self, event: Event, task: _Learning) -> None:
+        task.subset = event if isinstance(event, SubsetScored) else None
         match event:
+            case SubsetScored():
+                task.phase, task.round = "pruning", event.round
+                task.candidate = task.candidate if event.candidate is None else event.candidate
             case EpochEnded():
                 task.curve = task.curves.setdefault((event.candidate, event.round), [])
                 # An epoch that is logged again after a crash replaces the old one.
@@ -318,13 +351,6 @@ class Progress:
         own_left = (own or 0.0) * (task.num_epochs - task.num_trained)
         return max(own_left, usual * size - spent, 0.0) + usual * (num_epochs - done - size + here)
 
-    def _bound(self) -> str:
-        """Return in which direction the estimate of the time left may be wrong."""
-        if not self._ended and not self._most_tuned:
-            return "at least"  # The duration of pruning is not known yet.
-        tuning = self._open is not None and self._open.phase == "fine-tuning"
-        return "at most" if not self._ended and tuning and self._tuning.rounds > 1 else "about"
-
     def status(self) -> Status:
         """Return the progress as a record."""
         groups = dict.fromkeys(group for task in self._ended for group in task.new)
@@ -336,7 +362,6 @@ class Progress:
             epochs_done=done,
             epochs_of_run=num_epochs,
             seconds_left=self._seconds_left(),
-            bound=self._bound(),
             claimed={g: tuple(task.new.get(g, 0) for task in self._ended) for g in groups},
         )
 
@@ -358,6 +383,9 @@ def _open_task(task: _Learning) -> OpenTask:
         losses=condensed([epoch.loss for epoch in task.curve], MOST_POINTS),
         scores=condensed([epoch.score for epoch in task.curve], MOST_POINTS),
         epoch_seconds=last.seconds if last else 0.0,
+        num_evaluations=task.subset.number if task.subset else None,
+        kept=task.subset.kept if task.subset else None,
+        available=task.subset.available if task.subset else None,
     )
 
 

@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import re
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from .directory import (
     read_events,
     read_json,
     read_result,
+    warn,
     writing,
 )
 
@@ -139,11 +139,6 @@ def note(path: Path, tracker: str, identifiers: Mapping[str, str]) -> None:
     known = {**(read_json(path / IDENTIFIERS, dict) or {}), tracker: identifiers}
     with writing(path):
         replace_file(path / IDENTIFIERS, (to_json(known, indent=1) + "\n").encode())
-
-
-def warn(text: str) -> None:
-    """Warn the user of something that does not end the run."""
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 class Trackers:

@@ -12,11 +12,16 @@ TEMPORARY = ".clnp-"
 
 
 def replace_file(
-    path: Path, data: bytes, *, check: Callable[[Path], None] = lambda written: None
+    path: Path,
+    data: bytes,
+    *,
+    check: Callable[[Path], None] = lambda written: None,
+    durable: bool = True,
 ) -> None:
     """Write `data` to `path` through a temporary file beside it that is renamed when complete.
 
-    `check` is called with that file first. If it raises, nothing is replaced.
+    `check` is called with that file first. If it raises, nothing is replaced. Waiting for the disk
+    makes it safe against a power cut; a file that is not `durable` may then be empty.
     """
     if not path.parent.is_dir():
         missing = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
@@ -31,7 +36,8 @@ def replace_file(
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         check(name)
         os.replace(name, path)
     except BaseException:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor, nn
 
+from clnp.checks import check_kind, check_path
 from clnp.core.certificate import digest_of
 from clnp.core.net import ContinualNet
 from clnp.core.record import Record
@@ -48,6 +49,8 @@ def save(net: ContinualNet, path: str | PathLike[str], *, attached: Any = None) 
         >>> clnp.save(net, "flowers.safetensors")
         >>> net = clnp.load("flowers.safetensors", model)
     """
+    check_kind("net", net, ContinualNet, "a ContinualNet")
+    check_path("path", path)
     record, tensors = net.snapshot()
     write(path, replace(record, attached=attached), tensors)
 
@@ -69,6 +72,7 @@ def load(path: str | PathLike[str], model: nn.Module, *, check: bool = True) -> 
         >>> net = clnp.load("flowers.safetensors", torchvision.models.resnet18())
         >>> net(x, task="flowers")
     """
+    check_kind("model", model, nn.Module, "a model like the one that the network was made from")
     record, tensors = read(path, check=check)
     difference = record.description.difference(model)
     if difference is not None:
@@ -114,6 +118,7 @@ def read(path: str | PathLike[str], *, check: bool = True) -> tuple[Record, dict
 
     With `check=False`, damaged tensors are accepted if their names are right.
     """
+    check_path("path", path)
     try:
         data = Path(os.path.expanduser(path)).read_bytes()
     except FileNotFoundError:

@@ -29,6 +29,7 @@ from .study import (
     finished_results,
     has_started,
     in_use,
+    kept,
     members_of,
     read_comparison,
     read_series,
@@ -59,9 +60,11 @@ def compare(
     `tuned` methods are added to `methods`; each has a `budget` of trials.
     """
     methods = tuple(dict.fromkeys([*methods, *tuned]))
-    for method in methods:
-        if method not in NAMES:
-            raise RunError(unknown_name("method", method, NAMES))
+    unknown = [unknown_name("method", each, NAMES) for each in methods if each not in NAMES]
+    if unknown:
+        text = "; ".join(each.partition(" Known: ")[0].rstrip(".") for each in unknown)
+        end = "" if text.endswith("?") else "."
+        raise RunError(f"{text}{end} Known: {', '.join(NAMES)}")
     loaded = source.load(seed)
     path = expanded(out) if out is not None else Path("runs") / f"{loaded.name}-compared"
     with in_use(path):
@@ -147,14 +150,16 @@ def _run(
     # If the first run searches the grid for the others, it has to come first.
     searching = [m for m in wanted if config.search_once and m.series.name == OURS]
     left, failed = [m for m in wanted if m not in searching[:1]], None
+    files = [path / method / name for method in every for name in (SERIES, RECIPE)]
     try:
-        try:
-            run_members(path, searching[:1], options)
-        except RunError as error:
-            left, failed = [m for m in left if m not in searching], error
-        run_members(path, left, options)
-        if failed is not None:
-            raise failed
+        with kept(path / COMPARISON, path / RECIPE, *files):
+            try:
+                run_members(path, searching[:1], options)
+            except RunError as error:
+                left, failed = [m for m in left if m not in searching], error
+            run_members(path, left, options)
+            if failed is not None:
+                raise failed
     except BaseException:
         with suppress(RunError):  # The first error says more.
             _write_table(path, every)

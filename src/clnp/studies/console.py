@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from clnp.records import Event
+from clnp.text import printable
 
 
 class Console:
@@ -23,7 +24,7 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Show a line that the user must see even without progress."""
-        print(f"clnp: {text}", file=sys.stderr, flush=True)
+        print(f"clnp: {printable(text)}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -34,26 +34,26 @@ def run_jobs(jobs: Mapping[str, Sequence[str]], *, at_most: int) -> dict[str, in
     """
     waiting, codes = list(jobs.items()), dict[str, int]()
     running: dict[str, subprocess.Popen[bytes]] = {}
-    threads, stopped = num_threads(at_most), False
+    threads, num_signals, num_passed_on = num_threads(at_most), 0, 0
 
     def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        waiting.clear()
-        for process in list(running.values()):
-            process.terminate()
+        # A handler runs anywhere in the loop below, also inside `Popen`. It only takes note.
+        nonlocal num_signals
+        num_signals += 1
 
     try:
         with on_stop(stop):
-            while waiting or running:
-                while waiting and len(running) < at_most:
+            while running or (waiting and not num_signals):
+                while waiting and len(running) < at_most and not num_signals:
                     name, arguments = waiting.pop(0)
-                    running[name] = process = _start(arguments, threads)
-                    if stopped:  # The signal came while the process was started.
+                    running[name] = _start(arguments, threads)
+                if num_passed_on < num_signals:
+                    num_passed_on = num_signals
+                    for process in running.values():
                         process.terminate()
                 for name, process in list(running.items()):
                     if (code := process.poll()) is not None:
-                        codes[name] = STOPPED if stopped and code == -signal.SIGTERM else code
+                        codes[name] = STOPPED if num_signals and code == -signal.SIGTERM else code
                         _close(running.pop(name))
                 time.sleep(POLL_SECONDS if running else 0)
     finally:
@@ -127,6 +127,12 @@ def interrupt_at_once() -> None:
     """Raise a `KeyboardInterrupt` at the next signal to stop."""
     for number in _signals():
         signal.signal(number, signal.default_int_handler)
+
+
+def end_at_once() -> None:
+    """End without a word at the next signal to stop: nothing is left to do."""
+    for number in _signals():
+        signal.signal(number, signal.SIG_DFL)
 
 
 def num_threads(num_jobs: int) -> int:

@@ -1,6 +1,9 @@
 """One run from the command line: its recipe, its options, and how a signal stops it."""
 
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -108,6 +111,7 @@ def add_tasks(loaded: LoadedRecipe, path: Path, options: RunOptions) -> tuple[Ru
     known = read_config(path)
     config = replace(experiment.describe(), recipe=known.recipe, data=known.data)
     if to_json(config) == to_json(known):
+        Run.open(path).close()  # Resuming one in use would fail.
         raise RunError(already_a_run(path))
     with Run.open(path) as run:
         changed = to_toml(loaded.recipe, header=HEADER)
@@ -156,7 +160,7 @@ def _run(
         console.say("Stopping after this epoch. Press Ctrl-C again to stop now.")
 
     try:
-        with on_stop(stop):
+        with on_stop(stop), _warnings_on(console):
             result = loop.run_all()
     except KeyboardInterrupt:
         raise StoppedError(
@@ -168,6 +172,17 @@ def _run(
     if experiment.baseline is None:
         note += f" Verify it at any time with `{command('verify', run.path)}`."
     return result, note
+
+
+@contextmanager
+def _warnings_on(console: Console) -> Iterator[None]:
+    """Show Python warnings in lines of the console, without the place in this package."""
+    before = warnings.showwarning
+    warnings.showwarning = lambda message, *where: console.warn(f"warning: {message}")
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def _send_finished(path: Path, options: RunOptions) -> str:

@@ -38,6 +38,7 @@ from .study import (
     Member,
     finished_results,
     has_started,
+    kept,
     members_of,
     read_series,
     run_of,
@@ -96,13 +97,14 @@ def resume_series(
     check_data(members, members, replace(options, data=options.data or config.data))
     # If the first run searches the grid for all, it has to come first.
     alone = members if options.num_jobs == 1 else members[: int(config.search_once)]
-    for number, member in enumerate(alone, 1):
-        options.console.say(f"{member.title}, {number} of {len(members)}")
-        try:
-            run_member(member, options, source=source)
-        except StoppedError as error:
-            raise _stopped(path) from error
-    run_members(path, members[len(alone) :], options)
+    with kept(path / SERIES, path / RECIPE):
+        for number, member in enumerate(alone, 1):
+            options.console.say(f"{member.title}, {number} of {len(members)}")
+            try:
+                run_member(member, options, source=source)
+            except StoppedError as error:
+                raise _stopped(path) from error
+        run_members(path, members[len(alone) :], options)
     summary = summarise(path)
     return summary, f"{described(summary)}\n\nThe runs are in {path}."
 
@@ -182,7 +184,11 @@ def run_member(member: Member, options: RunOptions, *, source: Source | None = N
     if member.started:
         resume_run(member.path, options)
         return
-    config = read_series(member.series) or SeriesConfig()
+    config = read_series(member.series)
+    if config is None:
+        raise RunError(
+            f"{member.series} has lost its {SERIES}. Start or resume {member.title} again."
+        )
     source = source or Source(str(member.series / RECIPE))
     loaded = replace(source.load(member.seed), name=config.recipe)
     if config.search_once and loaded.recipe.method == OURS:  # Baselines have no grid.

@@ -18,7 +18,18 @@ from pathlib import Path
 from clnp.errors import RunError
 from clnp.plain import to_json
 from clnp.records import RunResult, SeriesConfig, SettingsSource, TuningRecord
-from clnp.runs.directory import CONFIG, LOCK, RECIPE, locked, read_record, read_result, writing
+from clnp.runs.directory import (
+    CONFIG,
+    LOCK,
+    RECIPE,
+    locked,
+    read_record,
+    read_result,
+    removed,
+    restored,
+    warn,
+    writing,
+)
 from clnp.storage.atomic import replace_file
 
 SERIES = "series.json"
@@ -104,6 +115,25 @@ def in_use(path: Path) -> Iterator[None]:
             with suppress(OSError):
                 (path / LOCK).unlink(missing_ok=True)
                 path.rmdir()
+
+
+@contextmanager
+def kept(*files: Path) -> Iterator[None]:
+    """Write files again that disappear while runs are working; the first is in their directory."""
+    path = files[0].parent
+    contents = {file: file.read_bytes() for file in files if file.is_file()}
+    try:
+        yield
+    finally:
+        if not path.is_dir():
+            raise RunError(removed(path))
+        lost = [file for file in contents if not file.exists()]
+        with writing(path):
+            for file in lost:
+                file.parent.mkdir(exist_ok=True)
+                replace_file(file, contents[file])
+        if lost:
+            warn(restored(path, [str(file.relative_to(path)) for file in lost]))
 
 
 def settings_sources(path: Path, methods: Sequence[str]) -> dict[str, SettingsSource | None]:

@@ -13,7 +13,7 @@ from clnp.core.net import ContinualNet
 from clnp.data import named
 from clnp.data.labelled import LabelledData
 from clnp.devices import find_device, restoring_threads, use_threads
-from clnp.errors import ForgettingError, RunError
+from clnp.errors import CheckpointError, ForgettingError, RunError
 from clnp.methods.neural_pruning import figures
 from clnp.plain import read, to_plain
 from clnp.recipes.build import experiment_of
@@ -86,6 +86,7 @@ def verify(experiment: Experiment, directory: str | os.PathLike[str]) -> Verific
 
     Raises:
         ForgettingError: If a task has changed. The message names it.
+        CheckpointError: If the checkpoint is damaged or lost.
         RunError: If there is nothing to verify, or the run is one of another experiment.
 
     Example:
@@ -161,7 +162,7 @@ def _check_ended(path: Path, verb: str) -> None:
     if result is None or not result.tasks:
         raise RunError(f"{path} has nothing to {verb}: no task has ended yet. Wait for the first.")
     if not (path / CHECKPOINT).exists():
-        raise RunError(
+        raise CheckpointError(
             f"{path} has lost its {CHECKPOINT}, and with it the tasks. Restore a copy of it."
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from clnp.records import OURS, ComparisonRow, Environment, RunConfig, RunResult, SeriesConfig
 from clnp.runs.directory import (
     RESULT,
+    checkpoint_problem,
     command,
     expanded,
     read_config,
@@ -28,7 +29,7 @@ from clnp.studies.summaries import aggregate, comparison_table, described, rows_
 from clnp.text import duration
 
 from .summary import FULL, Part, choices, everything, figures, proofs, room, stored
-from .tables import Screen, blocks, screen_of
+from .tables import Screen, blocks, plain_screen
 from .watch import WAITING, Watcher, news, state_of, unfinished
 
 Answer = dict[str, object]
@@ -52,7 +53,7 @@ def inspect(
     with reading(directory):
         for name in (COMPARISON, SERIES):
             if (study := read_study(directory / name)) is not None:
-                is_comparison, on = name == COMPARISON, screen or screen_of(sys.stdout)
+                is_comparison, on = name == COMPARISON, screen or plain_screen(sys.stdout)
                 return _several(directory, study, on, is_comparison=is_comparison)
     config, result = read_config(directory), read_result(directory)
     environments = read_environments(directory)
@@ -63,10 +64,12 @@ def inspect(
     parts: list[Part] = [progress_of(directory, config, environments, result)]
     if in_full:
         return answer, FULL.page([*parts, *everything(config.settings, environments, result)])
-    screen = screen or screen_of(sys.stdout)
+    screen = screen or plain_screen(sys.stdout)
     notes: Part = []
     if result is not None:
         parts += figures(result, screen)
+        problem = checkpoint_problem(directory) if result.tasks else None
+        notes += [] if problem is None else [f"Damaged: the {problem}"]
         notes += [*choices(config.settings, result), *room(result)]
         notes += [*stored(result), *proofs(directory, result)]
     return answer, screen.page([*parts, [*notes, *environment_of(environments)]])

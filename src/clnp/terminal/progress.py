@@ -18,15 +18,19 @@ from clnp.records import (
     RunConfig,
     RunFailed,
     RunStarted,
+    SubsetScored,
     TaskEnded,
     TaskResumed,
+    TasksChecked,
     TaskStarted,
     alpha_text,
     guess_note,
+    pruning_text,
 )
 from clnp.runs.directory import CONFIG, read_config, read_events
 from clnp.runs.status import Progress, Status
 from clnp.studies.console import Console
+from clnp.text import one_line
 
 if TYPE_CHECKING:
     import rich.progress
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 LINE_SECONDS = 10.0
-"""Least time between two lines about epochs in a log."""
+"""Least time between two lines about epochs, or sets of neurons, in a log."""
 
 
 class Lines(Console):
@@ -57,7 +61,7 @@ class Lines(Console):
         """Show an event."""
         if isinstance(event, TaskStarted):
             self._task = event
-        if isinstance(event, EpochEnded):
+        if isinstance(event, EpochEnded | SubsetScored):
             if time.monotonic() - self._shown < LINE_SECONDS:
                 return
             self._shown = time.monotonic()
@@ -77,7 +81,7 @@ class Lines(Console):
         clock = f"{elapsed // 3600}:{elapsed // 60 % 60:02}:{elapsed % 60:02}"
         # The run continues if the reader of the stream is gone.
         with contextlib.suppress(OSError, UnicodeError):
-            print(f"[{clock}] {self._label}{text}", file=self._stream, flush=True)
+            print(f"[{clock}] {self._label}{one_line(text)}", file=self._stream, flush=True)
 
     def warn(self, text: str) -> None:
         """Show a line that the user must see even without progress."""
@@ -126,8 +130,12 @@ class Live(Console):
                 self._downloads.stop()
             # Not before: an error in the recipe or the data is shown by itself.
             self._live.start()
-        if isinstance(event, (TaskResumed, RoundEnded, TaskEnded, NetworkFull, RunFailed)):
-            self.say(str(described(event, self._task)))
+        shown_live = (EpochEnded, CandidateTrained, CandidatePruned, SubsetScored)
+        if isinstance(event, shown_live) or type(event) is TaskStarted:
+            return
+        text = described(event, self._task)
+        if text is not None:
+            self.say(text)
 
     def _frame(self) -> "RenderableType":
         from rich.text import Text
@@ -165,7 +173,7 @@ class Live(Console):
     def say(self, text: str) -> None:
         """Show a line."""
         with contextlib.suppress(OSError):
-            self._console.print(text, soft_wrap=True)
+            self._console.print(one_line(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Show a line that the user must see even without progress."""
@@ -182,6 +190,8 @@ class Live(Console):
 def described(event: Event, task: TaskStarted | None) -> str | None:
     """Return an event of this task in one line; None if it is not worth one."""
     match event:
+        case TasksChecked():
+            return f"checked {event.number} of {event.num_tasks} tasks"
         case TaskStarted():
             resumed = ", resumed" if isinstance(event, TaskResumed) else ""
             return f"task {event.number} of {event.num_tasks}: {event.task}{resumed}"
@@ -200,6 +210,11 @@ def described(event: Event, task: TaskStarted | None) -> str | None:
                 end = f"validation {event.score:.2f} after {epochs}"
             where = _candidate(event.candidate, task)
             return f"  {where}, alpha {alpha_text(event.alpha)}, lr {event.lr:g}: {end}"
+        case SubsetScored():
+            where = _candidate(event.candidate, task)
+            if event.round is not None:
+                where = f"fine-tuning round {event.round + 1}"
+            return f"  {where}, {pruning_text(event.number, event.kept, event.available)}"
         case CandidatePruned():
             kept = ", ".join(f"{group} {count}" for group, count in event.plan.kept.items())
             score = "" if event.plan.score is None else f", validation {event.plan.score:.2f}"

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from rich.console import RenderableType
 
+from clnp.core.forecast import RECENT
 from clnp.core.layers.ledger import free_fraction
 from clnp.records import (
     OURS,
@@ -63,7 +64,9 @@ def headline(result: RunResult) -> list[str]:
     words = []
     if known:
         words.append(f"average {measure(result)}{part_of(known, result.tasks)} {fmean(known):.2f}")
-    lost = forgetting(result.scores) if result.scores else None
+    # Of a single task there was nothing to forget yet.
+    several = len(result.tasks) > 1
+    lost = forgetting(result.scores) if result.scores and several else None
     if lost is not None:
         same = all(task.unchanged in (True, None) for task in result.tasks)
         words.append("forgetting exactly 0" if same and lost == 0 else f"forgetting {lost:.2f}")
@@ -73,7 +76,7 @@ def headline(result: RunResult) -> list[str]:
         free = free_fraction(result.capacity.free, result.capacity.sizes)
         words.append(f"layers {100 * free:.0f} % free on average")
     lines = [sentence(", ".join(words))] if words else []
-    if any(task.unchanged is not None for task in result.tasks):
+    if several and any(task.unchanged is not None for task in result.tasks):
         lines.append(f"Checked after every task; {verdict(result)}.")
     return [*lines, *guesses(result.tasks)]
 
@@ -117,7 +120,11 @@ def room(result: RunResult) -> list[str]:
         # The remedy after the first sentence is for Python programs.
         reason = result.full.partition(". ")[0]
         found.append(f"Full: {reason}. Give the network larger widths, or the tasks more margin.")
-    if result.tasks and result.method == OURS and result.forecast:
+    if any(task.is_guess for task in result.tasks[-RECENT:]) and result.method == OURS:
+        found.append(
+            "Room: unknown. The forecast depends on the last tasks, in which nothing was learned."
+        )
+    elif result.tasks and result.method == OURS and result.forecast:
         found.append(f"Room: {result.forecast}.")
     return found
 

@@ -4,7 +4,7 @@ import io
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
@@ -166,6 +166,11 @@ def screen_of(stream: TextIO) -> Screen:
     return Screen(min(max(width, 40), MOST_COLUMNS), height, encoding.startswith("utf"), styled)
 
 
+def plain_screen(stream: TextIO) -> Screen:
+    """Return the screen of a terminal without its styles."""
+    return replace(screen_of(stream), styled=False)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[RenderableType]], align: str = "l") -> Table:
     """Return a table; `align` has an l or r for each column, and others are aligned right."""
     made = Table(box=None, pad_edge=False, padding=(0, 1), show_header=any(head), header_style="")
@@ -204,7 +209,9 @@ def ends(items: Sequence[Item], most: int) -> tuple[list[Item], list[Item], list
 def tasks(result: RunResult, screen: Screen) -> Table:
     """Return a row for each task: score when it ended and now, its neurons, its threshold."""
     groups = list(result.capacity.sizes)
-    pairs = list(zip(result.tasks, result.scores[-1], strict=False))
+    last = result.scores[-1] if result.scores else ()
+    # A damaged file may lack scores.
+    pairs = list(zip(result.tasks, [*last, *[None] * len(result.tasks)], strict=False))
     front, hidden, back = ends(pairs, max(LEAST_TASKS, screen.height - OTHER_LINES))
     names = [record.task for record, _ in front]
     names += [f"... {len(hidden)} more, mean"] if hidden else []

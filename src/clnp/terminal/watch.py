@@ -19,8 +19,16 @@ from rich.text import Text
 from clnp.errors import RunError
 from clnp.palette import CLNP, OTHERS
 from clnp.plain import to_plain
-from clnp.records import OURS
-from clnp.runs.directory import CONFIG, STATUS, command, expanded, read_config, resume_command
+from clnp.records import OURS, pruning_text
+from clnp.runs.directory import (
+    CONFIG,
+    STATUS,
+    command,
+    expanded,
+    may_become_a_run,
+    read_config,
+    resume_command,
+)
 from clnp.runs.status import (
     FAILED,
     FINISHED,
@@ -34,7 +42,7 @@ from clnp.studies.jobs import on_stop
 from clnp.studies.study import Member, members_of, open_trials, read_comparison, read_series
 from clnp.text import clean, duration
 
-from .tables import MOST_COLUMNS, Screen, screen_of, stacked_bars, table
+from .tables import MOST_COLUMNS, Screen, plain_screen, screen_of, stacked_bars, table
 
 WAITING = "waiting"
 NOT_STARTED = Status(state=WAITING)
@@ -45,6 +53,8 @@ SILENCE = 60.0
 """Seconds after which missing news is reported, and the series of a failed run has ended."""
 SCREEN_SECONDS, LINE_SECONDS, LEAST_SECONDS = 1.0, 10.0, 0.05
 """Time between two looks, by default on a screen and in a log, and at least."""
+RESUMING = 30.0
+"""Seconds for which a run that was stopped before may be resuming: that imports PyTorch first."""
 LEAST_RUNS = 6
 """Runs of a series that are shown however low the screen is."""
 ORDER = (RUNNING, FAILED, STOPPED, WAITING, FINISHED)
@@ -88,7 +98,7 @@ class WatchedRun:
             return ""
         # The epoch that is being trained has taken some of it.
         left = max(0.0, self.status.seconds_left - min(self.silent, self._epoch_seconds))
-        return f", {self.status.bound} {duration(left)} left"
+        return f", about {duration(left)} left"
 
 
 @dataclass(frozen=True)
@@ -236,10 +246,14 @@ def _shortly(run: WatchedRun) -> str:
 def doing(task: OpenTask) -> str:
     """Return the phase of the open task."""
     where = f"candidate {task.candidate} of {task.num_candidates}"
-    if task.phase == "fine-tuning":
+    if task.round is not None:
         where = f"fine-tuning round {task.round}"
-    if task.phase in ("starting", "pruning"):
-        return f"{where}, pruning" if task.phase == "pruning" else "starting"
+    if task.phase == "starting":
+        return "starting"
+    if task.phase == "pruning":
+        if task.num_evaluations is None or task.kept is None or task.available is None:
+            return f"{where}, pruning"
+        return f"{where}, {pruning_text(task.num_evaluations, task.kept, task.available)}"
     return f"{where}, epoch {task.epoch} of {task.num_epochs}" if task.epoch else where
 
 
@@ -348,7 +362,7 @@ def watch(
     """Show a run until it ends, or as it is now.
 
     Args:
-        path: The directory of a run, a series or a comparison.
+        path: The directory of a run, a series or a comparison, which need not exist yet.
         once: Show the run as it is now.
         interval: The seconds between two looks. Default: 1 on a terminal, 10 in a log.
         quiet: Show nothing until the end.
@@ -357,11 +371,11 @@ def watch(
         The last scene, and a text about it.
     """
     watcher = Watcher(expanded(path))
+    scene = watcher.look()
+    if scene.kind is None and (once or not may_become_a_run(watcher.path)):
+        read_config(watcher.path)  # It says what is missing.
     if once:
-        scene = watcher.look()
-        if scene.kind is None:
-            read_config(watcher.path)  # It says what is missing.
-        screen = screen_of(sys.stdout)
+        screen = plain_screen(sys.stdout)
         return scene, screen.text(frame(scene, screen))
     is_log = not sys.stdout.isatty() or Console(file=sys.stdout).is_dumb_terminal
     seconds = LINE_SECONDS if is_log and not quiet else SCREEN_SECONDS
@@ -389,6 +403,7 @@ def follow(
         RunError: If a file is damaged for good.
     """
     scene, readable = Scene(watcher.path), watcher.clock()
+    began, has_worked = readable, False
     while True:
         try:
             found = watcher.look()
@@ -398,7 +413,9 @@ def follow(
             if watcher.clock() - readable >= PATIENCE:
                 raise
         show(scene)
-        if scene.state in ENDED:
+        has_worked = has_worked or scene.state == RUNNING
+        is_over = has_worked or watcher.clock() - began >= RESUMING
+        if scene.state == FINISHED or (scene.state in ENDED and is_over):
             return scene
         sleep(seconds)
 
@@ -413,9 +430,14 @@ class Log:
     def show(self, scene: Scene) -> None:
         """Print a line if something has changed."""
         now = [(run.state, run.dead, run.status.updated, run.is_late) for run in scene.runs]
-        if now == self._news or scene.state in ENDED:
+        is_first = self._news is None
+        if now == self._news or scene.state == FINISHED:
             return  # A closing sentence follows.
         self._news, text = now, line(scene)
+        if scene.state in ENDED:
+            if not is_first:
+                return
+            text += f" Waiting {duration(RESUMING)} in case it is resuming."
         if any(run.state == RUNNING and run.is_late for run in scene.runs):
             text = f"{news(scene)} {text}"
         encoding = self._stream.encoding or "utf-8"

@@ -19,6 +19,7 @@ from clnp.checks import (
     COUNT,
     COUNT_FROM_0,
     FROM_0,
+    LARGEST,
     check_kind,
     number,
     one_of,
@@ -139,6 +140,8 @@ class Training:
         if self.schedule == "milestones" and not self.milestones:
             message = "training: schedule is 'milestones', but there are no milestones. Set them"
             raise ArgumentError(f"{message}, or choose another schedule", argument="milestones")
+        if self.schedule == "milestones":
+            self._check_milestones()
         initialisation(self.initialisation)
         if self.augment is not None:
             augmentation(self.augment)
@@ -147,6 +150,17 @@ class Training:
             raise ArgumentError(message, argument="optimizer_options")
         if isinstance(self.optimizer, str):
             optimizer_class(self.optimizer)
+
+    def _check_milestones(self) -> None:
+        lr = self.lr
+        for num_passed in range(1, len(self.milestones) + 1):
+            lr *= self.milestone_factor
+            if lr >= LARGEST:
+                raise ArgumentError(
+                    f"training: milestone_factor is {self.milestone_factor:g}. After {num_passed} "
+                    f"milestones, the learning rate would be {lr:g}. Use a smaller factor",
+                    argument="milestone_factor",
+                )
 
     def lr_at(self, progress: float) -> float:
         """Return the learning rate after `progress` epochs, which may be a fraction."""

@@ -1,9 +1,11 @@
 """One fit: the training of a network on one task with one set of hyper-parameters."""
 
 import contextlib
+import inspect
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, TypedDict
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from clnp.checks import shown
 from clnp.core.net import ContinualNet
 from clnp.core.record import OpenState
 from clnp.devices import on_the_host
@@ -22,7 +25,7 @@ from .augment import augmentation
 from .batches import Batches
 from .config import Alpha, Training
 from .cuda_graph import CapturedStep
-from .objective import Objective, check_loss
+from .objective import Objective, check_loss, falls_with_the_loss, has_fallen, is_built_in
 from .optimizer import can_be_captured, load_optimizer, make_optimizer, rate_shares
 from .rng import derive, seed_all
 from .task import TaskData
@@ -73,6 +76,28 @@ class StepRule:
     penalty: Callable[[], float] = lambda: 0.0
     set_up: Callable[[Optimizer], None] = lambda optimizer: None
 
+    def __post_init__(self) -> None:
+        """Raise an `ArgumentError` unless each field is a function of what it is called with."""
+        for name, arguments in _ARGUMENTS.items():
+            function = getattr(self, name)
+            of = f" of {' and '.join(arguments)}" if arguments else " without arguments"
+            if function is None and name == "loss":
+                continue
+            if not callable(function):
+                raise ArgumentError(
+                    f"{name} of a StepRule is {shown(function)}. It must be a function{of}",
+                    argument=name,
+                )
+            try:
+                inspect.signature(function).bind(*arguments)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"{name} of a StepRule cannot be called: {error}. It must be a function{of}",
+                    argument=name,
+                ) from error
+            except ValueError:
+                continue  # Functions that are written in C may have no signature.
+
     def added(self, loss: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of a step with that of the rule."""
         if self.loss is None:
@@ -81,6 +106,17 @@ class StepRule:
         if not isinstance(own, int | float):
             check_loss("the loss of a StepRule", own)
         return loss + own
+
+
+_ARGUMENTS = {
+    "before_step": ("the fraction of the epoch",),
+    "loss": ("inputs", "targets"),
+    "after_backward": (),
+    "after_step": (),
+    "penalty": (),
+    "set_up": ("the optimizer",),
+}
+"""What the functions of a `StepRule` are called with."""
 
 
 def l1_rule(net: ContinualNet, alpha: Alpha) -> StepRule:
@@ -141,6 +177,7 @@ class Fit:
         enabled = training.precision == "float16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=enabled)
         self.epochs: list[Epoch] = []
+        self._doubts_score = not is_built_in(data.objective)
         self.best_epoch = 0
         self.best: OpenState | None = None
 
@@ -186,10 +223,15 @@ class Fit:
         number, net = len(self.epochs), self.net
         loss = float(self._loss_sum) / max(self._num_samples, 1)
         penalised = loss + self.rule.penalty()
-        if not math.isfinite(penalised):
+        if not math.isfinite(loss):
             raise DivergedError(
                 f"the loss of task {net.open_task!r} is {loss} in epoch {number + 1}. "
                 "Use a lower learning rate"
+            )
+        if not math.isfinite(penalised):
+            raise DivergedError(
+                f"the loss of task {net.open_task!r} with its penalty is {penalised} in epoch "
+                f"{number + 1}. Use a lower alpha or learning rate"
             )
         score = evaluate(net, self.data.validation, self.data.objective)
         if not math.isfinite(score):
@@ -199,11 +241,30 @@ class Fit:
             )
         epoch = Epoch(number, loss, penalised, score, time.monotonic() - self._began)
         self.epochs.append(epoch)
+        self._judge_score()
         if number == 0 or score > self.epochs[self.best_epoch].score:
             self.best_epoch = number
             if self.training.patience is not None:
                 self.best = net.open_state()
         return epoch
+
+    def _judge_score(self) -> None:
+        """Warn if the score looks like a loss when both have fallen for the first time.
+
+        Neither noise nor overfitting makes an honest score fall that far from the first epoch on.
+        """
+        losses = [epoch.loss for epoch in self.epochs]
+        scores = [epoch.score for epoch in self.epochs]
+        have_fallen = len(losses) >= 3 and has_fallen(losses) and has_fallen(scores)
+        if not (self._doubts_score and have_fallen):
+            return
+        self._doubts_score = False
+        if falls_with_the_loss(losses, scores):
+            warnings.warn(
+                f"the score of the objective {self.data.objective.name!r} falls as the training "
+                "loss does, and higher is better. If it is a loss, return its negative",
+                stacklevel=2,
+            )
 
     def settle(self) -> float:
         """Restore the weights of the best epoch, with patience, and return the network's score."""

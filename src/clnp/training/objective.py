@@ -1,6 +1,7 @@
 """The objective of a task: the loss for training and the score for judging."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,11 +125,28 @@ REGRESSION = Objective("regression", _squared_error, explained_variance)
 OBJECTIVES = {o.name: o for o in (CLASSIFICATION, MULTI_LABEL, REGRESSION)}
 
 
+def is_built_in(objective: Objective) -> bool:
+    """Whether the objective is one of this package, whose scores are in percent."""
+    return any(objective is known for known in OBJECTIVES.values())
+
+
+def has_fallen(values: Sequence[float]) -> bool:
+    """Whether the last of the values is lower than the first by a quarter of that, or more."""
+    return values[-1] <= values[0] - abs(values[0]) / 4 and values[-1] < values[0]
+
+
+def falls_with_the_loss(losses: Sequence[float], scores: Sequence[float]) -> bool:
+    """Whether the score fell as the loss did, from nearly every epoch to nearly every later one."""
+    pairs = list(itertools.combinations(zip(losses, scores, strict=True), 2))
+    falling = sum(after < before and low < high for (before, high), (after, low) in pairs)
+    return falling >= 0.9 * len(pairs)
+
+
 def objective_named(objective: str | Objective) -> Objective:
     """Return the objective of that name; an `Objective` is returned as it is."""
     if isinstance(objective, Objective):
         return objective
-    if objective not in OBJECTIVES:
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise ArgumentError(unknown_name("objective", objective, OBJECTIVES))
     return OBJECTIVES[objective]
 

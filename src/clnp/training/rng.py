@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clnp.checks import check_memory
+
 
 def derive(seed: int, *purpose: Any) -> int:
     """Return the seed for a purpose, below 2**63, the same in every process.
@@ -46,6 +48,7 @@ def seed_all(seed: int) -> None:
 
 def permutation(count: int, seed: int) -> Tensor:
     """Return the numbers below `count` in random order, int64 [count], drawn on the CPU."""
+    check_memory(f"an order of {count} samples", 8 * count, torch.device("cpu"), "Use fewer")
     # So that the order does not depend on the device.
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed), device="cpu")
 

@@ -193,6 +193,25 @@ def test_an_empty_batch_is_refused(batch):
         net.measure_activity([batch])
 
 
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            {"x": 2, "labels": 3},
+            r"forward\(x: .*: got an unexpected keyword argument 'labels'",
+        ),
+        ({}, "missing a required argument: 'x'"),
+        (({1: 2}, 3), r"forward.* Give its inputs by name, and targets beside them, \(inputs, tar"),
+    ],
+)
+def test_a_dictionary_that_forward_does_not_take_is_refused(batch, message):
+    net = make()
+    net.begin_task("a")
+    with pytest.raises(ArgumentError, match=f"^a batch is a dictionary that .*{message}"):
+        net.measure_activity([batch])
+    assert net.measure_activity([({"x": example("mlp")}, 3)])
+
+
 def test_arrays_are_refused_with_what_to_do():
     net, array = make(), example("mlp").numpy()
     net.begin_task("a")

@@ -221,7 +221,9 @@ def test_scores_that_are_no_numbers_mean_that_the_task_diverged():
     net.begin_task("a")
     with torch.no_grad():
         net.model.fc2.bias_free[0] = torch.nan
-    with pytest.raises(DivergedError, match="NaN or infinite: the task has"):
+    with pytest.raises(
+        DivergedError, match="the Taylor score of fc1 is NaN or infinite: the task has"
+    ):
         net.measure_taylor([(x, labels(len(x)))], F.cross_entropy)
     assert net._body.stage.on_input is None
 

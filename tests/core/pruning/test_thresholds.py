@@ -22,7 +22,7 @@ from clnp.core.pruning.thresholds import (
 )
 from clnp.core.structure.graph import Graph
 from clnp.errors import ArgumentError, PruningError
-from support.networks import ConvNet, example, first, make
+from support.networks import HEADS, ConvNet, example, first, make
 
 
 def activity(**groups: list[float]) -> Activity:
@@ -44,7 +44,8 @@ class Score:
 
 
 def search(found: Activity, score: Callable[..., float], **options: object) -> PruningPlan:
-    given = {"margin": 0.0, "best": None, "per_layer": False, "resolution": None, **options}
+    given = {"margin": 0.0, "best": None, "per_layer": False, "resolution": None}
+    given |= {"allow_guessing": True, "on_evaluation": lambda point: None, **options}
     return plan(found, score, task="a", thresholds=None, reused=lambda keep: {}, **given)
 
 
@@ -361,7 +362,7 @@ def test_the_score_may_run_ended_tasks_in_between(net):
         assert torch.equal(predict(X), seen)
         return 1.0
 
-    net.plan_pruning(net.measure_activity([X]), score, margin=0.0)
+    net.plan_pruning(net.measure_activity([X]), score, margin=0.0, allow_guessing=True)
 
 
 def test_scores_are_taken_without_gradients_in_evaluation_mode():
@@ -375,7 +376,7 @@ def test_scores_are_taken_without_gradients_in_evaluation_mode():
         assert torch.equal(predict(x), outputs)
         return 1.0
 
-    net.plan_pruning(net.measure_activity([x]), score, margin=0.0)
+    net.plan_pruning(net.measure_activity([x]), score, margin=0.0, allow_guessing=True)
     assert all(module.training for module in net.modules())
 
 
@@ -472,7 +473,7 @@ def test_the_plan_of_a_later_task_counts_from_its_own_free_neurons(net):
     learn_first = first({"fc1": 3, "fc2": 2})
     net.end_task(learn_first)
     net.begin_task("b")
-    made = net.plan_pruning(net.measure_activity([X]), same_score, margin=0.0)
+    made = net.plan_pruning(net.measure_activity([X]), same_score, margin=0.0, allow_guessing=True)
     assert made.available == {"fc1": 4, "fc2": 3}
     assert made.kept == {"fc1": 0, "fc2": 0}
     assert made.num_evaluations == 2
@@ -581,3 +582,131 @@ def test_a_number_of_extra_neurons_that_makes_no_sense_is_refused(graph, count):
         extra_by_group(graph, {"fc1": count})
     with pytest.raises(ArgumentError, match=r"unknown group 'fc2'. Did you mean 'fc1'"):
         extra_by_group(graph, {"fc2": 1})
+
+
+def learned(*, head="multi", num_tasks=1):
+    """Return a network that has learned tasks of two classes, the last one still open."""
+    net = make(head=head)
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    for number in range(num_tasks):
+        if number:
+            net.end_task()
+            net.widen({"fc1": 4, "fc2": 4})
+        net.begin_task(f"task {number}", 2)
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+        for _ in range(80):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+    def score(predict: Callable[[Tensor], Tensor]) -> float:
+        return float((predict(x).argmax(1) == y).float().mean())
+
+    def loss(predict: Callable[[Tensor], Tensor]) -> float:
+        return float(torch.nn.functional.cross_entropy(predict(x), y))
+
+    return net, net.measure_activity([x]), score, loss
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("num_tasks", [1, 2])
+def test_a_score_from_0_to_1_with_a_margin_of_1_is_refused(head, num_tasks):
+    net, found, score, _ = learned(head=head, num_tasks=num_tasks)
+    message = (
+        r"a network whose outputs do not depend on the input scores 0\.[45]\d*, which is within "
+        r"the margin of 1 of the best score, 1: nothing would be kept\. Give score and margin \(1\)"
+    )
+    with pytest.raises(PruningError, match=message):
+        net.plan_pruning(found, score, margin=1)
+    assert net.plan_pruning(found, score, margin=1, allow_guessing=True).num_kept == 0
+    assert net.plan_pruning(found, score, margin=0.1).num_kept < sum(found.num_free().values())
+
+
+def test_a_loss_given_as_the_score_is_refused():
+    net, found, _, loss = learned()
+    message = r"more than the best score, 0\.\d+. If the score is a loss, return its negative"
+    with pytest.raises(PruningError, match=message):
+        net.plan_pruning(found, loss, margin=0.1)
+    net.plan_pruning(found, lambda predict: -loss(predict), margin=0.1)
+
+
+def test_a_margin_of_half_of_what_was_learned_is_a_warning():
+    net, found, score, _ = learned()
+    message = r"the best score is 1: the margin gives up more than half of what the task has learne"
+    with pytest.warns(UserWarning, match=message) as seen:
+        net.plan_pruning(found, score, margin=0.35)
+    assert seen[0].filename == __file__
+
+
+def test_a_later_task_may_keep_nothing_and_do_well_on_what_it_reuses():
+    net, found, score, _ = learned(num_tasks=2)
+    asked = []
+
+    def percent(predict: Callable[[Tensor], Tensor]) -> float:
+        asked.append(100 * score(predict))
+        return asked[-1]
+
+    made = net.plan_pruning(found, percent, margin=5.0)
+    assert made.num_kept == 0
+    assert made.score > 90
+    assert asked[-1] < 60  # One more evaluation, which is not in the curve.
+    assert asked[:-1] == [point.score for point in made.curve]
+
+
+def test_an_ordinary_plan_needs_no_further_evaluation():
+    net, found, score, _ = learned()
+    asked, seen = [], []
+
+    def percent(predict: Callable[[Tensor], Tensor]) -> float:
+        asked.append(100 * score(predict))
+        return asked[-1]
+
+    made = net.plan_pruning(found, percent, margin=2.0, on_evaluation=seen.append)
+    assert 0 < made.num_kept < 12
+    assert len(asked) == made.num_evaluations
+    assert tuple(seen) == made.curve
+
+
+def test_an_evaluation_that_is_not_defined_is_progress_too():
+    seen = []
+    score = {2: 1.0, 0: math.nan}
+    made = search(
+        activity(a=[1.0, 1.0]), lambda keep, _: score[len(keep["a"])], on_evaluation=seen.append
+    )
+    assert [point.num_kept for point in seen] == [2, 0]
+    assert made.num_evaluations == 1
+
+
+def test_a_given_set_of_thresholds_is_an_evaluation():
+    net, found, score, _ = learned()
+    seen = []
+    made = net.plan_pruning(found, score, thresholds=1e9, on_evaluation=seen.append)
+    assert tuple(seen) == made.curve
+    assert made.num_kept == 0
+
+
+@pytest.mark.parametrize("interrupted", [1, 3])
+def test_an_interrupted_plan_leaves_the_network_as_it_was(interrupted):
+    net, found, score, _ = learned(num_tasks=2)
+    before, mode = net.state_dict(), net.training
+    before = {name: tensor.clone() for name, tensor in before.items()}
+    outputs = net.eval()(X), net(X, task="task 0")
+    net.train(mode)
+    asked = []
+
+    def pressed(predict: Callable[[Tensor], Tensor]) -> float:
+        asked.append(score(predict))
+        if len(asked) == interrupted:
+            raise KeyboardInterrupt
+        return asked[-1]
+
+    with pytest.raises(KeyboardInterrupt):
+        net.plan_pruning(found, pressed, margin=0.0)
+    assert (net.training, net.open_task) == (mode, "task 1")
+    after = net.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert torch.equal(net.eval()(X), outputs[0])
+    assert torch.equal(net(X, task="task 0"), outputs[1])
+    net.end_task(net.plan_pruning(found, score, margin=0.0))

@@ -11,6 +11,7 @@ from torch import nn
 
 from clnp.core.structure.inputs import (
     batch_size,
+    generators_of,
     imitate,
     inputs_of,
     own_random_numbers,
@@ -65,11 +66,12 @@ def test_own_random_numbers():
 def test_random_state_tells_whether_numbers_were_drawn(draw):
     model = nn.Linear(1, 1)
     with own_random_numbers(model):
-        before = random_state(model)
+        generators = generators_of(model)
+        before = random_state(generators)
         model(torch.ones(1, 1))
-        assert random_state(model) == before
+        assert random_state(generators) == before
         draw()
-        assert random_state(model) != before
+        assert random_state(generators) != before
         seed_all(model, 3)
         number = torch.rand(1)
         seed_all(model, 3)

@@ -4,6 +4,7 @@
 """
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from clnp.core.structure.axis import View, groups_of
+from clnp.core.structure.axis import View, groups_of, num_entries
 from clnp.core.structure.graph import Graph
 from clnp.core.structure.inputs import tensors_in
 from clnp.core.structure.kinds import plain_layer
@@ -86,6 +87,17 @@ class Body:
     def head_groups(self) -> list[str]:
         """The groups that the classifier reads."""
         return groups_of(self.head.site.columns)
+
+    def num_bytes(self, sizes: Widths) -> int:
+        """Count the bytes of all weights if the groups have these sizes."""
+        num_weights = self.head.most_outputs * self._num_columns(self.head, sizes)
+        for layer in self.layers.values():
+            num_weights += num_entries(layer.site.rows, sizes) * self._num_columns(layer, sizes)
+        return num_weights * self.head.like.itemsize
+
+    def _num_columns(self, part: Any, sizes: Widths) -> int:
+        mixes = part.layer_kind.mixes
+        return math.prod(part.kernel) * (num_entries(part.site.columns, sizes) if mixes else 1)
 
     def open(self, free: Widths, num_outputs: int, *, initial: Initial = None) -> None:
         """Make the Parameters of a new task in the free neurons of each group."""

@@ -354,7 +354,7 @@ class Staged(nn.Module):
         num_inputs = max(num_entries(columns, sizes), 1)
         made = starting_layer(initial, self, num_outputs=num_rows, num_inputs=num_inputs)
         for slot in self.slots:
-            tensor, like = getattr(made, slot.name).detach()[:num_rows], self.like_of(slot)
+            tensor, like = getattr(made, slot.name).detach(), self.like_of(slot)
             if slot.has_columns:
                 reuse = positions(columns, sizes, old, wants_input=False)
                 self.store("weight_reuse", select(tensor, 1, reuse), like)

@@ -15,6 +15,7 @@ the next layer receives.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ def measured(body: Body, batches: Iterable[Any], *, contribution: bool = False) 
             feed(body, batch, body.run_open)
     if contribution:
         given = {layer: received(layer, meter.means()) for layer, meter in meters.items()}
-        return cumulated(body, meters, given)
+        return cumulated(body, meters, given, what="contribution")
     means = {
         layer: {
             running: [(group, part.mean(1)) for group, part in by_group(layer, running, found)]
@@ -100,7 +101,7 @@ def measured(body: Body, batches: Iterable[Any], *, contribution: bool = False) 
         }
         for layer, meter in meters.items()
     }
-    return Activity(*_largest(body, meters, means), inputs_read(meters))
+    return Activity(*_largest(body, meters, means, what="activity"), inputs_read(meters))
 
 
 @contextmanager
@@ -194,8 +195,11 @@ def received(layer: Staged, means: Mapping[Pass, Tensor], rows: Index | None = N
     return found
 
 
-def cumulated(body: Body, meters: Meters, given: Mapping[Staged, ByPass]) -> Activity:
-    """Return, for what each layer is given by each neuron, the sum of all shares up to its own."""
+def cumulated(body: Body, meters: Meters, given: Mapping[Staged, ByPass], *, what: str) -> Activity:
+    """Return, for what each neuron gives each layer, the sum of all shares up to its own.
+
+    `what` it is called in errors.
+    """
     shares = {}
     for layer, parts in given.items():
         total = sum(float(part.sum()) for found in parts.values() for _, part in found)
@@ -203,7 +207,7 @@ def cumulated(body: Body, meters: Meters, given: Mapping[Staged, ByPass]) -> Act
             running: [(group, part / total if total > 0 else part) for group, part in found]
             for running, found in parts.items()
         }
-    free, owned = _largest(body, meters, shares)
+    free, owned = _largest(body, meters, shares, what=what)
     for group, share in free.items():
         sums = up_to(torch.cat([share, owned[group]]))
         free[group], owned[group] = sums[: len(share)], sums[len(share) :]
@@ -211,7 +215,7 @@ def cumulated(body: Body, meters: Meters, given: Mapping[Staged, ByPass]) -> Act
 
 
 def _largest(
-    body: Body, meters: Meters, found: Mapping[Staged, ByPass]
+    body: Body, meters: Meters, found: Mapping[Staged, ByPass], *, what: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the largest value of each free neuron, and of those of earlier tasks, by group."""
     if not any(meter.num_values[Pass.FREE] for meter in meters.values()):
@@ -227,8 +231,8 @@ def _largest(
         for group, value in values.items():
             if not bool(value.isfinite().all()):
                 raise DivergedError(
-                    f"the activity of {group} is NaN or infinite: the task has diverged, or its "
-                    "data holds such values. Abandon it, and train again with a lower rate"
+                    f"the {what} of {group} is NaN or infinite: the task has diverged, or its data "
+                    "holds such values. Abandon it, and train again with a lower rate"
                 )
         both.append(values)
     free, owned = both
@@ -265,7 +269,17 @@ def feed(body: Body, batch: Any, run: Run) -> Any:
             "inputs together, ((a, b), targets), or as a dictionary, or a tensor alone if it is "
             "the only one"
         )
-    return run(*inputs_of(batch, body.device))
+    positional, named = inputs_of(batch, body.device)
+    if not positional:
+        arguments = signature(body.model.forward)
+        try:
+            arguments.bind(**named)
+        except TypeError as error:
+            raise ArgumentError(
+                f"a batch is a dictionary that does not fit forward{arguments}: {error}. Give its "
+                "inputs by name, and targets beside them, (inputs, targets)"
+            ) from None
+    return run(positional, named)
 
 
 def inputs_of(batch: Any, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:

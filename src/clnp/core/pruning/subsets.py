@@ -57,10 +57,13 @@ class Subsets:
         self._to_round_up = {group for path in convolutions for group in self._groups[path]}
         self._whole: dict[str, Tensors] = {}
         self._narrow: dict[str, tuple[tuple[tuple[int, ...], ...], Tensors]] = {}
-        self._shown: tuple[View, object] | None = None
+        self._shown: tuple[View | None, object] | None = None
 
-    def score(self, keep: View, at_least: float | None) -> float:
-        """Score the open task with only the neurons `keep`; any score below `at_least` will do."""
+    def score(self, keep: View | None, at_least: float | None) -> float:
+        """Score the open task with only the neurons `keep`; any score below `at_least` will do.
+
+        With None instead of neurons, the outputs are those of the head's bias, for every input.
+        """
         body, called, over = self._body, False, False
 
         def predict(*args: Any, **kwargs: Any) -> Any:
@@ -85,9 +88,10 @@ class Subsets:
             )
         return found
 
-    def _show(self, keep: View) -> None:
+    def _show(self, keep: View | None) -> None:
         """Show the open task, as it would be with only the neurons `keep`, in the plain pass."""
         body = self._body
+        chosen: View = dict.fromkeys(body.stage.free, ()) if keep is None else keep
         showing = body.stage.showing
         if self._shown is not None and (self._shown[0] is keep and self._shown[1] is showing):
             return
@@ -98,13 +102,13 @@ class Subsets:
         after, _, own = old_and_new(before, body.stage.free)
         run, read = self._rounded_up(
             {
-                group: np.concatenate([as_index(old), before[group] + as_index(keep[group])])
+                group: np.concatenate([as_index(old), before[group] + as_index(chosen[group])])
                 for group, old in body.view(before, before).items()
             }
         )
         shown = {}
         for path, part in body.parts.items():
-            kept = tuple(tuple(keep[group]) for group in self._groups[path])
+            kept = tuple(tuple(chosen[group]) for group in self._groups[path])
             if path not in self._narrow or self._narrow[path][0] != kept:
                 tensors = part.subset_of(self._whole[path], before, after, run=run, read=read)
                 self._narrow[path] = kept, tensors
@@ -117,6 +121,9 @@ class Subsets:
                 averages[norm] = Averaging(torch.from_numpy(channels).to(body.device))
                 path = norm.site.path  # A copy: the next subset may need the stored statistics.
                 shown[path] = {name: tensor.clone() for name, tensor in shown[path].items()}
+        if keep is None:
+            head = shown[body.graph.classifier]
+            shown[body.graph.classifier] = {**head, "weight": torch.zeros_like(head["weight"])}
         what = object()
         body.show(shown, what)
         if averages and self._batches is not None:

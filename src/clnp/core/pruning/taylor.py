@@ -81,7 +81,7 @@ def taylor(body: Body, batches: Iterable[Any], loss: Loss) -> Activity:
                         (g, old + new) for (g, old), (_, new) in zip(before, squares, strict=True)
                     ]
                 sums[layer][running] = squares
-    return cumulated(body, meters, sums)
+    return cumulated(body, meters, sums, what="Taylor score")
 
 
 def _terms(

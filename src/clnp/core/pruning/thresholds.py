@@ -7,6 +7,7 @@ the first one that holds, and halves the stride above it until it is one.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeVar
@@ -25,8 +26,11 @@ from .plan import CurvePoint, Keep, PruningPlan, num_kept
 KEEP_ALL = -1.0
 """A threshold below every activity: neurons that never fire are kept too."""
 
-Evaluate = Callable[[Keep, float | None], float]
-"""The score of a set of neurons. If a score is needed, any lower one may be returned."""
+Evaluate = Callable[[Keep | None, float | None], float]
+"""The score of a set of neurons, or of outputs that do not depend on the input (None).
+
+If a score is needed, any lower one may be returned.
+"""
 
 
 def survivors(activity: Activity, thresholds: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
@@ -47,6 +51,8 @@ def plan(
     best: float | None,
     per_layer: bool,
     resolution: int | None,
+    allow_guessing: bool,
+    on_evaluation: Callable[[CurvePoint], None],
     reused: Callable[[Keep], Mapping[str, int | None]],
 ) -> PruningPlan:
     """Make the plan with the fewest neurons within the margin, or with the given thresholds."""
@@ -61,12 +67,22 @@ def plan(
             keep = survivors(activity, thresholds)
             score = checked_score(evaluate(keep, None))
             curve = (CurvePoint(dict(thresholds), num_kept(keep), score),)
+            on_evaluation(curve[0])
     else:
         if evaluate is None or margin is None:
             raise ArgumentError("plan_pruning needs score and margin, or thresholds")
         margin, resolution = _margin("margin", margin), optional(COUNT)("resolution", resolution)
-        search = Search(activity, evaluate, margin=margin, best=best, resolution=resolution)
+        search = Search(
+            activity,
+            evaluate,
+            margin=margin,
+            best=best,
+            resolution=resolution,
+            on_evaluation=on_evaluation,
+        )
         thresholds = search.per_layer() if per_layer else search.common()
+        if not allow_guessing:
+            search.check_guessing(thresholds)
         score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
     keep = survivors(activity, thresholds)
     return PruningPlan(
@@ -99,9 +115,11 @@ class Search:
         margin: float,
         best: float | None,
         resolution: int | None,
+        on_evaluation: Callable[[CurvePoint], None] = lambda point: None,
     ) -> None:
         self.activity, self._evaluate = activity, evaluate
         self.margin, self.resolution = margin, resolution
+        self._on_evaluation = on_evaluation
         self.curve: list[CurvePoint] = []
         self._scores: dict[tuple[tuple[int, ...], ...], float] = {}
         self.everything = dict.fromkeys(activity, KEEP_ALL)
@@ -116,14 +134,55 @@ class Search:
             is_pruned = sum(map(len, key)) < sum(map(len, self.activity.values()))
             found = self._evaluate(keep, at_least if is_pruned else None)
             score = self._scores[key] = checked_score(found, nan_is_low=is_pruned)
+            point = CurvePoint(dict(thresholds), num_kept(keep), score)
             if score > -math.inf:
-                self.curve.append(CurvePoint(dict(thresholds), num_kept(keep), score))
+                self.curve.append(point)
+            self._on_evaluation(point)
         return self._scores[key]
 
     def holds(self, thresholds: Mapping[str, float]) -> bool:
         """Whether the score stays within the margin of the best."""
         needed = self.best - self.margin
         return self.score(thresholds, needed) >= needed
+
+    def check_guessing(self, thresholds: Mapping[str, float]) -> None:
+        """Raise a `PruningError` if outputs that do not depend on the input are within the margin.
+
+        That nothing is kept is no proof: the head of a later task may do well on the neurons of
+        earlier ones. A head without inputs cannot, so if its score is within the margin, every
+        network's is. If the margin is not that wide, but gives up more than half of what the task
+        has learned, there is a warning. No evaluation is needed if neurons are kept by a margin
+        that is small beside the score, or if there are none to keep.
+        """
+        is_small = self.margin <= abs(self.best) / 4
+        keeps_some = any(survivors(self.activity, thresholds).values())
+        if (is_small and keeps_some) or not any(self.activity.num_free().values()):
+            return
+        found = self._evaluate(None, self.best - 2 * self.margin)
+        guess = checked_score(found, nan_is_low=True)
+        if guess < self.best - 2 * self.margin:
+            return
+        scores = f"a network whose outputs do not depend on the input scores {guess:g}"
+        scale = (
+            f"Give score and margin ({self.margin:g}) in the same unit, such as percentage points"
+        )
+        if guess > self.best:
+            raise PruningError(
+                f"{scores}, more than the best score, {self.best:g}. If the score is a loss, "
+                "return its negative: higher must be better. Otherwise the task has learned "
+                "nothing; train longer, or accept it with allow_guessing=True"
+            )
+        if guess >= self.best - self.margin:
+            raise PruningError(
+                f"{scores}, which is within the margin of {self.margin:g} of the best score, "
+                f"{self.best:g}: nothing would be kept. {scale}, train longer if the task has "
+                "learned nothing, or accept it with allow_guessing=True"
+            )
+        warnings.warn(
+            f"{scores}, and the best score is {self.best:g}: the margin gives up more than half of "
+            f"what the task has learned. {scale}",
+            stacklevel=4,  # The line that calls `plan_pruning`.
+        )
 
     def common(self) -> dict[str, float]:
         """Return the highest threshold, one for all groups, that holds."""

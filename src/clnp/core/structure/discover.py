@@ -30,8 +30,9 @@ from .inputs import (
 )
 from .kinds import is_mixing, kind_of, known_kind
 from .purity import chances, impurities
-from .replay import Narrowing, Replay, agrees, narrow
+from .replay import Narrowing, Replay, agrees, narrow, narrow_layers
 from .rules import Groups, Mark, Neurons, spell
+from .sketch import Sketcher
 from .trace import Moment, Observer, Recorder, failure_of, in_checkpoint, observe
 
 
@@ -65,17 +66,20 @@ def discover(model: nn.Module, example_input: Any, *, classifier: str | None = N
             f"{unknown_name('classifier', classifier, mixing)}. Give the path of the Linear layer "
             "or convolution that makes the outputs"
         )
-    search = _Search(model, validation, mixing, list(validation.problems))
-    if takes_task(model) or "task" in inputs[1]:
-        search.add(
-            ROOT,
-            "forward has an argument 'task', which net(x, task=...) uses to choose the task",
-            "Give the argument another name",
-        )
-    if not any(map(is_lazy, model.parameters())):
-        # PyTorch repeats its warnings when the user runs the model.
-        with own_random_numbers(model), warnings.catch_warnings(action="ignore"):
-            search.run(inputs, classifier)
+    for by_sketches in (True, False):
+        search = _Search(model, validation, mixing, list(validation.problems), by_sketches)
+        if takes_task(model) or "task" in inputs[1]:
+            search.add(
+                ROOT,
+                "forward has an argument 'task', which net(x, task=...) uses to choose the task",
+                "Give the argument another name",
+            )
+        if not any(map(is_lazy, model.parameters())):
+            # PyTorch repeats its warnings when the user runs the model.
+            with own_random_numbers(model), warnings.catch_warnings(action="ignore"):
+                search.run(inputs, classifier)
+        if not search.has_failed:
+            break
     if search.problems:
         order = {path or ROOT: number for number, (path, _) in enumerate(model.named_modules())}
         unique = dict.fromkeys(search.problems)
@@ -88,17 +92,24 @@ class _Search:
     """The knowledge about a model so far, and the problems that were found.
 
     `mixing` are the layers that may be the classifier, `passes` the recordings in evaluation mode
-    (False) and training mode (True), and `sizes` the numbers of neurons of the groups.
+    (False) and training mode (True), and `sizes` the numbers of neurons of the groups. With
+    `by_sketches`, layers compute nothing unless they must; if a pass fails then (`has_failed`),
+    only another search tells whether the model itself does.
     """
 
     model: nn.Module
     validation: Validation
     mixing: list[str]
     problems: list[Problem]
+    by_sketches: bool
+    has_failed: bool = False
     classifier: str = ""
     groups: Groups = field(default_factory=Groups)
     passes: dict[bool, Recorder] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sketcher = Sketcher(self.model, self._opaque)
 
     def run(self, inputs: Inputs, classifier: str | None) -> None:
         """Run the model in evaluation and in training mode, at full width and narrower."""
@@ -107,7 +118,7 @@ class _Search:
             return
         self.classifier = last if classifier is None else classifier
         inputs = two_of(inputs)
-        by_chance = chances(self.model, inputs, layers=self.validation.layers)
+        by_chance = chances(self._copy(), inputs, layers=self.validation.layers)
         self.problems.extend(by_chance)
         for training in (False, True):
             if by_chance or not self._record(inputs, training=training):
@@ -119,13 +130,14 @@ class _Search:
         self.sizes = {group: sizes[group] for group in self.groups.names()}
         self._check_calls()
         self._check_columns()
-        self._check_purity(inputs)
         half = {group: max(1, size // 2) for group, size in self.sizes.items()}
         one = dict.fromkeys(self.sizes, 1)
         for training in (False, True):
             self._replay(inputs, half, training=training)
         if not self.problems and one != half:
             self._replay(inputs, one, training=False)
+        # From here on layers compute, unless the model is refused anyway.
+        self._check_purity(inputs)
         for kept in (half, one):
             narrowing = self._narrowing(kept)
             if not self.problems and not agrees(self.model, inputs, narrowing=narrowing):
@@ -156,6 +168,10 @@ class _Search:
     def _opaque(self) -> set[str]:
         return {*self.validation.layers, *self.validation.refused}
 
+    def _copy(self) -> nn.Module:
+        """Return a copy of the model to follow neurons through."""
+        return self.sketcher.sketch() if self.by_sketches else copy.deepcopy(self.model)
+
     def add(self, path: str, found: str, remedy: str) -> None:
         """Note a problem of the module at the path."""
         self.problems.append(Problem(path or ROOT, found, remedy))
@@ -183,14 +199,14 @@ class _Search:
             ]
         except Exception as error:
             if not known:
+                self.has_failed = True
                 self.add(ROOT, f"the forward pass fails {when}, with {failure_of(error)}", remedy)
             return []
 
     def _last_mixing_layer(self, inputs: Inputs) -> str | None:
         """Return the mixing layer that runs last; None if problems leave nothing to search for."""
         try:
-            model = copy.deepcopy(self.model)
-            model.eval()
+            model = self._copy().eval()
         except Exception as error:
             found = f"copy.deepcopy cannot copy the model, with {failure_of(error)}"
             self.add(ROOT, found, "Hold nothing in the model that cannot be copied")
@@ -228,8 +244,7 @@ class _Search:
 
     def _record(self, inputs: Inputs, *, training: bool) -> bool:
         """Follow the neurons in one mode, and return whether the model runs in it."""
-        model = copy.deepcopy(self.model)
-        model.train(training)
+        model = self._copy().train(training)
         validation, given = self.validation, copied(inputs)
         recorder = Recorder(validation.layers, validation.refused, self.classifier, self.groups)
         recorder.begin(model, given)
@@ -264,7 +279,10 @@ class _Search:
         """Run the model with the kept neurons along the events of the full one."""
         narrowing = self._narrowing(kept, training=training)
         replay = Replay(self.passes[training].events, narrowing.kept, followed=narrowing.paths)
-        small = narrow(self.model, narrowing)
+        if self.by_sketches:
+            small = self.sketcher.sketch(narrow_layers(self.model, narrowing))
+        else:
+            small = narrow(self.model, narrowing)
         small.train(training)
         remedy = "Let forward work with any number of neurons: take sizes from tensors alone"
         when, known = "with fewer neurons", replay.problems
@@ -278,9 +296,11 @@ class _Search:
 
     def _check_purity(self, inputs: Inputs) -> None:
         """Check that layers compute as their kinds do, and that forward only computes."""
-        narrowing = self._narrowing(self.sizes)
-        self.problems += impurities(self.model, inputs, narrowing=narrowing, opaque=self._opaque)
-        model = copy.deepcopy(self.model)
+        is_refused = bool(self.problems)
+        narrowing = None if is_refused else self._narrowing(self.sizes)
+        model = self._copy() if is_refused else copy.deepcopy(self.model)
+        self.problems += impurities(model, inputs, narrowing=narrowing, opaque=self._opaque)
+        model = self._copy() if is_refused else copy.deepcopy(self.model)
         model.train()
         for path in self.validation.layers:
             model.get_submodule(path).requires_grad_()

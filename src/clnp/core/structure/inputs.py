@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -50,7 +50,7 @@ def two_of(inputs: Inputs) -> Inputs:
 def own_random_numbers(model: nn.Module) -> Iterator[None]:
     """Draw the same random numbers inside every time, and leave no trace of it outside."""
     python, arrays = random.getstate(), np.random.get_state()
-    states = [(generator, generator.get_state()) for generator in _generators(model)]
+    states = [(generator, generator.get_state()) for generator in generators_of(model)]
     try:
         seed_all(model, 0)
         yield
@@ -65,18 +65,19 @@ def seed_all(model: nn.Module, number: int) -> None:
     """Seed the generators of Python, NumPy, the CPU and the model's devices."""
     random.seed(number)
     np.random.seed(number)
-    for generator in _generators(model):
+    for generator in generators_of(model):
         generator.manual_seed(number)
 
 
-def random_state(model: nn.Module) -> tuple[Any, ...]:
-    """Return the states of the generators of Python, NumPy, the CPU and the model's devices."""
+def random_state(generators: Sequence[torch.Generator]) -> tuple[Any, ...]:
+    """Return the states of the generators of Python, NumPy and PyTorch."""
     arrays: Any = np.random.get_state()
-    states = [generator.get_state().numpy().tobytes() for generator in _generators(model)]
+    states = [generator.get_state().numpy().tobytes() for generator in generators]
     return random.getstate(), arrays[1].tobytes(), arrays[2:], *states
 
 
-def _generators(model: nn.Module) -> list[torch.Generator]:
+def generators_of(model: nn.Module) -> list[torch.Generator]:
+    """List PyTorch's generators for the CPU and the model's devices."""
     tensors = (*model.parameters(), *model.buffers())
     devices = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
     return [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]

@@ -4,6 +4,7 @@ Discovery, the passes and the baselines know a layer by its entry in `KINDS` alo
 write an entry and a test; `Kind` has the instructions.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clnp.checks import check_memory
 from clnp.errors import ArgumentError
 
 Fault = tuple[str, str]
@@ -189,10 +191,19 @@ def plain_layer(layer: nn.Module, *, num_outputs: int, num_inputs: int) -> nn.Mo
     """
     kind = known_kind(layer)
     like: Tensor = getattr(layer, kind.slots_of(layer)[0].name)
+    num_weights = num_outputs * (num_inputs if kind.mixes else 1) * math.prod(like.shape[2:])
+    made_of = f"a {kind.name} of {num_inputs} inputs and {num_outputs} outputs"
+    check_memory(made_of, num_weights * like.itemsize, like.device, "Use fewer")
     # On the meta device, nothing is allocated and no random number drawn.
     with torch.device("meta"):
         made = kind.build(layer, num_outputs, num_inputs)
-    made = made.to(like.dtype).to_empty(device=like.device)
+
+    def real(tensor: Tensor) -> Tensor:
+        # `to_empty` would import half of PyTorch, to lay out the tensor as the one without storage.
+        dtype = like.dtype if tensor.is_floating_point() else tensor.dtype
+        return torch.empty(tensor.shape, dtype=dtype, device=like.device)
+
+    made._apply(real)  # type: ignore[no-untyped-call]
     for buffer in made.buffers():
         buffer.zero_()
     return made.train(layer.training)

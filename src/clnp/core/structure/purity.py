@@ -1,6 +1,5 @@
 """Check that `forward` only computes: it draws no random numbers and remembers nothing."""
 
-import copy
 from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import partial
@@ -11,9 +10,9 @@ from torch import Tensor, nn
 from clnp.errors import Problem, first_line
 
 from .declared import ROOT
-from .inputs import Inputs, copied, random_state, seed_all, tensors_in
+from .inputs import Inputs, copied, generators_of, random_state, seed_all, tensors_in
 from .kinds import known_kind
-from .replay import Narrowing, close, fill, outputs_of
+from .replay import Narrowing, close, fill, in_double, outputs_of
 from .trace import Moment, observe
 
 _NUM_TRIES = 9
@@ -22,8 +21,10 @@ _DRAW_NOTHING = "Pass training=self.training to F.dropout and the like: draw in 
 
 
 def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> list[Problem]:
-    """Report the layers that a pass in training mode runs or omits by chance, in one problem."""
-    model = copy.deepcopy(model)
+    """Report the layers that a pass in training mode runs or omits by chance, in one problem.
+
+    The model is changed; a sketch is enough.
+    """
     model.train()
     called: Counter[str] = Counter()
     for path in layers:
@@ -31,7 +32,7 @@ def chances(model: nn.Module, inputs: Inputs, *, layers: Collection[str]) -> lis
         model.get_submodule(path).register_forward_pre_hook(note)
     found: list[Counter[str]] = []
     try:
-        for _ in _tries(model, inputs, least=1):
+        for _ in _tries(model, inputs):
             found.append(called.copy())
             called.clear()
     except Exception:
@@ -55,41 +56,46 @@ def _note(called: Counter[str], path: str, *_: Any) -> None:
     called[path] += 1
 
 
-def _tries(model: nn.Module, inputs: Inputs, *, least: int) -> Iterator[list[Tensor]]:
-    """Yield the outputs of passes with other seeds: `least`, or more if random numbers are drawn.
+def _tries(model: nn.Module, inputs: Inputs) -> Iterator[list[Tensor]]:
+    """Yield the outputs of passes with other seeds: of one, or more if random numbers are drawn.
 
     A branch that is taken by chance is often taken the same way twice.
     """
+    generators = generators_of(model)
     for number in range(_NUM_TRIES):
         seed_all(model, number)
-        before = random_state(model)
+        before = random_state(generators)
         yield outputs_of(model, inputs)
-        if number + 1 >= least and random_state(model) == before:
+        if random_state(generators) == before:
             break
 
 
 def impurities(
-    model: nn.Module, inputs: Inputs, *, narrowing: Narrowing, opaque: Collection[str]
+    model: nn.Module, inputs: Inputs, *, narrowing: Narrowing | None, opaque: Collection[str]
 ) -> list[Problem]:
     """Report layers that compute something else than their kinds, and outputs that change.
 
-    The layers are filled with random weights, because zeros would hide differences.
+    The layers are filled with random weights, because zeros would hide differences. Without a
+    `narrowing`, the model is a sketch, whose layers compute nothing. The model is changed.
     """
-    model = copy.deepcopy(model)
     model.eval()
-    fill(model, narrowing)
+    filled = frozenset(narrowing.paths if narrowing else ())
+    if narrowing is not None:
+        fill(model, narrowing)
+    generators = generators_of(model)
     differing: list[Problem] = []
     draws: list[Problem] = []
 
     def see(moment: Moment) -> Any:
         if moment.layer is not None:
-            found = _difference(moment, moment.layer) if moment.path in narrowing.paths else ""
+            result = moment.run()
+            found = _difference(moment, moment.layer, result) if moment.path in filled else ""
             if found:
                 differing.append(moment.problem(found, "Let run compute the same"))
-            return moment.run()
-        before = random_state(model)
+            return result
+        before = random_state(generators)
         result = moment.run()
-        if random_state(model) != before:
+        if random_state(generators) != before:
             found = (
                 f"'{moment.name}' draws random numbers in evaluation mode, so the outputs of an "
                 "ended task would not be reproducible"
@@ -98,16 +104,15 @@ def impurities(
         return result
 
     try:
-        observe(model, copied(inputs), observer=see, opaque=opaque)
-        first, *others = _tries(model, inputs, least=2)
-        if not all(_same(first, outputs) for outputs in others):
+        first = in_double(observe(model, copied(inputs), observer=see, opaque=opaque))
+        if not all(_same(first, outputs) for outputs in _tries(model, inputs)):
             found = (
                 "the same input has other outputs the second time: forward draws random numbers "
                 "in evaluation mode or remembers something, so the outputs of an ended task would "
                 "not be reproducible"
             )
             return differing + (draws or [Problem(ROOT, found, _DRAW_NOTHING)])
-        if not _outlasts_training(model, inputs):
+        if not _same(first, _after_training(model, inputs)):
             found = (
                 "after a pass in training mode the same input has other outputs in evaluation "
                 "mode: forward remembers something outside of buffers, so an ended task would "
@@ -120,7 +125,7 @@ def impurities(
     return differing
 
 
-def _difference(moment: Moment, layer: nn.Module) -> str:
+def _difference(moment: Moment, layer: nn.Module, result: Any) -> str:
     """Say how the entry of a layer in the table differs from its `forward`, if it does."""
     kind, x = known_kind(layer), tensors_in((moment.args, moment.kwargs))[0]
     tensors = {slot.name: getattr(layer, slot.name) for slot in kind.slots_of(layer)}
@@ -129,15 +134,14 @@ def _difference(moment: Moment, layer: nn.Module) -> str:
         computed = kind.run(layer, x, tensors)
     except Exception as error:
         return f"{found}, which fails ({first_line(error)})"
-    return "" if close(tensors_in(moment.run()), [computed], 1e-4) else found
+    return "" if close(tensors_in(result), [computed], 1e-4) else found
 
 
-def _outlasts_training(model: nn.Module, inputs: Inputs) -> bool:
-    """Whether outputs in evaluation mode are the same after passes in training mode.
+def _after_training(model: nn.Module, inputs: Inputs) -> list[Tensor]:
+    """Return the outputs in evaluation mode after passes in training mode.
 
     Buffers are put back: layers keep those apart for each task, and others must not change.
     """
-    first = outputs_of(model, inputs)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.train()
     for _ in range(_NUM_PASSES):
@@ -145,7 +149,7 @@ def _outlasts_training(model: nn.Module, inputs: Inputs) -> bool:
     model.eval()
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    return _same(first, outputs_of(model, inputs))
+    return outputs_of(model, inputs)
 
 
 def _same(one: list[Tensor], other: list[Tensor]) -> bool:

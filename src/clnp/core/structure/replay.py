@@ -58,18 +58,13 @@ class Narrowing:
 def narrow(model: nn.Module, narrowing: Narrowing, *, own_sizes: bool = False) -> nn.Module:
     """Return a copy of the model that has the kept neurons only, with their weights.
 
-    Its layers have the full sizes in `in_features` and the like, as the layers of a network always
-    do; with `own_sizes` they have their own, as those of a subnetwork.
+    Its layers are those of `narrow_layers`.
     """
-    layers = {}
-    for path in narrowing.paths:
+    layers = narrow_layers(model, narrowing, own_sizes=own_sizes)
+    for path, smaller in layers.items():
         layer = model.get_submodule(path)
-        made = narrowing.entries(narrowing.rows[path])
-        read = narrowing.entries(narrowing.columns[path])
+        made, read = _entries(layer, narrowing, path)
         kind = known_kind(layer)
-        if kind.mixes and not narrowing.rows[path]:
-            made = torch.arange(len(layer.weight), device="cpu")  # type: ignore[arg-type]
-        smaller = plain_layer(layer, num_outputs=len(made), num_inputs=len(read))
         for slot in kind.slots_of(layer):
             source: Tensor = getattr(layer, slot.name)
             part = source[made.to(source.device)]
@@ -78,13 +73,39 @@ def narrow(model: nn.Module, narrowing: Narrowing, *, own_sizes: bool = False) -
             getattr(smaller, slot.name).data.copy_(part)
         if kind.keeps_statistics and layer.num_batches_tracked is not None:
             smaller.num_batches_tracked.copy_(layer.num_batches_tracked)  # type: ignore[operator,arg-type]
+    return with_layers(model, layers)
+
+
+def narrow_layers(
+    model: nn.Module, narrowing: Narrowing, *, own_sizes: bool = False
+) -> dict[str, nn.Module]:
+    """Return uninitialised layers that have the kept neurons only, by path.
+
+    They have the full sizes in `in_features` and the like, as the layers of a network always do;
+    with `own_sizes` they have their own, as those of a subnetwork.
+    """
+    layers = {}
+    for path in narrowing.paths:
+        layer = model.get_submodule(path)
+        made, read = _entries(layer, narrowing, path)
+        smaller = plain_layer(layer, num_outputs=len(made), num_inputs=len(read))
         # Forward may ask a layer for its class and for attributes that a user set.
         smaller.__class__ = type(layer)
-        its_own = set(vars(smaller)) - set(() if own_sizes else kind.sizes)
+        its_own = set(vars(smaller)) - set(() if own_sizes else known_kind(layer).sizes)
         users = {name: value for name, value in vars(layer).items() if name not in its_own}
         vars(smaller).update(users)
         layers[path] = smaller
-    return with_layers(model, layers)
+    return layers
+
+
+def _entries(layer: nn.Module, narrowing: Narrowing, path: str) -> tuple[Tensor, Tensor]:
+    """Return which rows and columns of a layer are kept: all rows of the classifier."""
+    rows, columns = narrowing.rows[path], narrowing.columns[path]
+    if known_kind(layer).mixes and not rows:
+        made = torch.arange(len(layer.weight), device="cpu")  # type: ignore[arg-type]
+    else:
+        made = narrowing.entries(rows)
+    return made, narrowing.entries(columns)
 
 
 @dataclass
@@ -209,7 +230,12 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> list[Tensor]:
     """Return the tensors among the model's outputs, in double precision."""
     args, kwargs = copied(inputs)
     with torch.no_grad():
-        return [tensor.double() for tensor in tensors_in(model(*args, **kwargs))]
+        return in_double(model(*args, **kwargs))
+
+
+def in_double(outputs: Any) -> list[Tensor]:
+    """Return the tensors among a model's outputs, in double precision."""
+    return [tensor.double() for tensor in tensors_in(outputs)]
 
 
 def close(one: list[Tensor], other: list[Tensor], tolerance: float) -> bool:
