@@ -416,7 +416,7 @@ def checkpoint_problem(path: Path) -> str | None:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             header = json.loads(opened.read(min(size, os.fstat(opened.fileno()).st_size)))
-            ends = [entry["data_offsets"][1] for n, entry in header.items() if n[0] != "_"]
+            ends = [entry["data_offsets"][1] for n, entry in header.items() if n != "__metadata__"]
             found, expected = os.fstat(opened.fileno()).st_size, 8 + size + max(ends, default=0)
         if found == expected:
             return None
