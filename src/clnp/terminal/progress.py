@@ -130,6 +130,8 @@ class Live(Console):
                 self._downloads.stop()
             # Not before: an error in the recipe or the data is shown by itself.
             self._live.start()
+        if self._live.is_started and not isinstance(event, (EpochEnded, SubsetScored)):
+            self._live.refresh()  # A line that is said leaves the last frame below it.
         shown_live = (EpochEnded, CandidateTrained, CandidatePruned, SubsetScored)
         if isinstance(event, shown_live) or type(event) is TaskStarted:
             return
