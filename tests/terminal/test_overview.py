@@ -299,7 +299,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, content, message):
 
 def test_a_checkpoint_with_private_tensors_is_whole(tmp_path):
     path = write(tmp_path, END, result=made_up(2, {"fc1": 10}))
-    save_file({"a": np.zeros(2), "_extra_state": np.zeros(3)}, path / CHECKPOINT)
+    save_file({"A": np.zeros(2), "_extra_state": np.zeros(3)}, path / CHECKPOINT)
     assert "Damaged" not in shown(path)
 
 
