@@ -209,11 +209,26 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class Metrics:
+    """The metrics of continual learning, from the scores; `clnp.runs.metrics` defines them.
+
+    One that needs a score that is not known is None. So is forward transfer in the result of a run,
+    because it compares the run with another one, in which each task was learned alone.
+    """
+
+    average: float | None = None
+    forgetting: float | None = None
+    backward_transfer: float | None = None
+    forward_transfer: float | None = omitted()
+
+
+@dataclass(frozen=True)
 class RunResult:
     """The results of a run so far. Those of two equal runs differ in `timings` only.
 
-    `scores[i][j]` is the test score of task j after task i has ended, and `validation[j]` its
-    validation score at the end of a finished run. `full` says why no further task fits.
+    `scores[i][j]` is the test score of task j after task i has ended, and `metrics` follows from
+    it. `validation[j]` is its validation score at the end of a finished run. `full` says why no
+    further task fits.
     """
 
     format: int | None = None
@@ -225,6 +240,7 @@ class RunResult:
     seed: int | None = None
     tasks: tuple[TaskRecord, ...] = ()
     scores: tuple[tuple[float | None, ...], ...] = ()
+    metrics: Metrics = field(default_factory=Metrics)
     validation: tuple[float | None, ...] = ()
     capacity: CapacityRecord = field(default_factory=CapacityRecord)
     forecast: Forecast | None = None
@@ -389,7 +405,8 @@ class SeriesSummary:
 class ComparisonRow:
     """One method of a comparison: mean and deviation over its seeds, in every column.
 
-    `tasks` is the number of tasks that ended, where not every run ended all of them, and `settings`
+    `tasks` is the number of tasks that ended, where not every run ended all of them. `free` is the
+    percentage of free neurons, averaged over the layers; `stored` and `peak` are in MB. `settings`
     says where the settings of the method come from, where that is known.
     """
 
@@ -400,6 +417,7 @@ class ComparisonRow:
     forgetting: Spread | None = None
     backward_transfer: Spread | None = None
     forward_transfer: Spread | None = None
+    free: Spread | None = None
     stored: Spread | None = None
     seconds: Spread | None = None
     peak: Spread | None = None

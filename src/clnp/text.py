@@ -32,6 +32,10 @@ def printable(text: str) -> str:
     return "".join(_escaped(each) if _is_control(each) and each != "\n" else each for each in text)
 
 
+class Styled(str):
+    """A text with colours and bold type for a terminal, and nothing else that controls one."""
+
+
 def one_line(text: str) -> str:
     """Return the printable text with an escape for each line break, too."""
     return printable(text).replace("\n", "\\n")

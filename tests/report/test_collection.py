@@ -6,6 +6,7 @@ from clnp.errors import RunError
 from clnp.plain import to_plain
 from clnp.records import RunFailed, SettingsSource
 from clnp.report.collection import read_collection
+from clnp.report.measures import members_table
 from support.written_runs import (
     change,
     change_tasks,
@@ -48,10 +49,12 @@ def test_a_comparison_says_where_settings_come_from(tmp_path):
     sources = {"single": SettingsSource("defaults"), "ewc": SettingsSource("validation", 20, (7,))}
     for name, source in sources.items():
         change(path / name, "series.json", settings=to_plain(source))
-    assert read_collection([path]).notes == (
-        "single: default settings, not tuned.",
-        "ewc: settings chosen on validation data, 20 trials, seed 7.",
-    )
+    table = members_table(read_collection([path]))
+    assert table.names == ["clnp", "single [1]", "ewc [2]"]
+    assert table.footnotes == [
+        "[1] default settings, not tuned.",
+        "[2] settings chosen on validation data, 20 trials, seed 7.",
+    ]
 
 
 def test_members_are_told_apart_by_as_little_as_needed(tmp_path):

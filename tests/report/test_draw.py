@@ -1,6 +1,4 @@
-import re
 import threading
-from importlib.resources import files
 
 import matplotlib as mpl
 import numpy as np
@@ -8,11 +6,10 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
+from clnp.palette import CLNP, DARK, EARLIER, INK, NEW, OTHERS, PAPER, REUSED
 from clnp.report.collection import read_collection
 from clnp.report.draw import (
-    CATEGORIES,
-    INK,
-    MORE,
+    PHONE,
     THEMED,
     WIDTH,
     add_legend,
@@ -20,9 +17,12 @@ from clnp.report.draw import (
     categories,
     drawing,
     fit_scores,
+    for_a_phone,
     left_out,
+    member_colours,
     name_tasks,
     new_figure,
+    panels_height,
     seeds_of,
     task_titles,
 )
@@ -136,11 +136,12 @@ def test_captions_have_the_number_of_seeds(tmp_path):
         assert seeds_of(read_collection(paths).members) == words
 
 
-@pytest.mark.parametrize("num", [1, 12, 13, 50])
+@pytest.mark.parametrize("num", [1, 11, 12, 50])
 def test_there_is_a_colour_for_everything(num):
     colours = categories(num)
     assert len(set(colours)) == num
-    assert not set(colours) & (set(THEMED) - {*CATEGORIES, *MORE})
+    assert not set(colours) & (set(THEMED) - {*OTHERS})
+    assert not set(colours) & {CLNP, NEW, REUSED, EARLIER}
 
 
 VISIONS = {
@@ -167,23 +168,46 @@ def smallest_difference(colours, vision):
     return distance[np.triu_indices(len(colours), 1)].min()
 
 
+METHODS, ROLES = [CLNP, *OTHERS], [CLNP, *OTHERS[:6], NEW, REUSED, EARLIER]
+
+
 def in_the_dark(colours):
     """Return the colours of a dark page, and its background."""
-    style = files("clnp.report").joinpath("report.css").read_text(encoding="utf-8")
-    dark = style[style.index("prefers-color-scheme: dark") :]
-    values = dict(reversed(re.findall(r"(--[a-z-]+): (#[0-9a-f]{6});", dark)))
-    return [values[THEMED[c]] if c in THEMED else c for c in colours], values["--paper"]
+    return [DARK[THEMED[c]] if c in THEMED else c for c in colours], DARK["--paper"]
 
 
 @pytest.mark.parametrize(
     ("vision", "least"), [("all colours", 20), ("no red", 15), ("no green", 7.5), ("no blue", 14)]
 )
-def test_twelve_colours_can_be_distinguished_light_and_dark(vision, least):
-    assert smallest_difference(categories(12), vision) > least
-    assert smallest_difference(in_the_dark(categories(12))[0], vision) > least
+def test_all_colours_can_be_distinguished_light_and_dark(vision, least):
+    for colours in (METHODS, ROLES):
+        assert smallest_difference(colours, vision) > least
+        assert smallest_difference(in_the_dark(colours)[0], vision) > least
 
 
-def test_twelve_colours_contrast_with_a_dark_page():
-    colours, paper = in_the_dark(categories(12))
-    light = linear([*colours, paper]) @ [0.2126, 0.7152, 0.0722]
-    assert min((light[:-1] + 0.05) / (light[-1] + 0.05)) >= 3
+def contrasts(colours, paper):
+    """Return the contrast of each colour with the paper, as defined by the WCAG."""
+    *light, ground = linear([*colours, paper]) @ [0.2126, 0.7152, 0.0722]
+    return [(max(each, ground) + 0.05) / (min(each, ground) + 0.05) for each in light]
+
+
+def test_colours_contrast_with_the_page():
+    assert min(contrasts(*in_the_dark([*METHODS, NEW, REUSED]))) >= 3
+    assert min(contrasts([CLNP, NEW, REUSED], PAPER)) >= 3
+
+
+def test_neural_pruning_has_its_own_colour_wherever_it_stands(tmp_path):
+    base, ours = write_run(tmp_path / "base", method="ewc"), write_run(tmp_path / "ours")
+    colours = member_colours(read_collection([base, ours]))
+    assert colours == {"ewc": OTHERS[0], "clnp": CLNP}
+    two = [write_run(tmp_path / "one", margin=3.0), ours]
+    assert list(member_colours(read_collection(two)).values()) == [CLNP, OTHERS[0]]
+
+
+def test_a_phone_has_narrow_figures_with_fewer_panels_in_a_row(style):
+    with for_a_phone():
+        figure = new_figure(panels_height(10))
+        panels = add_panels(figure, [f"t{n}" for n in range(10)])
+    assert figure.get_figwidth() == PHONE
+    assert panels[0].get_gridspec().ncols == 2
+    assert new_figure(2.0).get_figwidth() == WIDTH

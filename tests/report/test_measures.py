@@ -4,13 +4,13 @@ import pytest
 
 from clnp.report.collection import read_collection
 from clnp.report.measures import (
-    Spread,
+    Mean,
     average_after,
     by_task,
     claimed_shares,
-    columns,
     free_share,
     free_shares,
+    members_table,
     over_runs,
     reused_share,
     spread_of,
@@ -22,21 +22,8 @@ from support.written_runs import change, raise_scores, write_comparison, write_r
 
 def test_a_spread_is_over_what_is_finite():
     found = spread_of([1.0, None, 3.0, math.nan, math.inf])
-    assert found == Spread(2.0, pytest.approx(math.sqrt(2)), 2)
+    assert found == Mean(2.0, pytest.approx(math.sqrt(2)), 2)
     assert spread_of([None, math.nan]) is None
-
-
-@pytest.mark.parametrize(
-    ("spread", "expected"),
-    [
-        (Spread(98.456, 0.031, 3), "98.46 ± 0.03"),
-        (Spread(98.456), "98.46"),
-        (Spread(-0.0001), "0.00"),
-        (Spread(5.0, 0.0, 3, digits=0), "5 ± 0"),
-    ],
-)
-def test_a_spread_in_text(spread, expected):
-    assert str(spread) == expected
 
 
 def test_rows_of_different_lengths_are_averaged_as_far_as_they_go():
@@ -71,32 +58,37 @@ def test_a_run_that_learned_fewer_tasks_has_claimed_nothing_for_the_others(tmp_p
     assert 100 - sum(claimed_shares(member, "fc1")) == sum(free) / 2
 
 
+def table_of(*paths):
+    """The table of members: the shown value by label and title."""
+    table = members_table(read_collection(paths))
+    rows = [dict(zip(table.header, map(shown, row), strict=True)) for row in table.rows]
+    return {row["run"]: row for row in rows}
+
+
+def shown(cell):
+    return None if cell is None else str(cell)
+
+
 def test_the_columns_of_a_comparison(tmp_path):
-    collection = read_collection([write_comparison(tmp_path / "compared")])
-    found = {column.title: column.value for column in columns(collection)}
-    clnp, ewc = collection.members[0].runs[0], collection.members[2].runs[0]
-    assert found["average"](clnp) == 92.0
-    assert found["forgetting"](clnp) == 0.0
-    assert found["forgetting"](ewc) == pytest.approx(1.5)
-    assert found["backward transfer"](ewc) == pytest.approx(-1.5)
-    assert found["forward transfer"](clnp) == 0.0
-    assert found["free neurons, %"](ewc) is None
-    assert found["stored, MB"](clnp) == 2.5
+    found = table_of(write_comparison(tmp_path / "compared"))
+    clnp, ewc = found["clnp"], found["ewc"]
+    assert clnp["average"] == "92.50 ± 0.71"
+    assert clnp["forgetting"] == clnp["forward transfer"] == "0.00 ± 0.00"
+    assert ewc["forgetting"] == "1.50 ± 0.00"
+    assert ewc["backward transfer"] == "-1.50 ± 0.00"
+    assert (clnp["free neurons, %"], ewc["free neurons, %"]) == ("82.0 ± 0.0", None)
+    assert (clnp["stored, MB"], clnp["seconds"]) == ("2.50 ± 0.00", "60 ± 0")
 
 
 def test_a_column_that_nobody_has_anything_in_is_left_out(tmp_path):
-    collection = read_collection([write_run(tmp_path / "run", stored_bytes=None)])
-    titles = [column.title for column in columns(collection)]
-    assert "forward transfer" not in titles
-    assert "stored, MB" not in titles
+    found = table_of(write_run(tmp_path / "run", stored_bytes=None))["run"]
+    assert "forward transfer" not in found
+    assert "stored, MB" not in found
 
 
 def transfers(*paths):
     """The forward transfer of every member, by its label."""
-    collection = read_collection(paths)
-    [column] = [each for each in columns(collection) if each.title == "forward transfer"]
-    found = {member.label: column.of(member) for member in collection.members}
-    return {label: spread and str(spread) for label, spread in found.items()}
+    return {label: row["forward transfer"] for label, row in table_of(*paths).items()}
 
 
 def test_tasks_are_held_against_those_alone_of_the_same_comparison(tmp_path):
@@ -131,25 +123,14 @@ def test_runs_beside_a_comparison_are_held_against_the_same_tasks_alone(tmp_path
 
 def test_the_number_of_tasks_is_a_column_if_runs_differ(tmp_path):
     compared = write_comparison(tmp_path / "compared")
-    collection = read_collection([compared])
-    found = {column.title: str(column.of(collection.members[0])) for column in columns(collection)}
-    assert found["seconds"] == "60 ± 0"
-    assert "tasks learned" not in found
+    assert "tasks learned" not in table_of(compared)["clnp"]
     write_run(compared / "clnp/seed1", seed=1, num_learned=2)
-    collection = read_collection([compared])
-    found = {column.title: column for column in columns(collection)}
-    ours, other, _ = collection.members
-    assert str(found["tasks learned"].of(ours)) == "2.5 ± 0.7"
-    assert str(found["tasks learned"].of(other)) == "3.0 ± 0.0"
-    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", num_learned=1, margin=2.0)]
-    collection = read_collection(runs)
-    learned, *_ = columns(collection)
-    assert str(learned.of(collection.members[1])) == "1"
+    found = table_of(compared)
+    assert found["clnp"]["tasks learned"] == "2.5 ± 0.7"
+    assert found["single"]["tasks learned"] == "3.0 ± 0.0"
 
 
 def test_a_run_without_a_learned_task_does_not_count(tmp_path):
     compared = write_comparison(tmp_path / "compared")
     (write_run(compared / "clnp/seed1", seed=1, num_learned=0) / "result.json").unlink()
-    collection = read_collection([compared])
-    found = {column.title: str(column.of(collection.members[0])) for column in columns(collection)}
-    assert found["average"] == "92.00"
+    assert table_of(compared)["clnp"]["average"] == "92.00"

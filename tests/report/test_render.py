@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def pictures(tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("runs") / "run", tasks=NAMES)
     with drawing():
-        return make_page(read_collection([run]))[1]
+        return make_page(read_collection([run])).pictures
 
 
 pytestmark = pytest.mark.usefixtures("style")

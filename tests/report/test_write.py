@@ -13,13 +13,11 @@ import clnp
 from clnp import extras
 from clnp.cli import app
 from clnp.errors import ArgumentError, RunError
-from clnp.report.draw import Table
-from clnp.report.measures import Spread
-from clnp.report.write import FORMER, PAGE, to_csv, write_report
-from support.written_runs import write_run
+from clnp.report.write import FORMER, PAGE, write_report
+from support.written_runs import write_comparison, write_run
 
 NAMES = ("accuracy", "capacity", "pruning", "training")
-KINDS = {"svg", "pdf", "png", "csv"}
+KINDS = {"svg", "pdf", "png", "csv", "md", "tex"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +36,7 @@ def test_the_report_of_a_run_is_in_its_directory(tmp_path):
     assert all(file.stat().st_size for file in files)
     with (run / "report/figures/training.csv").open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
-    assert header[4:] == ["epoch", "loss", "validation score"]
+    assert header[4:] == ["epoch", "loss", "validation_score"]
     assert len(rows) == 2 * 3 + 1
 
 
@@ -56,17 +54,14 @@ def test_the_same_run_gives_the_same_bytes_without_a_window(run, tmp_path, monke
     assert [f.read_bytes() for f in first] == [f.read_bytes() for f in second]
 
 
-def test_means_and_deviations_have_columns_of_their_own():
-    table = Table(
-        ("task", "clnp", "ewc", "new"),
-        (("a", Spread(93.0, 1.0, 3), Spread(90.25), Spread(4.0, digits=0)), ("b", None, None, 1)),
-    )
-    assert to_csv(table).splitlines() == [
-        'task,"clnp, mean","clnp, std",ewc,new',
-        "a,93.0,1.0,90.25,4",
-        "b,,,,1",
-    ]
-    assert to_csv(Table(("a", "b"), ())) == "a,b\n"
+def test_a_comparison_has_the_table_of_clnp_compare(tmp_path):
+    files = write_report(write_comparison(tmp_path / "c"), out=tmp_path / "out")
+    own = {file.suffix for file in files if file.stem == "comparison"}
+    assert own == {".csv", ".md", ".tex"}
+    text = (tmp_path / "out/figures/comparison.tex").read_text()
+    assert r"\label{tab:comparison}" in text
+    figure = (tmp_path / "out/figures/accuracy.tex").read_text()
+    assert r"\caption{Test score of each task when it was learned" in figure
 
 
 def test_several_runs_need_a_directory(run):
@@ -133,7 +128,7 @@ def test_the_command_replaces_an_earlier_report(run, capsys):
     assert command(run) == 0
     out = capsys.readouterr().out
     assert str(run / "report/report.html") in out
-    assert f"{run / 'report/figures'}: csv, pdf, png, svg" in out
+    assert f"{run / 'report/figures'}: csv, md, pdf, png, svg, tex" in out
     assert own.exists()
     assert not old.exists()
 

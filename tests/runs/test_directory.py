@@ -1,4 +1,5 @@
 import errno
+import json
 import math
 import os
 import stat
@@ -12,6 +13,7 @@ from clnp.plain import to_json
 from clnp.records import (
     CandidateRecord,
     Environment,
+    Metrics,
     PruningRecord,
     RunConfig,
     RunFailed,
@@ -289,6 +291,15 @@ def test_an_unknown_home_is_not_expanded():
 def test_a_path_that_no_file_can_have_is_refused(path, message):
     with pytest.raises(RunError, match=message):
         expanded(path)
+
+
+def test_a_result_of_an_older_version_has_metrics(tmp_path):
+    with Run.create(tmp_path / "run", FILES) as run:
+        run.write(RESULT, RunResult(scores=((90.0,), (80.0, 70.0))))
+        plain = json.loads((run.path / RESULT).read_text())
+        del plain["metrics"]
+        (run.path / RESULT).write_text(json.dumps(plain))
+        assert read_result(run.path).metrics == Metrics(75.0, 10.0, -10.0)
 
 
 def test_numbers_that_are_not_finite_are_read_back(tmp_path):

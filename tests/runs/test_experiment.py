@@ -1,3 +1,4 @@
+import json
 import shutil
 import sys
 from dataclasses import replace
@@ -112,6 +113,12 @@ def test_a_result_is_complete(whole):
     result = read_result(whole(experiment(*"abc")))
     assert (result.finished, result.full, result.num_tasks) == (True, None, 3)
     assert [len(row) for row in result.scores] == [1, 2, 3]
+    written = json.loads((whole(experiment(*"abc")) / "result.json").read_text())
+    assert written["metrics"] == {
+        "average": pytest.approx(sum(result.scores[-1]) / 3),
+        "forgetting": 0.0,
+        "backward_transfer": 0.0,
+    }
     for number, record in enumerate(result.tasks):
         assert {row[number] for row in result.scores[number:]} == {record.test_score}
         assert record.unchanged is True

@@ -1,6 +1,16 @@
+import math
+
 import pytest
 
-from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
+from clnp.plain import to_plain
+from clnp.records import Metrics
+from clnp.runs.metrics import (
+    average,
+    backward_transfer,
+    forgetting,
+    forward_transfer,
+    metrics_of,
+)
 
 SCORES = [[90.0], [70.0, 80.0], [75.0, 60.0, 95.0]]
 
@@ -43,3 +53,24 @@ def test_tasks_that_are_learned_together_have_no_forward_transfer():
     assert forward_transfer(joint, [70.0, 50.0]) is None
     # The first task has no test data, but was learned first.
     assert forward_transfer([[None], [None, 60.0]], [None, 50.0]) == 10.0
+
+
+def test_all_metrics_of_a_run():
+    found = metrics_of(SCORES, [1.0, 85.0, 90.0])
+    assert found.average == average(SCORES)
+    assert found.forgetting == forgetting(SCORES)
+    assert found.backward_transfer == backward_transfer(SCORES)
+    assert found.forward_transfer == 0.0
+    # Nothing is known of tasks that were not learned alone.
+    assert list(to_plain(metrics_of(SCORES))) == ["average", "forgetting", "backward_transfer"]
+    assert metrics_of(SCORES, [1.0]).forward_transfer is None
+
+
+@pytest.mark.parametrize("scores", [[], [[]], [[90.0], [70.0]], [[90.0, 80.0]]])
+def test_no_scores_or_damaged_ones_have_no_metrics(scores):
+    assert metrics_of(scores) == Metrics()
+
+
+def test_scores_beyond_all_floats_have_no_mean():
+    assert math.isnan(average([[math.inf], [math.inf, -math.inf]]))
+    assert math.isnan(average([[1e308], [1.7e308, 1.7e308]]))

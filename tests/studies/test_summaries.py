@@ -16,9 +16,8 @@ from clnp.records import (
 )
 from clnp.studies.summaries import (
     aggregate,
+    comparison_table,
     described,
-    footnotes,
-    marked,
     plus_minus,
     rows_of,
     texts,
@@ -117,25 +116,36 @@ def test_rows_are_means_over_seeds():
     assert (ours.forward_transfer.mean, single.forward_transfer.mean) == (-2.0, 0.0)
     assert (ours.stored.mean, ours.peak.mean) == (2.0, 3.0)
     assert ours.tasks is None
-    keys = "method seeds average forgetting backward_transfer forward_transfer stored seconds peak"
-    assert list(json.loads(to_json(ours))) == keys.split()
+    keys = "method seeds average forgetting backward_transfer forward_transfer free stored seconds"
+    assert list(json.loads(to_json(ours))) == [*keys.split(), "peak"]
 
 
 def test_the_table_in_every_format():
-    """Forward transfer is unknown without tasks learned alone."""
-    found = rows_of({"clnp": results()})
+    """Forward transfer is unknown without tasks learned alone, and has no column."""
+    found = rows_of({"clnp": results(), "ewc": results(scores=((90.0,), (90.0, 75.0)))})
     written = texts(found)
     assert found[0].forward_transfer is None
+    assert "forward" not in written["txt"]
     assert "-20.00 ± 0.00" in written["txt"]
-    assert written["md"].splitlines()[2].split(" | ")[4] == "-"
-    [line] = csv.DictReader(written["csv"].splitlines())
+    assert written["md"].splitlines()[3].split(" | ")[1:3] == [
+        "**83.00 ± 0.71**",
+        "**0.00 ± 0.00**",
+    ]
+    line, _ = csv.DictReader(written["csv"].splitlines())
     assert float(line["average_mean"]) == 75.5
-    assert line["forward_transfer_mean"] == ""
-    start = r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$ & $-20.00 \pm 0.00$ & -- & "
-    assert written["tex"].splitlines()[4].startswith(start)
+    start = r"clnp & $75.50 \pm 0.71$ & $20.00 \pm 0.00$ & $-20.00 \pm 0.00$ & "
+    assert written["tex"].splitlines()[9].strip().startswith(start)
+    assert r"\label{tab:comparison}" in written["tex"]
     one = texts(rows_of({"clnp": results(seeds=(0,))}))
     assert "±" not in one["txt"]
-    assert one["tex"].splitlines()[4].startswith("clnp & $75.00$ & $20.00$ & $-20.00$ & -- & ")
+    assert r"  clnp & $75.00$ & $20.00$ & $-20.00$ & " in one["tex"]
+
+
+def test_free_neurons_are_a_column_where_there_are_any():
+    (row,) = rows_of({"clnp": [result(0, [90.0], 100), result(1, [90.0], 140)]})
+    assert row.free == Spread(60.0, pytest.approx(14.142136))
+    assert "free neurons, %" in texts([row])["md"]
+    assert "free neurons" not in texts(rows_of({"clnp": results()}))["md"]
 
 
 def test_footnotes_say_where_settings_come_from():
@@ -144,7 +154,7 @@ def test_footnotes_say_where_settings_come_from():
     names = ["single", "ewc", "si", "finetune", "old"]
     sources = dict(zip(names, [default, tuned, tuned, default], strict=False))
     found = rows_of({name: results() for name in names}, sources)
-    assert list(marked(found).values()) == [
+    assert comparison_table(found).names == [
         *("single [1]", "ewc [2]", "si [2]", "finetune [1]"),
         "old",
     ]
@@ -152,14 +162,14 @@ def test_footnotes_say_where_settings_come_from():
         "[1] default settings, not tuned.",
         "[2] settings chosen on validation data, 20 trials, seeds 7 8.",
     ]
-    assert footnotes(found) == notes
+    assert comparison_table(found).footnotes == notes
     written = texts(found)
     assert written["txt"].splitlines()[-2:] == notes
     assert written["txt"].splitlines()[2].startswith("ewc [2]  ")
     assert written["md"].endswith(f" |\n\n{notes[0]}  \n{notes[1]}\n")
     assert "| ewc [2] | 75.50" in written["md"]
     assert "ewc [2] & $75.50" in written["tex"]
-    assert written["tex"].splitlines()[-2].endswith(f"{{\\footnotesize {notes[1]}}} \\\\")
+    assert written["tex"].splitlines()[-3].endswith(f"{{\\footnotesize {notes[1]}}} \\\\")
     table = list(csv.DictReader(written["csv"].splitlines()))
     assert [row["method"] for row in table] == names
     assert [row["settings"] for row in table] == [
@@ -180,8 +190,8 @@ def test_tasks_are_counted_unless_every_run_learned_all():
         ["single", "2.0", "75.00"],
     ]
     assert written["md"].startswith("| method | tasks learned | average |")
-    assert float(next(csv.DictReader(written["csv"].splitlines()))["tasks_mean"]) == 1
-    assert r"clnp & $1.0$ & $90.00$" in written["tex"]
+    assert float(next(csv.DictReader(written["csv"].splitlines()))["tasks"]) == 1
+    assert r"clnp & $1.0$ & $\mathbf{90.00}$" in written["tex"]
     assert "1.5 ± 0.7" in texts(rows_of({"clnp": [*fewer, *results(seeds=(1,))]}))["txt"]
     grown = rows_of({"single": results(scores=((90.0,),), num_tasks=1), "clnp": results()})
     assert [row.tasks.mean for row in grown] == [1, 2]

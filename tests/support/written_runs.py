@@ -30,8 +30,8 @@ from clnp.records import (
     Timings,
     event_to_plain,
 )
-from clnp.report.measures import Spread
 from clnp.studies.study import COMPARISON, SERIES
+from clnp.studies.tables import Mean
 
 ENVIRONMENT = Environment(began="2026-01-01T00:00:00+00:00", clnp="0.1.0", cpu="a CPU")
 
@@ -261,5 +261,5 @@ def write_comparison(path: Path, *, methods: tuple[str, ...] = ("clnp", "single"
 def as_text(rows: Any) -> tuple[tuple[Any, ...], ...]:
     """Return the rows of a table as the page shows them."""
     return tuple(
-        tuple(str(cell) if isinstance(cell, Spread) else cell for cell in row) for row in rows
+        tuple(str(cell) if isinstance(cell, Mean) else cell for cell in row) for row in rows
     )

@@ -4,8 +4,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
+from safetensors.numpy import save_file
 
 from clnp.cli import app
 from clnp.errors import RunError
@@ -293,6 +295,12 @@ def test_a_damaged_checkpoint_is_named(tmp_path, content, message):
         (path / CHECKPOINT).write_bytes(content)
     expected = f"Damaged: the {CHECKPOINT} {message}, and with it the network. Restore a copy"
     assert expected in " ".join(shown(path, width=200).split())
+
+
+def test_a_checkpoint_with_private_tensors_is_whole(tmp_path):
+    path = write(tmp_path, END, result=made_up(2, {"fc1": 10}))
+    save_file({"A": np.zeros(2), "_extra_state": np.zeros(3)}, path / CHECKPOINT)
+    assert "Damaged" not in shown(path)
 
 
 def test_after_tasks_that_learned_nothing_the_room_is_unknown():

@@ -4,14 +4,13 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
+from clnp.palette import CLNP, NEW
 from clnp.records import (
     CandidateChosen,
-    CandidatePruned,
     CandidateTrained,
     EpochEnded,
     Evaluated,
@@ -29,7 +28,7 @@ from clnp.records import (
 )
 from clnp.studies.console import Console
 from clnp.terminal import progress
-from clnp.terminal.progress import Bars, Lines, described, per_second
+from clnp.terminal.progress import Lines, Live, described
 from clnp.training.config import FineTuning
 from support.progress import experiment, pruned
 from support.runs import Crash
@@ -80,45 +79,32 @@ def text_of(stream):
 
 
 class Watched:
-    """Shows events with bars, and remembers where these were after each."""
+    """Shows events on a screen, and remembers the status after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, path=None) -> None:
         self.stream = io.StringIO()
-        self.bars = Bars(self.stream)
-        self.events, self.places = [], []
+        self.live = Live(self.stream)
+        self.events, self.seen = [], []
+        if path is not None:
+            self.live.begin(path)
 
     def show(self, event):
-        self.bars.show(event)
+        self.live.show(event)
         self.events.append(event)
-        self.places.append([(bar.completed, bar.total) for bar in self.bars._progress.tasks])
+        self.seen.append(self.live.status)
 
     def of(self, *kinds):
-        """Return events of these kinds, each with where the bars were after it."""
-        pairs = zip(self.events, self.places, strict=True)
-        return [(event, places) for event, places in pairs if isinstance(event, kinds)]
+        """Return events of these kinds, each with the status after it."""
+        pairs = zip(self.events, self.seen, strict=True)
+        return [(event, status) for event, status in pairs if isinstance(event, kinds)]
 
-    def check(self, num_tasks, sizes):
-        """Check that bars only move forward, and end a task, and the run, at their totals.
-
-        `sizes` are the epochs of the tasks that were seen; those before had as many as the first.
-        """
-        for before, after in pairwise(self.places):
-            for (old, old_total), (new, new_total) in zip(before, after, strict=True):
-                assert new_total is None or new <= new_total
-                assert old <= new or new == 0 or old_total != new_total
-        ended = [places for _, places in self.of(TaskEnded)]
-        before = (num_tasks - len(ended)) * sizes[0]
-        total = before + sum(sizes)
-        assert ended == [
-            [(before + sum(sizes[: number + 1]), total), (size, size)]
-            for number, size in enumerate(sizes)
-        ]
-        self.bars.close()
-        *_, run, task, end = text_of(self.stream).split("\n")
-        size = sizes[-1]
-        assert re.match(rf"run +━+ +{total}/{total} +epochs ", run)
-        assert re.match(rf"task {num_tasks} of {num_tasks}, .* ━+ +{size}/{size} +epochs ", task)
-        assert end == ""
+    def check(self, total):
+        """Check that the bar of the run only moves forward, and ends at its total."""
+        done = [status.epochs_done for status in self.seen]
+        assert done == sorted(done)
+        assert {status.epochs_of_run for status in self.seen[1:]} == {total}
+        assert (done[-1], self.seen[-1].state) == (total, "finished")
+        self.live.close()
 
 
 @pytest.mark.parametrize(
@@ -230,48 +216,27 @@ def test_a_log_has_an_epoch_every_ten_seconds_and_everything_else(clock):
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_bars_reach_their_totals(tmp_path, at_once):
+def test_the_bar_counts_every_epoch(tmp_path, at_once):
     watched = Watched()
     made = experiment("a", "b", alphas=(1e-4, 1e-3, 1e-2), candidates_at_once=at_once)
     made.run(tmp_path / "run", on_event=watched.show)
-    epochs = [places for _, places in watched.of(EpochEnded)]
-    assert epochs == [[(number, 24), ((number - 1) % 12 + 1, 12)] for number in range(1, 25)]
-    watched.bars.say("hello")
+    assert [status.epochs_done for _, status in watched.of(EpochEnded)] == list(range(1, 25))
+    watched.live.say("hello")
     lines = text_of(watched.stream).splitlines()
     assert [line.split(":")[0] for line in lines] == ["learned a", "learned b", "hello"]
-    watched.check(2, [12, 12])
-
-
-@pytest.mark.parametrize(
-    ("options", "ends", "sizes"),
-    [
-        (
-            {"alphas": (1e-4, 1e-3), "training": {"epochs": 30, "patience": 1, "lr": 0.1}},
-            [(30, 60), (60, 60)],
-            [60, 60],
-        ),
-        ({"lrs": (0.1, 1e30), "training": {"optimizer": "SGD"}}, [(4, 8), (8, 8)], [8, 8]),
-        ({"alphas": (1e-4, 1e-3, 1e-2), "search_on": "first"}, None, [12, 4]),
-    ],
-)
-def test_bars_reach_their_totals_without_some_epochs(tmp_path, options, ends, sizes):
-    """With early stopping, a candidate that diverges, and a grid for the first task only."""
-    watched = Watched()
-    experiment("a", "b", **options).run(tmp_path / "run", on_event=watched.show)
-    found = [task for _, (_, task) in watched.of(CandidateTrained)]
-    assert ends is None or found == ends * 2
-    watched.check(2, sizes)
+    watched.check(24)
 
 
 @pytest.mark.parametrize("lr", [0.01, 50.0])  # A rate of 50 leaves the margin.
-def test_bars_stand_still_during_fine_tuning(tmp_path, lr):
+def test_the_bar_counts_fine_tuning(tmp_path, lr):
     watched = Watched()
     tuning = FineTuning(6, lr, rounds=2)
     experiment("a", "b", fine_tuning=tuning).run(tmp_path / "run", on_event=watched.show)
-    tuned = [task for event, (_, task) in watched.of(EpochEnded) if event.round is not None]
-    assert len(tuned) >= 12
-    assert set(tuned) == {(4, 4)}
-    watched.check(2, [4, 4])
+    tuned = [s.epochs_done for e, s in watched.of(EpochEnded) if e.round == 0 and e.task == "a"]
+    assert tuned == [5, 6, 7, 8, 9, 10]
+    # A round that is rolled back is the last one, which leaves out the epochs of the others.
+    assert watched.of(TaskEnded)[0][1].epochs_done == 16
+    watched.check(32)
     text = text_of(watched.stream)
     assert text.count("fine-tuning round 1: ") == 2
     assert ("rolled back" in text) is (lr == 50.0)
@@ -279,7 +244,7 @@ def test_bars_stand_still_during_fine_tuning(tmp_path, lr):
 
 # A task has 2 x 4 epochs, a candidate after each 4, 1 or 2 prunings, and 3 epochs of a round.
 @pytest.mark.parametrize(("task", "stop_at"), [("a", 2), ("a", 7), ("a", 13), ("b", 9)])
-def test_bars_of_a_resumed_task_reach_their_totals(tmp_path, task, stop_at):
+def test_the_bar_of_a_resumed_run_continues(tmp_path, task, stop_at):
     num_seen = 0
 
     def stop(event):
@@ -292,73 +257,88 @@ def test_bars_of_a_resumed_task_reach_their_totals(tmp_path, task, stop_at):
     made = experiment("a", "b", alphas=(1e-4, 1e-3), fine_tuning=FineTuning(3, 0.01))
     with pytest.raises(Crash):
         made.run(tmp_path / "run", on_event=stop, checkpoint_seconds=0)
-    watched = Watched()
+    watched = Watched(tmp_path / "run")
     made.run(tmp_path / "run", on_event=watched.show, checkpoint_seconds=0)
-    left = 2 if task == "a" else 1
     assert isinstance(watched.events[0], TaskResumed)
-    assert watched.places[0] == [((2 - left) * 8, 16), (0, 8)]
-    later = watched.of(CandidatePruned, CandidateChosen)
-    later += [pair for pair in watched.of(EpochEnded) if pair[0].round is not None]
-    assert {place for _, (_, place) in later} <= {(8, 8)}
-    watched.check(2, [8] * left)
-    assert f"task {3 - left} of 2: {task}, resumed\n" in text_of(watched.stream)
-
-
-def test_bars_show_rate_and_score_of_the_last_epoch_of_this_task():
-    bars = Bars(io.StringIO())
-    bars.show(PLAN)
-    one = bars._progress.tasks[1]
-    bars.show(replace(EPOCH, seconds=0.25))
-    assert one.fields["rate"] == "4/s  91.67 validation"
-    bars.show(SUBSET)
-    assert one.fields["rate"] == "pruning: 12 evaluations, 340 of 800 neurons"
-    bars.show(CandidateChosen(task="a", candidate=1))
-    assert one.fields["rate"] == "4/s  91.67 validation"
-    bars.show(replace(PLAN, number=3))
-    assert (one.fields["rate"], one.description) == ("", "task 3 of 3, a")
-    bars.close()
+    first = watched.seen[0]
+    assert len(first.learned) == (0 if task == "a" else 1)
+    assert first.epochs_done >= (0 if task == "a" else 11)
+    watched.check(22)
+    number = 1 if task == "a" else 2
+    assert f"task {number} of 2: {task}, resumed\n" in text_of(watched.stream)
 
 
 @pytest.mark.parametrize("name", ["[bold]a[/bold]", "[/red]", "[link=x]y", ":bomb: [1, 2]"])
-def test_bars_show_names_literally(name):
+def test_names_are_shown_literally(name):
     stream = io.StringIO()
-    bars = Bars(stream)
-    bars.show(replace(RESUMED, task=name))
-    bars.show(replace(TASK, task=name))
-    bars.say(f"hello {name} {'word ' * 40}")  # It is not broken at the end of a line.
-    bars.close()
+    live = Live(stream)
+    live.show(replace(RESUMED, task=name))
+    live.show(replace(TASK, task=name))
+    live.say(f"hello {name} {'word ' * 40}")  # It is not broken at the end of a line.
+    live.close()
     lines = text_of(stream).splitlines()
     assert lines[0] == f"task 2 of 3: {name}, resumed"
     assert lines[1].startswith(f"learned {name}: validation 91.67, ")
     assert lines[2] == f"hello {name} {'word ' * 40}"
-    assert lines[4].startswith(f"task 2 of 3, {name} ━")
 
 
 class Terminal(io.StringIO):
     """A stream that is a terminal."""
 
+    encoding = "utf-8"
+
     def isatty(self):
         return True
 
 
-def test_bars_on_a_terminal_which_is_then_restored(tmp_path):
+def shown_by(run_path, monkeypatch, **variables):
+    """Return what a terminal gets of a run."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     stream = Terminal()
-    bars = Bars(stream)
+    live = Live(stream)
     # A recipe may be refused before the first task.
-    bars.show(RunStarted(config=RunConfig()))
+    live.show(RunStarted(config=RunConfig()))
     assert stream.getvalue() == ""
-    experiment("[bold]a", "b").run(tmp_path / "run", on_event=bars.show)
-    bars.close()
-    shown = stream.getvalue()
+    live.begin(run_path)
+    tuning = FineTuning(2, 0.01, rounds=1)
+    made = experiment("[bold]a", "b", fine_tuning=tuning)
+
+    def show(event):
+        live.show(event)
+        if live._live.is_started:
+            live._live.refresh()
+
+    made.run(run_path, on_event=show)
+    live.close()
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_run_shows_what_watch_shows_and_restores_the_terminal(tmp_path, monkeypatch, columns):
+    shown = shown_by(tmp_path / "run", monkeypatch, COLUMNS=str(columns), COLORTERM="truecolor")
     hide, show = "\x1b[?25l", "\x1b[?25h"
     assert shown.count(hide) == shown.count(show) == 1
     assert shown.index(hide) < shown.index(show)
-    plain = text_of(stream)
-    assert re.search(r"task 1 of 2, \[bold\]a ━+ +0/4 +epochs", plain)
+    assert {code(CLNP), code(NEW)} <= set(re.findall(r"\x1b\[([\d;]+)m", shown))
+    lines = text_of(io.StringIO(shown)).replace("\r", "\n").splitlines()
+    assert max(len(line) for line in lines if not line.startswith("learned")) <= columns
+    plain = " ".join(" ".join(lines).split())
+    assert "task 1 of 2: [bold]a run ━" in plain
+    assert "fine-tuning round 1, epoch 2 of 2" in plain
+    assert "earlier tasks, in turn █ last task · free" in plain
     assert re.search(r"learned \[bold\]a: validation [\d.]+, test [\d.]+; new", plain)
-    run, task = plain.splitlines()[-2:]
-    assert re.match(r"run +━+ 8/8 epochs ", run)
-    assert re.match(r"task 2 of 2, b ━+ 4/4 +epochs [\d.e+]+/s  [\d.]+ validation ", task)
+
+
+def code(colour):
+    """Return the escape code of a colour, as rich writes it."""
+    return "38;2;" + ";".join(str(int(colour[index : index + 2], 16)) for index in (1, 3, 5))
+
+
+def test_no_colour_where_none_is_wanted(tmp_path, monkeypatch):
+    shown = shown_by(tmp_path / "run", monkeypatch, NO_COLOR="1")
+    assert not re.findall(r"\x1b\[[\d;]*m", shown)
+    assert "neurons of a task, in turn" in shown
 
 
 def test_a_console_shows_warnings_only(capsys):
@@ -371,12 +351,12 @@ def test_a_console_shows_warnings_only(capsys):
 
 def test_downloads():
     stream = io.StringIO()
-    lines, bars = Lines(stream), Bars(bar_stream := io.StringIO())
+    lines, live = Lines(stream), Live(bar_stream := io.StringIO())
     for num_bytes in (0, 500_000, 2_500_000):
         lines.download("[train].gz", num_bytes, 2_500_000)
-        bars.download("[train].gz", num_bytes, 2_500_000)
+        live.download("[train].gz", num_bytes, 2_500_000)
     lines.download("test.gz", 0, None)
-    bars.close()
+    live.close()
     shown = [line.split("] ", 1)[1] for line in stream.getvalue().splitlines()]
     assert shown == ["downloading [train].gz, 2.5 MB", "downloading test.gz"]
     assert re.search(r"\[train\]\.gz ━+ 2\.5/2\.5 MB", text_of(bar_stream))
@@ -390,19 +370,14 @@ class Gone(Terminal):
 
 
 def test_a_terminal_that_is_gone_does_not_end_a_run(tmp_path):
-    bars, lines = Bars(Gone()), Lines(Gone())
+    live, lines = Live(Gone()), Lines(Gone())
 
     def show(event):
-        bars.show(event)
+        live.show(event)
         lines.show(event)
 
     assert experiment("a").run(tmp_path / "run", on_event=show).finished
-    bars.close()
-
-
-def test_a_rate_is_short():
-    found = [per_second(seconds) for seconds in (0.0, 1e-6, 0.000943, 0.02, 3.0, 1234.0)]
-    assert found == ["", "1000000/s", "1060/s", "50/s", "0.333/s", "0.00081/s"]
+    live.close()
 
 
 def test_lines_without_a_reader_do_not_end_a_process():

@@ -1,11 +1,15 @@
 import io
 import math
+import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
-from clnp.terminal.tables import Screen, ends, layers, measure, screen_of, table, tasks
+from clnp.palette import MUTED, NEW
+from clnp.studies.tables import Mean, Table as Results
+from clnp.terminal.tables import Screen, blocks, ends, layers, measure, screen_of, table, tasks
 from support.results import made_up, with_task
 
 NAMES = ("a <b> & \"c\" 'd'", "数字の分類" * 6, "x" * 300, "tab\tand\x1b[31m[red]", " ", "é")
@@ -21,12 +25,12 @@ def stream(encoding):
 
 
 def test_a_bar_is_stacked_by_task():
-    assert WIDE.stacked([4, 2, 2], 16, 16) == "████▓▓▒▒········"
-    assert WIDE.stacked([4, 2, 2], 16, 8) == "██▓▒····"
-    assert ASCII.stacked([4, 2, 2], 16, 16) == "11112233........"
-    assert ASCII.stacked([], 16, 4) == "...."
+    assert WIDE.stacked([4, 2, 2], 16, 16).plain == "████▓▓▒▒········"
+    assert WIDE.stacked([4, 2, 2], 16, 8).plain == "██▓▒····"
+    assert ASCII.stacked([4, 2, 2], 16, 16).plain == "11112233........"
+    assert ASCII.stacked([], 16, 4).plain == "...."
     # Neighbours differ, also if tasks between them claimed nothing.
-    assert WIDE.stacked([1, 0, 0, 1, 1, 1], 4, 4) == "█▓▒█"
+    assert WIDE.stacked([1, 0, 0, 1, 1, 1], 4, 4).plain == "█▓▒█"
 
 
 def test_a_curve_goes_from_its_lowest_to_its_highest_value():
@@ -82,9 +86,63 @@ def test_a_screen_is_the_terminal_or_80_by_40(monkeypatch):
     assert not any(
         screen_of(s).unicode for s in (stream("ascii"), stream("latin-1"), io.StringIO())
     )
-    for columns, width in (("20", 40), ("500", 120)):
+    for columns, width in (("20", 40), ("160", 160), ("500", 200)):
         monkeypatch.setenv("COLUMNS", columns)
         assert screen_of(stream("utf-8")).width == width
+
+
+def test_a_file_and_a_terminal_without_colours_have_no_styles(monkeypatch):
+    class Terminal(io.StringIO):
+        encoding = "utf-8"
+
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert screen_of(Terminal()).styled
+    assert not screen_of(stream("utf-8")).styled
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not screen_of(Terminal()).styled
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not screen_of(Terminal()).styled
+
+
+def test_the_last_task_has_the_colour_of_new_neurons():
+    bar = WIDE.stacked([4, 2, 2, 0], 16, 16)
+    assert {str(span.style) for span in bar.spans} == {MUTED}
+    bar = WIDE.stacked([4, 2, 2], 16, 16)
+    assert [bar.plain[s.start] for s in bar.spans if s.style == NEW] == ["▒", "▒"]
+    assert WIDE.legend().plain == "█▓▒ neurons of a task, in turn   · free"
+    styled = replace(WIDE, styled=True)
+    assert styled.legend().plain == "█▓▒ earlier tasks, in turn   █ last task   · free"
+    assert "\x1b[" in styled.text(bar)
+    assert "\x1b[" not in WIDE.text(bar)
+
+
+RESULTS = Results(
+    ("method", "average", "forgetting", "backward transfer"),
+    (("clnp", Mean(99.08), Mean(0.0), Mean(0.0)), ("finetune", Mean(89.5), Mean(1.0), Mean(-1.0))),
+    best=frozenset({(0, 1)}),
+)
+
+
+@pytest.mark.parametrize(("width", "num"), [(40, 2), (80, 1), (200, 1)])
+def test_columns_that_do_not_fit_are_in_a_table_below(width, num):
+    screen = Screen(width)
+    found = [screen.text(block).splitlines() for block in blocks(RESULTS, screen)]
+    assert len(found) == num
+    assert all(block[0].startswith("method") for block in found)
+    words = " ".join(" ".join(block) for block in found).split()
+    assert {"average", "forgetting", "transfer", "99.08", "89.50", "-1.00"} <= set(words)
+    assert max(len(line) for block in found for line in block) <= width
+
+
+def test_the_best_is_bold_on_a_terminal():
+    screen = Screen(styled=True)
+    text = screen.text(*blocks(RESULTS, screen))
+    assert re.findall(r"\x1b\[1m *([\d.]+)\x1b", text) == ["99.08"]
 
 
 def test_the_first_and_last_of_many_are_shown():
@@ -95,10 +153,12 @@ def test_the_first_and_last_of_many_are_shown():
 def test_a_line_for_each_task():
     result = made_up(2, {"fc1": 100, "fc2": 40}, claim=4)
     assert lines_of(tasks(result, WIDE)) == [
-        "task, accuracy  learned    now  outputs    fc1    fc2  threshold",
-        "task 1            90.00  90.00     same  4 + 0  4 + 0       0.25",
-        "task 2            91.00  91.00     same  4 + 1  4 + 1       0.25",
+        "task, accuracy  learned    now    fc1    fc2  threshold",
+        "task 1            90.00  90.00  4 + 0  4 + 0       0.25",
+        "task 2            91.00  91.00  4 + 1  4 + 1       0.25",
     ]
+    # The headline says that all outputs are the same; where one is not, each task does.
+    assert "outputs" in lines_of(tasks(with_task(result, 0, unchanged=False), WIDE))[0]
 
 
 def test_many_tasks_are_summed_up():
@@ -121,8 +181,10 @@ def test_many_layers_share_a_column():
 def test_a_narrow_screen_has_fewer_columns():
     result, narrow = made_up(2, {"fc1": 100, "fc2": 40}, claim=4), Screen(width=40)
     head = " ".join(lines_of(tasks(result, narrow), narrow)[0].split())
-    assert head == "task, accuracy learned now outputs"
+    assert head == "task, accuracy learned now neurons"
     changed = with_task(result, 0, unchanged=False)
+    head = " ".join(lines_of(tasks(changed, narrow), narrow)[0].split())
+    assert head.endswith("learned now outputs")
     assert "DIFFERENT" in lines_of(tasks(changed, narrow), narrow)[1]
 
 
@@ -163,8 +225,8 @@ def test_a_bar_for_each_layer():
         "then",
         "free",
     ]
-    assert lines[1].split()[:7] == ["fc1", "70", "of", "100", "70", "%", "7.0"]
-    assert lines[2].split()[6] == "1.0"
+    assert lines[1].split()[:7] == ["fc1", "70", "of", "100", "70", "%", "7"]
+    assert lines[2].split()[6] == "1"
     bar = lines[2].split()[7]
     assert len(lines[2]) == 80
     assert [bar.count(mark) for mark in "█▓▒·"] == pytest.approx([len(bar) / 4] * 4, abs=1)

@@ -277,13 +277,14 @@ def test_a_screen_in_training(tmp_path):
     assert shown(look(path), width=100) == [
         f"{path}: mine, clnp, seed 0",
         "task 2 of 3: task 2",
-        "run  ━━━━━━━━━" + " " * 18 + "37 %, about 96 s left",
+        "run  ━━━━━━━━━" + " " * 18 + "epoch 22 of 60, 37 %, about 96 s left",
         "now  ━━━━━" + " " * 22 + "candidate 1 of 2, epoch 2 of 10",
         "loss          0.5  █▁",
         "validation  51.00  ▁█",
         "learned: 1 of 3, last task 1 88.00; average 88.00",
         "fc1  36 of 40 free  " + "████████" + "·" * 72,
         "fc2  18 of 20 free  " + "████████" + "·" * 72,
+        "█▓▒ neurons of a task, in turn   · free",
         "Last news 0 s ago.",
     ]
 

@@ -19,7 +19,7 @@ from clnp.errors import (
 )
 from clnp.plain import to_json
 from clnp.studies.jobs import end_at_once, interrupt_at_once
-from clnp.text import one_line, printable
+from clnp.text import Styled, one_line, printable
 from clnp.version import __version__
 
 from . import commands
@@ -201,7 +201,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         answer, text = options.command(options)
-        _print(to_json(answer, indent=1) if options.json else _safe(text, options))
+        shown = text if isinstance(text, Styled) else _safe(text, options)
+        _print(to_json(answer, indent=1) if options.json else shown)
         return int(options.code)
     except RecursionError:
         return _failed(

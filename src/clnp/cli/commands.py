@@ -17,10 +17,11 @@ from clnp.recipes import bundled
 from clnp.runs.directory import CONFIG, expanded, has_progress, writing
 from clnp.studies.console import Console
 from clnp.studies.jobs import stop_with_parent
-from clnp.terminal.progress import Bars, Lines
+from clnp.terminal.progress import Lines, Live
+from clnp.text import Styled, printable
 
 if TYPE_CHECKING:
-    from clnp.records import RunResult
+    from clnp.records import ComparisonRow, RunResult
     from clnp.studies.launch import RunOptions, Source
 
 Answer = tuple[object, str]
@@ -73,16 +74,18 @@ def compare(options: argparse.Namespace) -> Answer:
         raise RunError("--budget is for methods to tune. Name them with --tune, or leave it out.")
     place = _run_options(options)
     with closing(place.console):
-        return comparison.compare(
-            _source(options, method="--methods"),
-            place,
-            methods=options.methods,
-            seed=options.seed,
-            num_seeds=options.seeds,
-            search_once=options.search_once,
-            tuned=options.tuned,
-            budget=options.budget,
-            out=options.out,
+        return _compared(
+            *comparison.compare(
+                _source(options, method="--methods"),
+                place,
+                methods=options.methods,
+                seed=options.seed,
+                num_seeds=options.seeds,
+                search_once=options.search_once,
+                tuned=options.tuned,
+                budget=options.budget,
+                out=options.out,
+            )
         )
 
 
@@ -98,7 +101,7 @@ def resume(options: argparse.Namespace) -> Answer:
             series.run_job(path, place, title=options.job)
             return None, ""
         if study.read_comparison(path) is not None:
-            return comparison.resume_comparison(path, place)
+            return _compared(*comparison.resume_comparison(path, place))
         if study.read_series(path) is not None:
             return series.resume_series(path, place)
         if options.jobs > 1:
@@ -108,12 +111,25 @@ def resume(options: argparse.Namespace) -> Answer:
         return _summary(*launch.resume_run(path, place))
 
 
+def _compared(rows: "list[ComparisonRow]", note: str) -> Answer:
+    from clnp.terminal.overview import compared
+    from clnp.terminal.tables import screen_of
+
+    screen = screen_of(sys.stdout)
+    return rows, _with_note(compared(rows, screen), note, styled=screen.styled)
+
+
+def _with_note(text: str, note: str, *, styled: bool) -> str:
+    """Return the text, which has styles or none, with a note below it."""
+    return Styled(f"{text}\n\n{printable(note)}") if styled else f"{text}\n\n{note}"
+
+
 def _summary(result: "RunResult", note: str) -> Answer:
     from clnp.terminal.summary import summary
     from clnp.terminal.tables import UNLIMITED, screen_of
 
     screen = replace(screen_of(sys.stdout), height=UNLIMITED)
-    return result, f"{summary(result, screen)}\n\n{note}"
+    return result, _with_note(summary(result, screen), note, styled=screen.styled)
 
 
 def _source(options: argparse.Namespace, **instead: str) -> "Source":
@@ -153,12 +169,12 @@ def _run_options(options: argparse.Namespace) -> "RunOptions":
 
 
 def _console(options: argparse.Namespace) -> Console:
-    """Return bars on a terminal and lines in a log, on stderr: stdout has the answer only."""
+    """Return a screen on a terminal and lines in a log, on stderr: stdout has the answer only."""
     if options.quiet:
         return Console()
     if options.job is not None:
         return Lines(sys.stderr, label=f"{options.job}: ")
-    return Bars(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
+    return Live(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
 
 
 @contextmanager

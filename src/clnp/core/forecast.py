@@ -18,6 +18,8 @@ from clnp.errors import ArgumentError
 
 RECENT = 3
 """The number of tasks that the next ones are assumed to be like."""
+MOST_ADVISED = 10
+"""Tasks that fit at most for a sentence to say what widening would buy: with more, nobody asks."""
 MOST_NAMED = 3
 """The number of groups that a sentence names; more are counted."""
 
@@ -105,7 +107,8 @@ class Forecast:
         """Sentences on widening, and on what follows the last task that fits."""
         found = []
         # Results of old runs have no needs.
-        more = 0 if self.num_tasks is None or not self.like else self.num_tasks + 1
+        known = self.num_tasks is not None and self.num_tasks <= MOST_ADVISED and self.like
+        more = (self.num_tasks or 0) + 1 if known else 0
         extra = self.widening(more) if more else {}
         if extra:
             found.append(f"widening by {_neurons(extra)} would make room for {more}")

@@ -314,13 +314,9 @@ def _all_notes(members: Sequence[Member]) -> Iterator[str]:
 
 
 def _settings_notes(members: Sequence[Member]) -> Iterator[str]:
-    """Return where the settings of methods come from."""
-    found: dict[str, list[str]] = {}
-    for member in members:
-        if member.settings is not None:
-            found.setdefault(member.settings.note, []).append(member.label)
-    for note, labels in found.items():
-        yield f"{', '.join(labels)}: {note}."
+    """Return where the settings of a single method come from; a table has footnotes."""
+    if len(members) == 1 and (source := members[0].settings) is not None:
+        yield f"{members[0].label}: {source.note}."
 
 
 def _notes(run: RunHistory) -> Iterator[str]:

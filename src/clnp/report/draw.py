@@ -1,10 +1,12 @@
 """Figures in one style: colours, labels that fit, legends, and a panel for each task or layer.
 
-Figures for a paper have the colours below. On the page, variables of the style sheet replace them,
-so the same drawing serves light and dark mode.
+Figures have the colours of the palette. On the page, variables of the style sheet replace them, so
+the same drawing serves light and dark mode. A phone gets a drawing of its own, with fewer panels in
+a row.
 """
 
 import contextlib
+import contextvars
 import math
 import threading
 import warnings
@@ -19,30 +21,19 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import MaxNLocator
 
+from clnp.palette import CLNP, INK, LINE, MUTED, OTHERS, PAPER, VARIABLES
+from clnp.records import OURS
+from clnp.studies.tables import Mean, Table
 from clnp.text import all_shortened, clean, shortened, without_common_start
 
 from .collection import Collection, Member
-from .measures import Spread
 
-INK, MUTED, LINE, SOFT, PAPER = "#1f2328", "#59636d", "#d0d7dd", "#eef1f3", "#fefefe"
-CATEGORIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f8f8f")
-"""The colours of Okabe and Ito, without the yellow that is invisible on white paper."""
-MORE = ("#5a00ff", "#784b1e", "#d2b469", "#b44bff", "#4b5a5a")
-"""Further colours that can be distinguished with any kind of colour vision."""
-THEMED = {
-    INK: "--ink",
-    MUTED: "--muted",
-    LINE: "--line",
-    SOFT: "--soft",
-    PAPER: "--paper",
-    CATEGORIES[0]: "--blue",
-    MORE[0]: "--violet",
-    MORE[1]: "--brown",
-    MORE[4]: "--slate",
-}
-"""Variables of the style sheet for the colours that are too dark for a dark page."""
+THEMED = {colour: name for name, colour in VARIABLES.items()}
+"""The variables of the style sheet by their colours in a figure for a paper."""
 WIDTH = 6.8
 """Inches: the text width of most papers."""
+PHONE = 3.7
+"""Inches of a figure that a phone shows at full size."""
 CHARACTER = 4.4
 """Average width of a character in a small label, in points."""
 MOST_NAMES = 20
@@ -53,6 +44,7 @@ WIDER_FONTS = ("Noto Sans CJK", "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuan
 """For names in scripts that DejaVu Sans lacks, if one is installed."""
 
 _LOCK = threading.RLock()
+_width = contextvars.ContextVar("width", default=WIDTH)
 
 _SETTINGS: dict[str, object] = {
     "axes.axisbelow": True,
@@ -97,16 +89,6 @@ _SETTINGS: dict[str, object] = {
     "ytick.major.width": 0.6,
 }
 
-Cell = str | float | int | Spread | None
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text and numbers under a header. The first cell of a row names it."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
 
 @dataclass(frozen=True)
 class Picture:
@@ -137,25 +119,38 @@ def drawing() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def for_a_phone() -> Iterator[None]:
+    """Draw narrow figures."""
+    token = _width.set(PHONE)
+    try:
+        yield
+    finally:
+        _width.reset(token)
+
+
 def new_figure(height: float) -> Figure:
     """Return an empty figure whose parts make room for one another."""
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+    return Figure(figsize=(_width.get(), height), layout="constrained")
 
 
 def categories(num: int) -> list[str]:
-    """Return colours for things without an order; beyond twelve they are shades of one scale."""
-    known = [*CATEGORIES, *MORE]
-    if num <= len(known):
-        return known[:num]
+    """Return colours for things without an order; if there are many, they are shades of a scale."""
+    if num <= len(OTHERS):
+        return list(OTHERS[:num])
     scale = matplotlib.colormaps["viridis"]
     # The lightest yellow is left out: it is invisible on white paper.
     return [to_hex(scale(0.93 * index / (num - 1))) for index in range(num)]
 
 
 def member_colours(collection: Collection) -> dict[str, str]:
-    """Return the colour of each member by its label, the same in every figure."""
-    labels = [member.label for member in collection.members]
-    return dict(zip(labels, categories(len(labels)), strict=True))
+    """Return the colour of each member by its label, the same in every figure.
+
+    That of neural pruning belongs to its first member.
+    """
+    ours = [member.label for member in collection.members if member.runs[0].method == OURS][:1]
+    others = [member.label for member in collection.members if member.label not in ours]
+    return dict(zip([*ours, *others], [*[CLNP] * len(ours), *categories(len(others))], strict=True))
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
@@ -169,23 +164,24 @@ def name_tasks(axes: Axes, names: Sequence[str]) -> None:
     """Label an axis with the names of tasks 1, 2, ..., or with numbers if there are many."""
     start, rest = without_common_start(names)
     axes.set_xlim(0.4, len(names) + 0.6)
-    if len(names) > MOST_NAMES:
+    if len(names) > MOST_NAMES * _width.get() / WIDTH:
         number_tasks(axes)
         return
     labels = all_shortened(rest, 18)
-    fits = max(map(len, labels)) * CHARACTER < 72 * (WIDTH - 0.9) / len(names) - 4
+    fits = max(map(len, labels)) * CHARACTER < 72 * (_width.get() - 0.9) / len(names) - 4
     axes.set_xticks(range(1, len(names) + 1), labels)
     if not fits:
         axes.tick_params(axis="x", labelrotation=35, pad=1)
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
-    common = f": {shortened(start, 60)} …" if start else ""
+    common = f": {shortened(start, int(72 * _width.get() / CHARACTER) - 50)} …" if start else ""
     axes.set_xlabel(f"task, in the order learned{common}")
 
 
 def number_tasks(axes: Axes, *, most: int = 14) -> None:
     """Label an axis with the numbers of tasks, at `most` places."""
-    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
+    num = max(5, int(most * _width.get() / WIDTH))
+    axes.xaxis.set_major_locator(MaxNLocator(min(most, num), integer=True))
     axes.set_xlabel("task, in the order learned")
 
 
@@ -200,6 +196,8 @@ def fit_scores(axes: Axes, *, percent: bool) -> None:
 def panels_height(num: int) -> float:
     """Return the height of `num` panels in inches."""
     rows, columns = _panel_grid(num)
+    if _width.get() < WIDTH:
+        return rows * (2.0 if rows == 1 else 1.5 if columns <= 2 else 1.1)
     return rows * (2.0 if columns <= 2 or rows == 1 else 1.5 if columns <= 5 else 0.9)
 
 
@@ -213,18 +211,21 @@ def add_panels(figure: FigureBase, titles: Sequence[str]) -> list[Axes]:
     # The panel above an empty cell is the last of its column.
     for last in panels[max(len(titles) - columns, 0) : len(titles)]:
         last.tick_params(labelbottom=True)
-    longest = int(72 * (WIDTH - 0.7) / columns / CHARACTER) - 3
+    longest = int(72 * (_width.get() - 0.7) / columns / CHARACTER) - 3
     for axes, title in zip(panels, titles, strict=False):
         lines = [shortened(line, longest) for line in title.split("\n")]
         axes.set_title("\n".join(lines), pad=2, size=7)
         axes.tick_params(labelsize=6)
-        axes.locator_params(nbins=2 if columns > 5 else 4)
+        axes.locator_params(nbins=2 if columns > 5 * _width.get() / WIDTH else 4)
     return panels[: len(titles)]
 
 
 def _panel_grid(num: int) -> tuple[int, int]:
     """Return the rows and columns for `num` panels, with few empty cells."""
-    rows = math.ceil(num / (5 if num <= 20 else 10))
+    most = 5 if num <= 20 else 10
+    if _width.get() < WIDTH:
+        most = 2 if num <= 12 else 4
+    rows = math.ceil(num / most)
     return rows, math.ceil(num / rows)
 
 
@@ -247,12 +248,12 @@ def finite(values: Sequence[float | None]) -> list[float]:
     return [value if value is not None and math.isfinite(value) else math.nan for value in values]
 
 
-def means_of(spreads: Sequence[Spread | None]) -> list[float]:
+def means_of(spreads: Sequence[Mean | None]) -> list[float]:
     """Return the means, with `nan` for None."""
     return finite([None if spread is None else spread.mean for spread in spreads])
 
 
-def deviations_of(spreads: Sequence[Spread | None]) -> list[float]:
+def deviations_of(spreads: Sequence[Mean | None]) -> list[float]:
     """Return the standard deviations, with 0 for None."""
     return [0.0 if spread is None else spread.deviation for spread in spreads]
 

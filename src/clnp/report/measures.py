@@ -2,62 +2,40 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 
 from clnp.core.layers.ledger import free_fraction
 from clnp.runs.history import RunHistory, TaskHistory
-from clnp.runs.metrics import Scores, average, backward_transfer, forgetting, forward_transfer
-from clnp.studies.summaries import ALONE
+from clnp.runs.metrics import average
+from clnp.studies.summaries import ALONE, COLUMNS, measured, table_of
+from clnp.studies.tables import Mean, Table
 
 from .collection import Collection, Member
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over `num` runs and its standard deviation, with `digits` after the point as text."""
-
-    mean: float
-    deviation: float = 0.0
-    num: int = 1
-    digits: int = 2
-
-    def __str__(self) -> str:
-        # Rounding would leave a minus before zero: -0.00.
-        mean = self.mean if round(self.mean, self.digits) else 0.0
-        deviation = "" if self.num == 1 else f" ± {self.deviation:.{self.digits}f}"
-        return f"{mean:.{self.digits}f}{deviation}"
-
-    @property
-    def number(self) -> float | int:
-        """The mean with all digits; the count of a single run is an integer."""
-        counted = self.digits == 0 and self.num == 1 and self.mean.is_integer()
-        return int(self.mean) if counted else self.mean
-
-
-def spread_of(values: Iterable[float | None], digits: int = 2) -> Spread | None:
+def spread_of(values: Iterable[float | None], digits: int = 2) -> Mean | None:
     """Return mean and deviation of the finite values; None if there are none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None
     deviation = stdev(known) if len(known) > 1 else 0.0
-    return Spread(fmean(known), deviation, len(known), digits)
+    return Mean(fmean(known), deviation, len(known), digits)
 
 
-def counted(values: Iterable[float | None]) -> Spread | None:
+def counted(values: Iterable[float | None]) -> Mean | None:
     """Return the mean of counts, with a digit after the point if there are several."""
     found = list(values)
     return spread_of(found, 0 if len(found) == 1 else 1)
 
 
-def over_runs(rows: Sequence[Sequence[float | None]], digits: int = 2) -> list[Spread | None]:
+def over_runs(rows: Sequence[Sequence[float | None]], digits: int = 2) -> list[Mean | None]:
     """Return the mean at each index over rows of different lengths."""
     longest = max(map(len, rows), default=0)
     return [spread_of((row[i] for row in rows if i < len(row)), digits) for i in range(longest)]
 
 
-def by_task(member: Member, value: Callable[[TaskHistory], float | None]) -> list[Spread | None]:
+def by_task(member: Member, value: Callable[[TaskHistory], float | None]) -> list[Mean | None]:
     """Return a value of every learned task, over the runs."""
     return [spread_of(map(value, member.learned(index))) for index in range(member.num_tasks)]
 
@@ -103,59 +81,38 @@ def reused_share(task: TaskHistory, group: str) -> float | None:
     return 100 * reused / (new + reused)
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table of members, and its value for a run."""
-
-    title: str
-    digits: int
-    value: Callable[[RunHistory], float | None]
-
-    def of(self, member: Member) -> Spread | None:
-        """Return the mean over the runs; None if one of them has learned a task and no value."""
-        values = [(self.value(run), run.learned) for run in member.runs]
-        if any(value is None and learned for value, learned in values):
-            return None
-        return spread_of((value for value, _ in values), self.digits)
-
-
-def columns(collection: Collection) -> list[Column]:
-    """Return the columns of the table of members, without those that are empty.
-
-    The number of learned tasks is a column if runs have learned different numbers. Forward transfer
-    needs runs that learned each task alone, with the same seed.
-    """
-    runs = collection.runs
+def members_table(collection: Collection) -> Table:
+    """Return a row for each member, in the columns of a comparison: mean and deviation."""
     alone = {run.path: _alone(collection, m, run) for m in collection.members for run in m.runs}
+    most = max(len(run.learned) for run in collection.runs)
+    same = all(len(run.learned) == most for run in collection.runs)
 
-    def metric(function: Callable[[Scores], float | None]) -> Callable[[RunHistory], float | None]:
-        return lambda run: function(run.scores) if run.scores else None
+    def measures(run: RunHistory) -> dict[str, float | None]:
+        single, free = alone[run.path], free_share(run)
+        found = measured(
+            run.scores,
+            alone=None if single is None else [row[-1] for row in single.scores],
+            free=None if free is None else free / 100,
+            num_bytes=run.stored_bytes,
+            seconds=run.seconds,
+            peak_bytes=run.peak_bytes,
+        )
+        return {**found, "tasks": None if same else len(run.learned)}
 
-    def forward(run: RunHistory) -> float | None:
-        single = alone[run.path]
-        if single is None or not run.scores:
-            return None
-        return forward_transfer(run.scores, [row[-1] for row in single.scores])
-
-    found = [
-        Column("average", 2, metric(average)),
-        Column("forgetting", 2, metric(forgetting)),
-        Column("backward transfer", 2, metric(backward_transfer)),
-        Column("forward transfer", 2, forward),
-        Column("free neurons, %", 1, free_share),
-        Column("stored, MB", 2, lambda run: megabytes(run.stored_bytes)),
-        Column("seconds", 0, lambda run: run.seconds),
-        Column("peak memory, MB", 0, lambda run: megabytes(run.peak_bytes)),
-    ]
-    if len({len(run.learned) for run in runs}) > 1:
-        digits = 0 if len(runs) == len(collection.members) else 1
-        found.insert(0, Column("tasks learned", digits, lambda run: len(run.learned)))
-    return [column for column in found if any(column.value(run) is not None for run in runs)]
+    rows = []
+    for member in collection.members:
+        found = [(measures(run), bool(run.learned)) for run in member.runs]
+        means = {c.key: _mean([(v[c.key], known) for v, known in found], c.digits) for c in COLUMNS}
+        rows.append((member.label, means, member.runs))
+    sources = [m.settings.note if m.settings else None for m in collection.members]
+    return table_of("run", rows, sources=sources)
 
 
-def megabytes(num_bytes: float | None) -> float | None:
-    """Return a number of bytes in megabytes."""
-    return None if num_bytes is None else num_bytes / 1e6
+def _mean(values: Sequence[tuple[float | None, bool]], digits: int) -> Mean | None:
+    """Return the mean over the runs; None if one of them has learned a task and no value."""
+    if any(value is None and learned for value, learned in values):
+        return None
+    return spread_of((value for value, _ in values), digits)
 
 
 def _alone(collection: Collection, member: Member, run: RunHistory) -> RunHistory | None:

@@ -12,19 +12,22 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from clnp.core.forecast import RECENT
+from clnp.palette import style
 from clnp.plain import to_plain
 from clnp.records import OURS
 from clnp.runs.metrics import forgetting
+from clnp.studies.summaries import megabytes
+from clnp.studies.tables import Cell, Table
 from clnp.text import clean, duration, shortened
 from clnp.version import __version__
 
 from .collection import Collection, Member, config_of, settings_of
-from .draw import Cell, Picture, Table, averaged, count, in_words, named
+from .draw import Picture, averaged, count, for_a_phone, in_words, named
 from .figures.accuracy import draw_accuracy
 from .figures.capacity import draw_capacity
 from .figures.pruning import draw_pruning
 from .figures.training import draw_training
-from .measures import Column, columns, free_share, free_shares, megabytes, spread_of
+from .measures import free_share, free_shares, members_table, spread_of
 from .render import inline, settle
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -49,11 +52,15 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a figure with a sentence before it, or why there is none."""
+    """A part of the page: a figure with a sentence before it, or why there is none.
+
+    `phone` is the same figure for a narrow screen.
+    """
 
     name: str
     title: str
     picture: Picture | None
+    phone: Picture | None
     sentence: str
 
 
@@ -76,27 +83,37 @@ class Settings:
     recipe: tuple[str, ...]
 
 
-def make_page(collection: Collection) -> tuple[str, dict[str, Picture | None]]:
-    """Return the page, and its figures by name with their layout; None where there is nothing."""
+@dataclass(frozen=True)
+class Page:
+    """The page; its figures by name with their layout, None where there is nothing; and tables."""
+
+    text: str
+    pictures: dict[str, Picture | None]
+    tables: dict[str, Table]
+
+
+def make_page(collection: Collection) -> Page:
+    """Return the page with its figures and tables."""
     sections = _sections(collection)
-    pictures = {section.name: section.picture for section in sections}
-    for picture in pictures.values():
-        if picture is not None:
-            settle(picture.figure)
-    found = columns(collection)
+    for section in sections:
+        for picture in (section.picture, section.phone):
+            if picture is not None:
+                settle(picture.figure)
     several = len(collection.members) > 1
+    members = members_table(collection) if several else None
     page = _template().render(
         collection=collection,
         policy=POLICY,
-        style=Markup(files(__package__).joinpath("report.css").read_text(encoding="utf-8")),
+        style=Markup(style() + _file("report.css")),
         version=__version__,
         inline=inline,
         most_rows=MOST_ROWS,
         sections=sections,
         lead=lead(collection),
         guesses=guesses(collection),
-        members=members_table(collection, found) if several else None,
-        definitions=[DEFINITIONS[c.title] for c in found if c.title in DEFINITIONS],
+        alike=alike,
+        members=members,
+        definitions=[d for title, d in DEFINITIONS.items() if members and title in members.header],
         facts=[] if several else facts(collection),
         runs=None if collection.single else runs_table(collection),
         differences=differences(collection),
@@ -104,12 +121,39 @@ def make_page(collection: Collection) -> tuple[str, dict[str, Picture | None]]:
         environments=environments(collection),
         certificates=certificates(collection),
     )
-    return page, pictures
+    pictures = {section.name: section.picture for section in sections}
+    tables = {
+        name: replace(picture.data or picture.table, name=name, caption=picture.caption)
+        for name, picture in pictures.items()
+        if picture is not None
+    }
+    return Page(page, pictures, {**tables, **({members.name: members} if members else {})})
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def alike(table: Table) -> tuple[Table, str]:
+    """Return the table without columns that have one value in all rows, and a sentence on these."""
+    if len(table.rows) < 2:
+        return table, ""
+    by_column = list(zip(*table.texts(), strict=True))
+    same = [i for i, cells in enumerate(by_column) if i and len(set(cells)) == 1]
+    kept = [index for index in range(len(by_column)) if index not in same]
+    told = [(table.header[index], by_column[index][0]) for index in same]
+    words = "; ".join(f"{title} {value}".strip() for title, value in told if value not in ("", "-"))
+    shown = replace(
+        table,
+        header=tuple(table.header[index] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in table.rows),
+    )
+    return shown, f"The same in all rows: {words}." if words else ""
 
 
 @cache
 def _template() -> Template:
-    text = files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8")
+    text = _file("report.html.j2")
     environment = Environment(autoescape=True, finalize=_shown, undefined=StrictUndefined)
     return environment.from_string(text)
 
@@ -126,16 +170,22 @@ def _sections(collection: Collection) -> list[Section]:
     owners = [member.label for member in collection.with_neurons]
     some = 0 < len(owners) < len(collection.members)
     only = f"Only {in_words(owners, 12)} claim and prune neurons." if some else ""
+    scores = ("accuracy", "Scores", draw_accuracy, "", NO_SCORES)
+    capacity = ("capacity", "Capacity", draw_capacity, only, NO_NEURONS)
     found = (
-        ("accuracy", "Scores", draw_accuracy(collection), "", NO_SCORES),
-        ("capacity", "Capacity", draw_capacity(collection), only, NO_NEURONS),
-        ("pruning", "Pruning", draw_pruning(collection), only, NO_PRUNING),
-        ("training", "Training", draw_training(collection), "", NO_EPOCHS),
+        *([capacity, scores] if owners else [scores, capacity]),
+        ("pruning", "Pruning", draw_pruning, only, NO_PRUNING),
+        ("training", "Training", draw_training, "", NO_EPOCHS),
     )
-    return [
-        Section(name, title, picture, nothing if picture is None else before)
-        for name, title, picture, before, nothing in found
-    ]
+    sections = []
+    for name, title, draw, before, nothing in found:
+        picture = draw(collection)
+        with for_a_phone():
+            phone = draw(collection)
+        phone = replace(phone, name=f"{name}-phone") if phone is not None else None
+        words = nothing if picture is None else before
+        sections.append(Section(name, title, picture, phone, words))
+    return sections
 
 
 def lead(collection: Collection) -> str:
@@ -172,15 +222,6 @@ def guesses(collection: Collection) -> list[str]:
     return found
 
 
-def members_table(collection: Collection, found: Sequence[Column]) -> Table:
-    """Return a row for each member: mean and deviation in every column."""
-    rows: list[tuple[Cell, ...]] = [
-        (member.label, *(column.of(member) for column in found), len(member.runs))
-        for member in collection.members
-    ]
-    return Table(("", *(column.title for column in found), "seeds"), tuple(rows))
-
-
 def facts(collection: Collection) -> list[Fact]:
     """Return the most important numbers of a run or series."""
     member = collection.members[0]
@@ -188,7 +229,7 @@ def facts(collection: Collection) -> list[Fact]:
         return []
     found = [_average(collection, member), _forgetting(member)]
     if member.has_neurons:
-        return [*found, _capacity_left(member), *_room(member)]
+        return [*_room(member), _capacity_left(member), *found]
     stored = spread_of(megabytes(run.stored_bytes) for run in member.runs)
     if stored is not None:
         found.append(Fact("Stored", f"{stored} MB", "Needed for inference on all tasks."))
@@ -258,6 +299,9 @@ def _room(member: Member) -> list[Fact]:
         value = f"About {known[0]} to {known[-1]} more tasks"
         return [Fact("Room", value, f"If they are like the last; {len(member.runs)} seeds.")]
     first, _, more = sentences[0].partition("; ")
+    if num := known[0] if len(known) == len(numbers) else 0:
+        first = f"About {num} more task{'' if num == 1 else 's'}"
+        more = f"If they are like the last; {more}"
     more = f"{more}." if more else ""
     if len(sentences) > 1:
         more += f" This is seed {member.runs[0].seed}; other seeds differ."

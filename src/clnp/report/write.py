@@ -1,10 +1,8 @@
 """A report on disk: one page, and each figure in the formats of papers."""
 
-import csv
 import importlib.util
-import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +10,15 @@ from clnp import extras
 from clnp.errors import FAILURE, ArgumentError, RunError
 from clnp.runs.directory import expanded
 from clnp.storage.atomic import replace_file
+from clnp.studies.tables import KINDS
 
 if TYPE_CHECKING:
-    from .draw import Cell, Picture, Table
+    from .page import Page
 
 PAGE = "report.html"
 FIGURES = "figures"
+TABLE = "comparison"
+"""The table of several members, as in a comparison."""
 FORMER = ("average", "grid", "growth", "loss", "matrix", "reuse", "threshold", "validation")
 """Figures of earlier versions, which a report removes."""
 DEFAULT = "report"
@@ -61,7 +62,7 @@ def write_report(
 
     collection = read_collection(several)
     with drawing():
-        files = list(_write(directory, *make_page(collection)))
+        files = list(_write(directory, make_page(collection)))
     if collection.left_out:
         error = RunError(
             f"{' '.join(collection.left_out)} The report of the others is in {files[0]}."
@@ -100,48 +101,31 @@ def _directory(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[s
     return expanded(paths[0]) / DEFAULT
 
 
-def _write(directory: Path, page: str, pictures: Mapping[str, "Picture | None"]) -> Iterator[Path]:
+def _write(directory: Path, page: "Page") -> Iterator[Path]:
     from .render import FORMATS, render
 
     try:
         figures = directory / FIGURES
         figures.mkdir(parents=True, exist_ok=True)
-        replace_file(directory / PAGE, page.encode())
+        replace_file(directory / PAGE, page.text.encode())
         yield directory / PAGE
-        # An earlier report may have had more figures.
-        for name, picture in (dict.fromkeys(FORMER) | dict(pictures)).items():
-            if picture is None:
-                for kind in (*FORMATS, "csv"):
-                    (figures / f"{name}.{kind}").unlink(missing_ok=True)
-                continue
-            contents = {kind: render(picture.figure, kind) for kind in FORMATS}
-            contents["csv"] = to_csv(picture.data or picture.table).encode()
-            for kind, content in contents.items():
+        for name in dict.fromkeys([*page.pictures, *page.tables, TABLE, *FORMER]):
+            picture, table = page.pictures.get(name), page.tables.get(name)
+            contents: dict[str, bytes] = {}
+            if picture is not None:
+                contents |= {kind: render(picture.figure, kind) for kind in FORMATS}
+            if table is not None:
+                contents |= {kind: text.encode() for kind, text in table.written().items()}
+            for kind in (*FORMATS, *KINDS):
                 file = figures / f"{name}.{kind}"
-                replace_file(file, content)
-                yield file
+                if kind in contents:
+                    replace_file(file, contents[kind])
+                    yield file
+                else:  # An earlier report may have had it.
+                    file.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(
             f"The report cannot be written to {directory}: {reason}. Choose another directory with "
             "--out DIR."
         ) from error
-
-
-def to_csv(table: "Table") -> str:
-    """Return the table with all digits, means and standard deviations in columns of their own."""
-    from .measures import Spread
-
-    columns: list[list[Cell]] = []
-    by_column = list(zip(*table.rows, strict=True)) or [() for _ in table.header]
-    for title, cells in zip(table.header, by_column, strict=True):
-        spreads = [cell if isinstance(cell, Spread) else None for cell in cells]
-        means = [cell.number if isinstance(cell, Spread) else cell for cell in cells]
-        if all(spread is None or spread.num == 1 for spread in spreads):
-            columns.append([title, *means])
-            continue
-        deviations = [s.deviation if s is not None and s.num > 1 else None for s in spreads]
-        columns += [[f"{title}, mean", *means], [f"{title}, std", *deviations]]
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(zip(*columns, strict=True))
-    return file.getvalue()

@@ -43,6 +43,8 @@ from clnp.records import (
 from clnp.storage.atomic import TEMPORARY, left_over, replace_file
 from clnp.text import one_line, shortened
 
+from .metrics import metrics_of
+
 CHECKPOINT = "checkpoint.safetensors"
 EVENTS = "events.jsonl"
 RESULT = "result.json"
@@ -396,8 +398,12 @@ def read_config(path: str | os.PathLike[str]) -> RunConfig:
 
 
 def read_result(path: Path) -> RunResult | None:
-    """Return the result of a run so far; None if there is none yet."""
-    return read_record(path / RESULT, RunResult)
+    """Return the result of a run so far; None if there is none yet.
+
+    Its metrics follow from the scores, also if an older version wrote it without them.
+    """
+    found = read_record(path / RESULT, RunResult)
+    return None if found is None else replace(found, metrics=metrics_of(found.scores))
 
 
 def checkpoint_problem(path: Path) -> str | None:
@@ -410,7 +416,7 @@ def checkpoint_problem(path: Path) -> str | None:
         with file.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             header = json.loads(opened.read(min(size, os.fstat(opened.fileno()).st_size)))
-            ends = [entry["data_offsets"][1] for n, entry in header.items() if n[0] != "_"]
+            ends = [entry["data_offsets"][1] for n, entry in header.items() if n != "__metadata__"]
             found, expected = os.fstat(opened.fileno()).st_size, 8 + size + max(ends, default=0)
         if found == expected:
             return None

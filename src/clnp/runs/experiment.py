@@ -77,6 +77,7 @@ from .directory import (
 )
 from .environment import arithmetic, describe, peak_bytes, reset_peak
 from .fingerprint import check_alike, describe_model, fingerprints, plain
+from .metrics import metrics_of
 from .outputs import (
     is_known,
     score_and_digest,
@@ -620,6 +621,7 @@ class RunLoop:
             seed=config.seed,
             tasks=state.done,
             scores=state.scores,
+            metrics=metrics_of(state.scores),
             capacity=figures.capacity,
             forecast=figures.forecast,
             certificates=figures.certificates,

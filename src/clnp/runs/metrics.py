@@ -14,10 +14,27 @@ None.
   before the others, as in joint training.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from clnp.records import Metrics
+
 Scores = Sequence[Sequence[float | None]]
+
+
+def metrics_of(scores: Scores, alone: Sequence[float | None] | None = None) -> Metrics:
+    """Return all metrics; forward transfer needs the score of each task learned alone."""
+    whole = all(len(row) == number for number, row in enumerate(scores, 1))
+    if not scores or not whole:  # A file may be damaged.
+        return Metrics()
+    known = alone is not None and len(alone) >= len(scores)
+    return Metrics(
+        average=average(scores),
+        forgetting=forgetting(scores),
+        backward_transfer=backward_transfer(scores),
+        forward_transfer=forward_transfer(scores, alone) if known and alone is not None else None,
+    )
 
 
 def average(scores: Scores) -> float | None:
@@ -58,4 +75,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
-    return fmean(known) if known else 0.0
+    try:
+        return fmean(known) if known else 0.0
+    except (OverflowError, ValueError):  # Of infinity, or beyond all floats.
+        return math.nan

@@ -135,7 +135,7 @@ def _run(
     *,
     recipe: str | None = None,
 ) -> tuple[list[ComparisonRow], str]:
-    """Run all that is not finished of these methods, and return the table of all methods.
+    """Run all that is not finished of these methods, and return the table of all, and a note.
 
     The files of the table have everything that is finished, even if runs fail or are stopped. A
     comparison keeps its `recipe`, because the user may change the file before a method starts.
@@ -167,15 +167,15 @@ def _run(
     found = _write_table(path, every)
     for method in methods:
         summarise(path / method)
-    text = f"{texts(found)['txt']}\nThe runs are in {path}, the table in {path / TABLE}.*"
+    note = f"The runs are in {path}, the table in {path / TABLE}.*"
     if config.tuned:
-        text += f"\n\n{tuned_text(path, config.tuned)}\nThese settings are in {path / TUNED}."
+        note += f"\n\n{tuned_text(path, config.tuned)}\nThese settings are in {path / TUNED}."
     num_seeds = len(config.seeds)
     others = [method for method in every if len(finished_results(path / method)) < num_seeds]
     if others:
-        text += f"\nSome seeds of {', '.join(others)} are missing. Run them with "
-        text += f"{resume_command(path)}."
-    return found, text
+        note += f"\nSome seeds of {', '.join(others)} are missing. Run them with "
+        note += f"{resume_command(path)}."
+    return found, note
 
 
 def _write_method(path: Path, config: SeriesConfig) -> None:

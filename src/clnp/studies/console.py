@@ -1,6 +1,7 @@
 """What shows the progress of runs."""
 
 import sys
+from pathlib import Path
 
 from clnp.records import Event
 from clnp.text import printable
@@ -8,6 +9,9 @@ from clnp.text import printable
 
 class Console:
     """Shows warnings only. Derive from it to show progress."""
+
+    def begin(self, path: Path) -> None:
+        """Show the run at `path` from now on."""
 
     def show(self, event: Event) -> None:
         """Show an event of a run."""

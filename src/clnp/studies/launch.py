@@ -152,6 +152,8 @@ def _run(
     seconds, console = options.checkpoint_seconds, options.console
     loop = RunLoop(experiment, run, seconds, console.show, trackers=trackers, recipe=recipe)
 
+    console.begin(run.path)
+
     def stop() -> None:
         interrupt_at_once()  # At the second signal.
         loop.stop()

@@ -3,14 +3,12 @@
 Nothing here imports PyTorch.
 """
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clnp.core.layers.ledger import aligned
+from clnp.core.layers.ledger import aligned, free_fraction
 from clnp.errors import RunError
 from clnp.records import (
     ComparisonRow,
@@ -20,7 +18,9 @@ from clnp.records import (
     Spread,
     TaskSummary,
 )
-from clnp.runs.metrics import average, backward_transfer, forgetting, forward_transfer
+from clnp.runs.metrics import Scores, metrics_of
+
+from .tables import Mean, Table, best_of, to_text
 
 ALONE = "single"
 """The method that forward transfer is measured against."""
@@ -101,25 +101,63 @@ def described(summary: SeriesSummary) -> str:
 
 
 class Column(NamedTuple):
-    """A column of the table: its title, its field in a `ComparisonRow`, and its digits."""
+    """A column of the table: its title, field in a `ComparisonRow`, digits, what is best."""
 
     title: str
     key: str
     digits: int
+    highest: bool
+    """Whether the highest value is the best; otherwise the lowest is."""
 
 
-LEARNED = Column("tasks learned", "tasks", 1)
+LEARNED = Column("tasks learned", "tasks", 1, highest=True)
 """Shown unless every run learned all tasks: all other columns are about these."""
 COLUMNS = (
     LEARNED,
-    Column("average", "average", 2),
-    Column("forgetting", "forgetting", 2),
-    Column("backward transfer", "backward_transfer", 2),
-    Column("forward transfer", "forward_transfer", 2),
-    Column("stored, MB", "stored", 2),
-    Column("seconds", "seconds", 0),
-    Column("peak memory, MB", "peak", 0),
+    Column("average", "average", 2, highest=True),
+    Column("forgetting", "forgetting", 2, highest=False),
+    Column("backward transfer", "backward_transfer", 2, highest=True),
+    Column("forward transfer", "forward_transfer", 2, highest=True),
+    Column("free neurons, %", "free", 1, highest=True),
+    Column("stored, MB", "stored", 2, highest=False),
+    Column("seconds", "seconds", 0, highest=False),
+    Column("peak memory, MB", "peak", 0, highest=False),
 )
+CAPTION = (
+    "Means over the seeds, with standard deviations if there are several. Average: test score of "
+    "all tasks after the last. Forgetting: mean loss of a task since its best score. Backward "
+    "transfer: mean change since a task was learned. Forward transfer: mean gain compared with "
+    "learning each task alone."
+)
+
+
+def measured(
+    scores: Scores,
+    *,
+    alone: Sequence[float | None] | None,
+    free: float | None,
+    num_bytes: float | None,
+    seconds: float | None,
+    peak_bytes: float | None,
+) -> dict[str, float | None]:
+    """Return the value of a run in every column; `alone` has the scores of tasks learned alone."""
+    metrics = metrics_of(scores, alone)
+    return {
+        "tasks": float(len(scores)),
+        "average": metrics.average,
+        "forgetting": metrics.forgetting,
+        "backward_transfer": metrics.backward_transfer,
+        "forward_transfer": metrics.forward_transfer,
+        "free": None if free is None else 100 * free,
+        "stored": megabytes(num_bytes),
+        "seconds": seconds,
+        "peak": megabytes(peak_bytes),
+    }
+
+
+def megabytes(num_bytes: float | None) -> float | None:
+    """Return a number of bytes in megabytes."""
+    return None if num_bytes is None else num_bytes / 1e6
 
 
 def rows_of(
@@ -149,18 +187,15 @@ def rows_of(
 
 def _values(result: RunResult, alone: Sequence[float | None]) -> dict[str, float | None]:
     """Return the value of a run in every column; `alone` has the scores of tasks learned alone."""
-    scores = result.scores
-    known = bool(scores) and len(alone) >= len(scores)
-    return {
-        "tasks": float(len(scores)),
-        "average": average(scores) if scores else None,
-        "forgetting": forgetting(scores) if scores else None,
-        "backward_transfer": backward_transfer(scores) if scores else None,
-        "forward_transfer": forward_transfer(scores, alone) if known else None,
-        "stored": sum(result.stored_bytes.values()) / 1e6,
-        "seconds": result.timings.seconds,
-        "peak": result.timings.peak_bytes / 1e6,
-    }
+    capacity = result.capacity
+    return measured(
+        result.scores,
+        alone=alone,
+        free=free_fraction(capacity.free, capacity.sizes) if capacity.sizes else None,
+        num_bytes=sum(result.stored_bytes.values()),
+        seconds=result.timings.seconds,
+        peak_bytes=result.timings.peak_bytes,
+    )
 
 
 def _spread(values: Sequence[float | None]) -> Spread | None:
@@ -168,75 +203,52 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
     return spread(known) if len(known) == len(values) else None
 
 
-def footnotes(found: Sequence[ComparisonRow]) -> list[str]:
-    """Return the notes below the table, on the settings of methods: "[1] default settings"."""
-    return [f"[{number}] {note}." for number, note in enumerate(_sources(found), 1)]
-
-
-def marked(found: Sequence[ComparisonRow]) -> dict[str, str]:
-    """Return the name of each method with the number of its footnote: "ewc [1]"."""
-    numbers = {note: number for number, note in enumerate(_sources(found), 1)}
-    notes = {row.method: row.settings.note for row in found if row.settings is not None}
-    names = {method: f"{method} [{numbers[note]}]" for method, note in notes.items()}
-    return {row.method: names.get(row.method, row.method) for row in found}
-
-
-def _sources(found: Sequence[ComparisonRow]) -> list[str]:
-    return list(dict.fromkeys(row.settings.note for row in found if row.settings is not None))
-
-
 def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
     """Return the table in every format, by the suffix of its file."""
-    counted = any(row.tasks is not None for row in found)
-    columns = [column for column in COLUMNS if counted or column is not LEARNED]
-    lines, notes = _cells(found, columns, "±"), footnotes(found)
-    head, *rest = (f"| {' | '.join(line)} |" for line in lines)
-    below = "\n\n" + "  \n".join(notes) if notes else ""  # Two spaces break a line.
-    return {
-        "txt": "\n".join([aligned(lines), *notes, ""]),
-        "csv": _csv(found, columns),
-        "md": "\n".join([head, "|" + "---|" * len(lines[0]), *rest]) + below + "\n",
-        "tex": _latex(_cells(found, columns, r"\pm"), notes),
-    }
+    made = comparison_table(found)
+    return {"txt": to_text(made), **made.written()}
 
 
-def _cells(found: Sequence[ComparisonRow], columns: Sequence[Column], sign: str) -> list[list[str]]:
-    """Return the rows as text below a head; an unknown value is a dash."""
-    lines, names = [["method", *(column.title for column in columns), "seeds"]], marked(found)
-    for row in found:
-        own = sign if len(row.seeds) > 1 else None  # One seed has no deviation.
-        values = [(getattr(row, column.key), column.digits) for column in columns]
-        cells = ["-" if v is None else plus_minus(v, digits, sign=own) for v, digits in values]
-        lines.append([names[row.method], *cells, str(len(row.seeds))])
-    return lines
+def comparison_table(found: Sequence[ComparisonRow]) -> Table:
+    """Return the table of a comparison, without columns that nobody has a value in."""
+    rows = [(row.method, {c.key: getattr(row, c.key) for c in COLUMNS}, row.seeds) for row in found]
+    return table_of(
+        "method",
+        [
+            (name, {key: _value(spread, key, len(seeds)) for key, spread in cells.items()}, seeds)
+            for name, cells, seeds in rows
+        ],
+        sources=[None if row.settings is None else row.settings.note for row in found],
+    )
 
 
-def _csv(found: Sequence[ComparisonRow], columns: Sequence[Column]) -> str:
-    """Return means and deviations in separate columns, with all digits."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    keys = [f"{column.key}_{part}" for column in columns for part in ("mean", "std")]
-    noted = any(row.settings is not None for row in found)
-    writer.writerow(["method", *keys, "seeds", *(["settings"] if noted else [])])
-    for row in found:
-        cells: list[float | str] = []
-        for value in (getattr(row, column.key) for column in columns):
-            cells += ["", ""] if value is None else [value.mean, value.deviation]
-        note = "" if row.settings is None else row.settings.note
-        writer.writerow([row.method, *cells, len(row.seeds), *([note] if noted else [])])
-    return text.getvalue()
+def _value(found: Spread | None, key: str, num: int) -> Mean | None:
+    digits = next(column.digits for column in COLUMNS if column.key == key)
+    return None if found is None else Mean(found.mean, found.deviation, num, digits)
 
 
-def _latex(lines: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """Return a tabular of booktabs, with numbers in math mode, where a minus is not a hyphen."""
-    head, *rest = lines
-    body = []
-    for method, *cells, seeds in rest:
-        numbers = ("--" if cell == "-" else f"${cell}$" for cell in cells)
-        body.append(" & ".join([method.replace("_", r"\_"), *numbers, seeds]) + r" \\")
-    parts = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule"]
-    whole = rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize "
-    below = [rf"{whole}{note}}} \\" for note in notes]
-    parts += [" & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", *below]
-    parts += [r"\end{tabular}", ""]
-    return "\n".join(parts)
+def table_of(
+    first: str,
+    rows: Sequence[tuple[str, Mapping[str, Mean | None], Sequence[object]]],
+    *,
+    sources: Sequence[str | None],
+) -> Table:
+    """Return a row for each name with its values and its seeds, and the best values in bold.
+
+    `sources` says where the settings of each row come from.
+    """
+    columns = [c for c in COLUMNS if any(values.get(c.key) is not None for _, values, _ in rows)]
+    cells = tuple(
+        (name, *(values.get(column.key) for column in columns), len(seeds))
+        for name, values, seeds in rows
+    )
+    best = [best_of(cells, index, highest=c.highest) for index, c in enumerate(columns, 1)]
+    return Table(
+        (first, *(column.title for column in columns), "seeds"),
+        cells,
+        name="comparison",
+        caption=CAPTION,
+        keys=(first, *(column.key for column in columns), "seeds"),
+        best=frozenset().union(*best),
+        sources=tuple(sources),
+    )

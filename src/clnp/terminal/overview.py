@@ -1,9 +1,10 @@
 """A run, a series or a comparison on one screen: its progress, scores, capacity and choices."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from clnp.records import OURS, Environment, RunConfig, RunResult, SeriesConfig
+from clnp.records import OURS, ComparisonRow, Environment, RunConfig, RunResult, SeriesConfig
 from clnp.runs.directory import (
     RESULT,
     checkpoint_problem,
@@ -24,11 +25,11 @@ from clnp.studies.study import (
     read_tuning,
     settings_sources,
 )
-from clnp.studies.summaries import aggregate, described, rows_of, texts
+from clnp.studies.summaries import aggregate, comparison_table, described, rows_of
 from clnp.text import duration
 
 from .summary import FULL, Part, choices, everything, figures, proofs, room, stored
-from .tables import Screen, screen_of
+from .tables import Screen, blocks, plain_screen
 from .watch import WAITING, Watcher, news, state_of, unfinished
 
 Answer = dict[str, object]
@@ -52,7 +53,8 @@ def inspect(
     with reading(directory):
         for name in (COMPARISON, SERIES):
             if (study := read_study(directory / name)) is not None:
-                return _several(directory, study, is_comparison=name == COMPARISON)
+                is_comparison, on = name == COMPARISON, screen or plain_screen(sys.stdout)
+                return _several(directory, study, on, is_comparison=is_comparison)
     config, result = read_config(directory), read_result(directory)
     environments = read_environments(directory)
     answer: Answer = {
@@ -62,7 +64,7 @@ def inspect(
     parts: list[Part] = [progress_of(directory, config, environments, result)]
     if in_full:
         return answer, FULL.page([*parts, *everything(config.settings, environments, result)])
-    screen = screen or screen_of(sys.stdout)
+    screen = screen or plain_screen(sys.stdout)
     notes: Part = []
     if result is not None:
         parts += figures(result, screen)
@@ -73,7 +75,15 @@ def inspect(
     return answer, screen.page([*parts, [*notes, *environment_of(environments)]])
 
 
-def _several(path: Path, config: SeriesConfig, *, is_comparison: bool) -> tuple[Answer, str]:
+def compared(rows: Sequence[ComparisonRow], screen: Screen) -> str:
+    """Return the table of a comparison as text."""
+    made = comparison_table(rows)
+    return screen.page([*([block] for block in blocks(made, screen)), made.footnotes])
+
+
+def _several(
+    path: Path, config: SeriesConfig, screen: Screen, *, is_comparison: bool
+) -> tuple[Answer, str]:
     scene = Watcher(path).look()
     answer: Answer = {str(scene.kind): config}
     methods, text = "", ""
@@ -82,7 +92,7 @@ def _several(path: Path, config: SeriesConfig, *, is_comparison: bool) -> tuple[
         methods = f" with {', '.join(names)}"
         found = {name: finished_results(path / name) for name in names}
         answer["table"] = rows = rows_of(found, settings_sources(path, names))
-        text = texts(rows)["txt"].rstrip() if rows else ""
+        text = compared(rows, screen) if rows else ""
     else:
         results = finished_results(path)
         answer["summary"] = summary = aggregate(results) if results else None

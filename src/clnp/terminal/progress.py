@@ -1,12 +1,14 @@
-"""Progress of a run: bars on a terminal, lines in a log."""
+"""Progress of a run: a screen on a terminal, lines in a log."""
 
 import contextlib
+import os
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from clnp.records import (
-    CandidateChosen,
     CandidatePruned,
     CandidateTrained,
     EpochEnded,
@@ -15,6 +17,7 @@ from clnp.records import (
     RoundEnded,
     RunConfig,
     RunFailed,
+    RunStarted,
     SubsetScored,
     TaskEnded,
     TaskResumed,
@@ -24,11 +27,14 @@ from clnp.records import (
     guess_note,
     pruning_text,
 )
-from clnp.runs.status import Progress as Counted
+from clnp.runs.directory import CONFIG, read_config, read_events
+from clnp.runs.status import Progress, Status
 from clnp.studies.console import Console
-from clnp.text import clean, one_line
+from clnp.text import one_line
 
 if TYPE_CHECKING:
+    import rich.progress
+    from rich.console import RenderableType
     from rich.progress import TaskID
 
 LINE_SECONDS = 10.0
@@ -82,37 +88,25 @@ class Lines(Console):
         self.say(text)
 
 
-class Bars(Console):
-    """A bar for the whole run and one for the task, with rate and remaining time."""
+class Live(Console):
+    """What `clnp watch` shows of a run, kept up to date below a line for each task and round."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich import console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich import console, live
 
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("epochs"),
-            TextColumn("{task.fields[rate]}", markup=False),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            console=console.Console(file=stream),
-        )
-        self._run_bar = self._progress.add_task("run", total=None, rate="")
-        self._task_bar = self._progress.add_task("", total=None, rate="")
+        self._stream = stream
+        self._path = Path()
+        self._progress, self._known = Progress(RunConfig()), False
+        self.status = Status()
         self._task: TaskStarted | None = None
-        self._counted = Counted(RunConfig())
-        self._downloads: Progress | None = None
+        self._console = console.Console(file=stream, highlight=False, emoji=False, markup=False)
+        self._live = live.Live(console=self._console, get_renderable=self._frame, transient=True)
+        self._downloads: rich.progress.Progress | None = None
         self._files: dict[str, TaskID] = {}
-        self._rate = ""
+
+    def begin(self, path: Path) -> None:
+        """Show the run at `path` from now on."""
+        self._path, self._known = path, False
 
     def show(self, event: Event) -> None:
         """Show an event."""
@@ -121,58 +115,57 @@ class Bars(Console):
             self._show(event)
 
     def _show(self, event: Event) -> None:
-        self._counted.add(event)
+        if not self._known:
+            self._known = True
+            config = event.config if isinstance(event, RunStarted) else RunConfig()
+            if os.path.isfile(self._path / CONFIG):
+                config = read_config(self._path)
+            # If the run resumes, its log ends where it does.
+            self._progress = Progress(config, read_events(self._path))
+        self._progress.add(event)
+        self.status = self._progress.status()  # Another thread draws it.
         if isinstance(event, TaskStarted):
-            self._start(event)
-        elif isinstance(event, EpochEnded) and event.candidate is not None:
-            self._rate = f"{per_second(event.seconds)}  {event.score:.2f} validation"
-            self._progress.update(self._task_bar, rate=self._rate)
-        elif isinstance(event, SubsetScored):
-            rate = pruning_text(event.number, event.kept, event.available)
-            self._progress.update(self._task_bar, rate=rate)
-        elif isinstance(event, CandidateChosen):
-            self._progress.update(self._task_bar, rate=self._rate)
-        shown_by_bars = (EpochEnded, CandidateTrained, CandidatePruned, SubsetScored)
-        if self._task is not None and isinstance(event, (*shown_by_bars, TaskStarted, TaskEnded)):
-            done, total = self._counted.epochs()
-            here = done - self._task.epochs_before
-            self._progress.update(self._run_bar, completed=done, total=total)
-            self._progress.update(self._task_bar, completed=here)
-        if isinstance(event, shown_by_bars) or type(event) is TaskStarted:
+            self._task = event
+            if self._downloads is not None:
+                self._downloads.stop()
+            # Not before: an error in the recipe or the data is shown by itself.
+            self._live.start()
+        if self._live.is_started and not isinstance(event, (EpochEnded, SubsetScored)):
+            self._live.refresh()  # A line that is said leaves the last frame below it.
+        shown_live = (EpochEnded, CandidateTrained, CandidatePruned, SubsetScored)
+        if isinstance(event, shown_live) or type(event) is TaskStarted:
             return
         text = described(event, self._task)
         if text is not None:
             self.say(text)
 
-    def _start(self, event: TaskStarted) -> None:
-        self._task = event
-        description = clean(f"task {event.number} of {event.num_tasks}, {event.task}")
-        size = event.num_candidates * event.num_epochs
-        self._progress.reset(self._task_bar, description=description, total=size, rate="")
-        if self._downloads is not None:
-            self._downloads.stop()
-        # Not before: an error in the recipe or the data is shown without bars.
-        self._progress.start()
+    def _frame(self) -> "RenderableType":
+        from rich.text import Text
+
+        from .tables import MOST_COLUMNS, screen_of
+        from .watch import Scene, WatchedRun, frame
+
+        screen, (width, height) = screen_of(self._stream), self._console.size
+        screen = replace(screen, width=max(20, min(width, MOST_COLUMNS) - 1), height=height)
+        run = WatchedRun("run", str(self._path), self.status)
+        shown = frame(Scene(self._path, "run", (run,)), screen, is_own=True)
+        if screen.unicode:
+            return shown
+        return Text(replace(screen, styled=False).text(shown))  # Other characters are escaped.
 
     def download(self, file: str, num_bytes: int, total: int | None) -> None:
         """Show the progress of a download."""
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
+        from rich import progress
 
         if self._downloads is None:
-            self._downloads = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=self._progress.console,
+            self._live.stop()
+            self._downloads = progress.Progress(
+                progress.TextColumn("{task.description}", markup=False),
+                progress.BarColumn(),
+                progress.DownloadColumn(),
+                progress.TransferSpeedColumn(),
+                progress.TimeRemainingColumn(),
+                console=self._console,
             )
             self._downloads.start()
         if file not in self._files:
@@ -182,9 +175,7 @@ class Bars(Console):
     def say(self, text: str) -> None:
         """Show a line."""
         with contextlib.suppress(OSError):
-            self._progress.console.print(
-                one_line(text), markup=False, emoji=False, highlight=False, soft_wrap=True
-            )
+            self._console.print(one_line(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Show a line that the user must see even without progress."""
@@ -195,16 +186,7 @@ class Bars(Console):
         with contextlib.suppress(OSError):
             if self._downloads is not None:
                 self._downloads.stop()
-            if self._progress.live.is_started:
-                self._progress.stop()
-
-
-def per_second(seconds: float) -> str:
-    """Return how many epochs of this length a second has, in a few characters."""
-    if not seconds:
-        return ""
-    rate = 1 / seconds
-    return f"{rate:.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
+            self._live.stop()
 
 
 def described(event: Event, task: TaskStarted | None) -> str | None:

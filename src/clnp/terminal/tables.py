@@ -4,7 +4,7 @@ import io
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
@@ -17,8 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from clnp.palette import CLNP, MUTED, NEW
 from clnp.records import RunResult, TaskRecord
 from clnp.runs.status import condensed
+from clnp.studies.tables import Table as Results
 from clnp.text import clean
 
 LEAST_TASKS = 10
@@ -33,8 +35,12 @@ LEAST_NAME = 12
 """Columns for the name of a task."""
 NARROW = 60
 """Columns that a table of layers with all its numbers needs."""
+WIDE = 120
+"""Columns of a terminal, beyond which a table has a column for each layer if that fits."""
 MOST_BAR = 80
 """Columns for the neurons of a layer."""
+MOST_COLUMNS = 200
+"""Columns of a terminal that are used."""
 UNLIMITED = 10_000
 """Columns or lines of a screen that shows everything."""
 
@@ -43,11 +49,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Screen:
-    """The columns and lines of a terminal, and whether it has characters beyond ASCII."""
+    """The columns and lines of a terminal, whether it has more than ASCII, and styles."""
 
     width: int = 80
     height: int = 40
     unicode: bool = True
+    styled: bool = False
 
     def short(self, text: object, width: int) -> str:
         """Return the text in one line of at most so many columns, shortened in the middle.
@@ -68,7 +75,12 @@ class Screen:
         """Return the parts as plain text, one below the other; lines are wrapped and indented."""
         encoding = "utf-8" if self.unicode else "ascii"
         file = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace", newline="\n")
-        console = Console(file=file, width=self.width, color_system=None, force_terminal=False)
+        console = Console(
+            file=file,
+            width=self.width,
+            color_system="truecolor" if self.styled else None,
+            force_terminal=self.styled,
+        )
         for part in parts:
             if isinstance(part, str):
                 # Words stay whole: a path, for instance, can be copied.
@@ -88,9 +100,10 @@ class Screen:
         """Return parts as text, with an empty line between them; empty parts are left out."""
         return "\n\n".join(self.text(*lines) for lines in parts if lines)
 
-    def bar(self, fraction: float) -> ProgressBar:
+    def bar(self, fraction: float, colour: str = CLNP) -> ProgressBar:
         """Return a progress bar, in a quarter of the screen."""
-        return ProgressBar(1.0, fraction, width=self.width // 4)
+        width = min(self.width, WIDE) // 4
+        return ProgressBar(1.0, fraction, width=width, complete_style=colour, finished_style=colour)
 
     def curve(self, values: Sequence[float], width: int) -> str:
         """Return a sparkline from the lowest to the highest value, in at most so many columns."""
@@ -107,26 +120,55 @@ class Screen:
 
         return "".join(level(value) if math.isfinite(value) else broken for value in shown)
 
-    def stacked(self, counts: Sequence[int], size: int, width: int) -> str:
+    def stacked(self, counts: Sequence[int], size: int, width: int) -> Text:
         """Return a bar of `size` neurons: those of each task in order, then the free ones.
 
-        Every character stands for the neuron in the middle of its stretch.
+        Every character stands for the neuron in the middle of its stretch. The last task has the
+        colour of new neurons.
         """
-        owners, free = ("█▓▒", "·") if self.unicode else ("123456789", ".")
-        ends = list(accumulate(count for count in counts if count))
-        bar = []
+        owners, free = self._signs
+        found = [index for index, count in enumerate(counts) if count]
+        ends = list(accumulate(counts[index] for index in found))
+        bar = Text()
         for column in range(width):
             neuron = (column + 0.5) * size / width
             owner = next((i for i, end in enumerate(ends) if neuron < end), None)
-            bar.append(free if owner is None else owners[owner % len(owners)])
-        return "".join(bar)
+            if owner is None:
+                bar.append(free)
+            else:
+                last = found[owner] == len(counts) - 1
+                bar.append(owners[owner % len(owners)], style=NEW if last else MUTED)
+        return bar
+
+    @property
+    def _signs(self) -> tuple[str, str]:
+        """The signs of tasks, in turn, and that of free neurons."""
+        return ("█▓▒", "·") if self.unicode else ("123456789", ".")
+
+    def legend(self) -> Text:
+        """Return what the signs and colours of a bar of neurons mean."""
+        owners, free = self._signs
+        shown = owners[:3]
+        if not self.styled:
+            return Text(f"{shown} neurons of a task, in turn   {free} free")
+        earlier, last = Text(shown, MUTED), Text(owners[0], NEW)
+        return Text.assemble(
+            earlier, " earlier tasks, in turn   ", last, f" last task   {free} free"
+        )
 
 
 def screen_of(stream: TextIO) -> Screen:
-    """Return the screen of a terminal; a file has 80 columns of 40 lines."""
+    """Return the screen of a terminal; a file has 80 columns of 40 lines, and no styles."""
     width, height = shutil.get_terminal_size((80, 40))
     encoding = (stream.encoding or "ascii").lower()
-    return Screen(min(max(width, 40), 120), height, encoding.startswith("utf"))
+    console = Console(file=stream)
+    styled = console.color_system is not None and not console.no_color and stream.isatty()
+    return Screen(min(max(width, 40), MOST_COLUMNS), height, encoding.startswith("utf"), styled)
+
+
+def plain_screen(stream: TextIO) -> Screen:
+    """Return the screen of a terminal without its styles."""
+    return replace(screen_of(stream), styled=False)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[RenderableType]], align: str = "l") -> Table:
@@ -174,7 +216,8 @@ def tasks(result: RunResult, screen: Screen) -> Table:
     names = [record.task for record, _ in front]
     names += [f"... {len(hidden)} more, mean"] if hidden else []
     names += [record.task for record, _ in back]
-    for columns in _columns(groups, each=screen.width == UNLIMITED):
+    same = all(record.unchanged for record in result.tasks)  # The headline says so.
+    for columns in _columns(groups, each=screen.width > WIDE, same=same):
         head = ["learned", "now", *columns]
         rows = [
             [number(record.test_score), number(now), *(cell(record) for cell in columns.values())]
@@ -199,10 +242,10 @@ def _width(rows: Sequence[Sequence[str]]) -> int:
 Columns = dict[str, Callable[[TaskRecord], str]]
 
 
-def _columns(groups: Sequence[str], *, each: bool) -> Iterator[Columns]:
+def _columns(groups: Sequence[str], *, each: bool, same: bool) -> Iterator[Columns]:
     """Yield what a table has of each task by title, from the widest choice to the narrowest."""
-    same = {True: "same", False: "DIFFERENT", None: "-"}
-    outputs: Columns = {"outputs": lambda record: same[record.unchanged]}
+    words = {True: "same", False: "DIFFERENT", None: "-"}
+    outputs: Columns = {} if same else {"outputs": lambda record: words[record.unchanged]}
     if groups:
         layers: Columns = {group: partial(_claim, groups=[group]) for group in groups}
         neurons: Columns = {"neurons": partial(_claim, groups=groups)}
@@ -251,11 +294,39 @@ def layers(result: RunResult, screen: Screen) -> Table:
         if narrow:
             return [name, share]
         tasks_left = room.get(group)
-        more = "-" if tasks_left is None else f"{tasks_left:.1f}"
+        more = "-" if tasks_left is None else f"{int(tasks_left)}"
         return [name, f"{left} of {sizes[group]}", share, more]
 
     head = ["layer", "free", *([] if narrow else ["", "more tasks"])]
     return stacked_bars([*head, "neurons by task, then free"], sizes, new, row, screen)
+
+
+def blocks(made: Results, screen: Screen) -> list[RenderableType]:
+    """Return a table of results with the best values in bold.
+
+    Columns that do not fit the screen are in further tables, each with the first column again.
+    """
+    most = max(LEAST_NAME, screen.width // 3)
+    cells = [[screen.short(cell, most) for cell in row] for row in made.texts()]
+    columns = [list(column) for column in zip(made.header, *cells, strict=True)]
+    names, *others = columns
+    found: list[RenderableType] = []
+    while others:
+        num, width = 0, max(map(cell_len, names))
+        while num < len(others):
+            width += 2 + max(map(cell_len, others[num]))
+            if width > screen.width and num:
+                break
+            num += 1
+        first = len(columns) - len(others)
+        rows: list[list[RenderableType]] = [[name] for name in names[1:]]
+        for index, column in enumerate(others[:num], first):
+            for row, cell in enumerate(column[1:]):
+                is_best = (row, index) in made.best
+                rows[row].append(Text(cell, style="bold") if is_best else cell)
+        found.append(table([column[0] for column in [names, *others[:num]]], rows, "l"))
+        others = others[num:]
+    return found
 
 
 def stacked_bars(
@@ -271,9 +342,11 @@ def stacked_bars(
     rows = [row(group) for group in [*front, *back]]
     gap = [[f"... {len(hidden)} more", *[""] * (len(head) - 2)]] if hidden else []
     width = max(4, min(MOST_BAR, screen.width - _width([head[:-1], *rows, *gap]) - 2))
-    for group, cells in zip([*front, *back], rows, strict=True):
-        cells.append(screen.stacked(new.get(group, ()), sizes[group], width))
-    rows[len(front) : len(front)] = [[*cells, ""] for cells in gap]
+    shown: list[list[RenderableType]] = [
+        [*cells, screen.stacked(new.get(group, ()), sizes[group], width)]
+        for group, cells in zip([*front, *back], rows, strict=True)
+    ]
+    shown[len(front) : len(front)] = [[*cells, ""] for cells in gap]
     align = "l" + "r" * (len(head) - 2) + "l"
     title = screen.short(head[-1], width) if head[-1] else ""
-    return table([*head[:-1], title], rows, align)
+    return table([*head[:-1], title], shown, align)

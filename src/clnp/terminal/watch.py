@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from clnp.errors import RunError
+from clnp.palette import CLNP, OTHERS
 from clnp.plain import to_plain
-from clnp.records import pruning_text
+from clnp.records import OURS, pruning_text
 from clnp.runs.directory import (
     CONFIG,
     STATUS,
@@ -41,7 +42,7 @@ from clnp.studies.jobs import on_stop
 from clnp.studies.study import Member, members_of, open_trials, read_comparison, read_series
 from clnp.text import clean, duration
 
-from .tables import Screen, screen_of, stacked_bars, table
+from .tables import MOST_COLUMNS, Screen, plain_screen, screen_of, stacked_bars, table
 
 WAITING = "waiting"
 NOT_STARTED = Status(state=WAITING)
@@ -267,13 +268,13 @@ def news(scene: Scene) -> str:
     return f"Last news {duration(scene.silent)} ago."
 
 
-def frame(scene: Scene, screen: Screen) -> RenderableType:
-    """Return the scene for a screen."""
+def frame(scene: Scene, screen: Screen, *, is_own: bool = False) -> RenderableType:
+    """Return the scene for a screen; the process of the run knows that there is no older news."""
     run = scene.runs[0] if scene.kind == "run" else None
     if scene.kind is None:
         return Text(clean(line(scene)))
     parts = _several(scene, screen) if run is None else _run(run, screen)
-    if scene.state == RUNNING and not (run and run.dead):
+    if scene.state == RUNNING and not (run and run.dead) and not is_own:
         parts.append(Text(news(scene)))
     return Group(*parts)
 
@@ -298,7 +299,7 @@ def _run(run: WatchedRun, screen: Screen) -> list[RenderableType]:
         learned = f"{len(status.learned)} of {status.num_tasks}"
         parts.append(Text(f"learned: {learned}, last {name}{score}{average}"))
     if status.sizes:
-        parts.append(_neurons(status, screen))
+        parts += [_neurons(status, screen), screen.legend()]
     if status.full is not None:
         parts.append(Text(clean(f"full: {status.full.partition('. ')[0]}")))
     return parts
@@ -307,17 +308,24 @@ def _run(run: WatchedRun, screen: Screen) -> list[RenderableType]:
 def _open_task(run: WatchedRun, task: OpenTask, screen: Screen) -> list[RenderableType]:
     """Return the bars and the curves of a run that is learning a task."""
     bars = Table.grid(padding=(0, 2))
-    fraction = run.status.fraction
-    bars.add_row("run", screen.bar(fraction), Text(f"{100 * fraction:.0f} %{run.left}"))
+    status, fraction = run.status, run.status.fraction
+    colour = CLNP if status.method == OURS else OTHERS[0]
+    epochs = f"epoch {status.epochs_done} of {status.epochs_of_run}, {100 * fraction:.0f} %"
+    bars.add_row("run", screen.bar(fraction, colour), Text(f"{epochs}{run.left}"))
     done = (task.epoch or 0) / (task.num_epochs or 1)
-    bars.add_row("now", screen.bar(done), Text(doing(task)))
+    bars.add_row("now", screen.bar(done, colour), Text(doing(task)))
     title = clean(f"task {task.number} of {run.status.num_tasks}: {task.task}")
     parts: list[RenderableType] = [Text(title), bars]
     if task.loss is not None and task.score is not None:
         width = max(4, min(60, screen.width - 24))
-        loss = ["loss", f"{task.loss:.4g}", screen.curve(task.losses, width)]
-        score = ["validation", f"{task.score:.2f}", screen.curve(task.scores, width)]
-        parts.append(table(["", "", ""], [loss, score], "lrl"))
+        rows: list[list[RenderableType]] = [
+            [name, value, Text(screen.curve(curve, width), colour)]
+            for name, value, curve in (
+                ("loss", f"{task.loss:.4g}", task.losses),
+                ("validation", f"{task.score:.2f}", task.scores),
+            )
+        ]
+        parts.append(table(["", "", ""], rows, "lrl"))
     return parts
 
 
@@ -367,7 +375,7 @@ def watch(
     if scene.kind is None and (once or not may_become_a_run(watcher.path)):
         read_config(watcher.path)  # It says what is missing.
     if once:
-        screen = screen_of(sys.stdout)
+        screen = plain_screen(sys.stdout)
         return scene, screen.text(frame(scene, screen))
     is_log = not sys.stdout.isatty() or Console(file=sys.stdout).is_dumb_terminal
     seconds = LINE_SECONDS if is_log and not quiet else SCREEN_SECONDS
@@ -440,13 +448,13 @@ class Log:
 @contextlib.contextmanager
 def _screen(stream: TextIO) -> Iterator[Callable[[Scene], None]]:
     """Show scenes on a terminal, each in place of the one before."""
-    unicode = screen_of(stream).unicode
+    unicode, styled = screen_of(stream).unicode, screen_of(stream).styled
     console = Console(file=stream, highlight=False, emoji=False, markup=False)
 
     def show(scene: Scene) -> None:
         width, height = console.size
         # The last column makes some terminals begin a new line.
-        screen = Screen(max(20, min(width, 120) - 1), height, unicode)
+        screen = Screen(max(20, min(width, MOST_COLUMNS) - 1), height, unicode, styled)
         shown = frame(scene, screen)
         # Without Unicode, other characters are escaped.
         live.update(shown if unicode else Text(screen.text(shown)), refresh=True)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from clnp.palette import INK, MUTED, PAPER
 from clnp.report import draw
 from clnp.report.collection import Collection, Member
-from clnp.report.draw import Picture, Table
-from clnp.report.measures import Spread, average_after, by_task, over_runs
+from clnp.report.draw import Picture
+from clnp.report.measures import average_after, by_task, over_runs
+from clnp.studies.tables import Mean, Table
 from clnp.text import clean, shortened
 
 MOST_LARGE = 80
@@ -22,9 +24,9 @@ class Line:
 
     member: Member
     colour: str
-    then: list[Spread | None]
-    now: list[Spread | None]
-    average: list[Spread | None]
+    then: list[Mean | None]
+    now: list[Mean | None]
+    average: list[Mean | None]
 
 
 def draw_accuracy(collection: Collection) -> Picture | None:
@@ -56,10 +58,8 @@ def draw_accuracy(collection: Collection) -> Picture | None:
     for axes in (upper, lower):
         draw.fit_scores(axes, percent=collection.is_accuracy)
     handles = [
-        Line2D(
-            [], [], color=draw.MUTED, marker="o", mfc=draw.PAPER, ms=6, ls="", label="when learned"
-        ),
-        Line2D([], [], color=draw.INK, marker="o", ms=3.2, ls="", label="now"),
+        Line2D([], [], color=MUTED, marker="o", mfc=PAPER, ms=6, ls="", label="when learned"),
+        Line2D([], [], color=INK, marker="o", ms=3.2, ls="", label="now"),
     ]
     if len(lines) > 1:
         handles += [
@@ -89,7 +89,7 @@ def _draw_scores(axes: Axes, lines: Sequence[Line]) -> None:
         then, now = draw.means_of(line.then), draw.means_of(line.now)
         axes.vlines(x, then, now, color=line.colour, lw=1, alpha=0.5)
         ring = 3.5 if crowded else 6.0
-        axes.plot(x, then, "o", ms=ring, mfc=draw.PAPER, mec=line.colour, mew=0.15 * ring)
+        axes.plot(x, then, "o", ms=ring, mfc=PAPER, mec=line.colour, mew=0.15 * ring)
         errors = draw.deviations_of(line.now)
         axes.errorbar(x, now, errors, fmt="none", ecolor=line.colour, elinewidth=0.8)
         axes.plot(x, now, "o", ms=0.53 * ring, color=line.colour)

@@ -6,9 +6,10 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from clnp.palette import EARLIER, NEW, PAPER, REUSED
 from clnp.report import draw
 from clnp.report.collection import Collection, Member
-from clnp.report.draw import Cell, Picture, Table
+from clnp.report.draw import Picture
 from clnp.report.measures import (
     claimed_shares,
     counted,
@@ -18,9 +19,8 @@ from clnp.report.measures import (
     spread_of,
     used_share,
 )
+from clnp.studies.tables import Cell, Table
 from clnp.text import clean
-
-NEW, REUSED, UNUSED = draw.CATEGORIES[1], draw.CATEGORIES[0], "#b9c3cc"
 
 
 def draw_capacity(collection: Collection) -> Picture | None:
@@ -47,7 +47,7 @@ def draw_capacity(collection: Collection) -> Picture | None:
     figure.supylabel("neurons of the layer, %")
     handles = [
         Patch(color=NEW, lw=0, label="new"),
-        Patch(color=UNUSED, lw=0, label="of earlier tasks, not used"),
+        Patch(color=EARLIER, lw=0, label="of earlier tasks, not used"),
         Patch(color=REUSED, lw=0, label="of earlier tasks, reused"),
     ]
     draw.add_legend(figure, handles)
@@ -72,9 +72,9 @@ def _draw_stack(axes: Axes, member: Member, group: str) -> None:
     for index, new in enumerate(claimed_shares(member, group)):
         counts = [t.reused.get(group) or 0 for t in member.learned(index) if group in t.new]
         reused = min(100 * fmean(counts) / size if counts else 0.0, before)
-        parts = ((0.0, reused, REUSED), (reused, before - reused, UNUSED), (before, new, NEW))
+        parts = ((0.0, reused, REUSED), (reused, before - reused, EARLIER), (before, new, NEW))
         for bottom, height, colour in parts:
-            axes.bar(index + 1, height, 0.78, bottom, color=colour, edgecolor=draw.PAPER, lw=0.3)
+            axes.bar(index + 1, height, 0.78, bottom, color=colour, edgecolor=PAPER, lw=0.3)
         before += new
 
 

@@ -8,14 +8,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from clnp.core.pruning.plan import PruningPlan
+from clnp.palette import INK, MARGIN, MUTED
 from clnp.report import draw
 from clnp.report.collection import Collection, Member
-from clnp.report.draw import Cell, Picture, Table
-from clnp.report.measures import Spread
+from clnp.report.draw import Picture
 from clnp.runs.history import CandidateHistory
+from clnp.studies.tables import Cell, Mean, Table
 from clnp.text import clean, shortened
 
-MARGIN = draw.CATEGORIES[2]
 BELOW = 6
 """Margins below the best score that are shown. Curves continue further down."""
 BEYOND = 3
@@ -74,8 +74,8 @@ def draw_pruning(collection: Collection) -> Picture | None:
         "difference from best, points" if collection.is_accuracy else "difference from best score"
     )
     handles: list[Line2D | Patch] = [
-        Line2D([], [], color=draw.MUTED, marker="o", ms=2, lw=1, label="evaluated"),
-        Line2D([], [], color=draw.INK, marker="*", ms=7, ls="", label="chosen"),
+        Line2D([], [], color=MUTED, marker="o", ms=2, lw=1, label="evaluated"),
+        Line2D([], [], color=INK, marker="*", ms=7, ls="", label="chosen"),
         Patch(color=MARGIN, alpha=0.22, lw=0, label="within the margin"),
     ]
     if len(members) > 1:
@@ -119,7 +119,7 @@ def _draw_curve(axes: Axes, pruning: Pruning, colour: str) -> None:
     axes.plot(x, y, color=colour, marker="o", ms=1.8, lw=0.8, alpha=alpha)
     if pruning.chosen and pruning.plan.score is not None:
         end = (pruning.plan.num_kept, pruning.plan.score - pruning.best)
-        axes.plot(*end, "*", ms=6, color=draw.INK, mew=0, zorder=4, clip_on=False)
+        axes.plot(*end, "*", ms=6, color=INK, mew=0, zorder=4, clip_on=False)
 
 
 def _fit(axes: Axes, found: Sequence[Pruning]) -> None:
@@ -155,7 +155,7 @@ def _table(collection: Collection, found: Sequence[Pruning]) -> Table:
                     clean(pruning.candidate.name),
                     "keep all" if point.theta == -1 else theta,
                     point.num_kept,
-                    Spread(point.score),
+                    Mean(point.score),
                     "chosen" if same and pruning.chosen else "",
                 )
             )

@@ -9,12 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from clnp.palette import SOFT
 from clnp.records import EpochEnded
 from clnp.report import draw
 from clnp.report.collection import Collection
-from clnp.report.draw import Cell, Picture, Table
-from clnp.report.measures import Spread
+from clnp.report.draw import Picture
 from clnp.runs.history import RunHistory, TaskHistory
+from clnp.studies.tables import Cell, Mean, Table
 from clnp.text import clean, shortened
 
 MOST_NAMED = 8
@@ -53,6 +54,8 @@ def draw_training(collection: Collection) -> Picture | None:
         colours = draw.member_colours(collection)
         # Methods that are equal for a while hide one another: the upper line has gaps.
         styles = dict(zip(labels, cycle(STYLES), strict=False))
+    elif len(labels) == 1:
+        colours = dict.fromkeys(labels, *draw.member_colours(collection).values())
     figure = draw.new_figure(2 * (draw.panels_height(len(shown)) + 0.2) + 0.5)
     upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
     titles = draw.task_titles(collection.names)
@@ -80,7 +83,7 @@ def draw_training(collection: Collection) -> Picture | None:
     ]
     tuned = any(curve.start for index in shown for curve in tasks[index])
     if tuned:
-        handles.append(Patch(color=draw.SOFT, lw=0, label="fine-tuning"))
+        handles.append(Patch(color=SOFT, lw=0, label="fine-tuning"))
     if handles:
         draw.add_legend(figure, handles)
     return Picture(
@@ -131,7 +134,7 @@ def _draw_curves(
     if tuning:
         start = min(curve.start for curve in tuning)
         end = max(curve.start + len(curve.epochs) for curve in tuning)
-        axes.axvspan(start, end, color=draw.SOFT, lw=0, zorder=0)
+        axes.axvspan(start, end, color=SOFT, lw=0, zorder=0)
     for curve in sorted(curves, key=lambda curve: curve.chosen):
         points = curve.points(value)
         axes.plot(
@@ -181,7 +184,7 @@ def _candidates(collection: Collection) -> Table:
                     clean(candidate.name),
                     len(candidate.epochs),
                     f"{candidate.epochs[-1].loss:.4g}" if candidate.epochs else None,
-                    None if candidate.score is None else Spread(candidate.score),
+                    None if candidate.score is None else Mean(candidate.score),
                     None if candidate.plan is None else candidate.plan.num_kept,
                     state,
                 )
