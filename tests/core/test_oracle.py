@@ -275,7 +275,9 @@ def test_the_same_neurons_survive(family, data, head, margin):
         plan = pair.net.plan_pruning(activity, thresholds=theta)
         assert pair.dense(plan.keep) == pair.oracle.survivors(expected, theta)
         # The highest threshold within the margin.
-        plan = pair.net.plan_pruning(activity, accuracy, margin=margin, resolution=None)
+        plan = pair.net.plan_pruning(
+            activity, accuracy, margin=margin, resolution=None, allow_guessing=True
+        )
         theta = pair.oracle.highest_theta(expected, accuracy, margin)
         assert plan.thresholds == pytest.approx(dict.fromkeys(plan.keep, theta), abs=1e-9)
         survivors = pair.oracle.survivors(expected, theta)
