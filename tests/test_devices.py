@@ -69,6 +69,7 @@ CONFIGS = {
     "contribution": LearnerConfig(
         margin=5.0, training=TRAINING, importance="contribution", per_layer=True
     ),
+    "taylor": LearnerConfig(margin=5.0, training=TRAINING, importance="taylor"),
     "fine-tuning": LearnerConfig(
         margin=5.0,
         training=replace(TRAINING, augment=lambda x: x + torch.rand_like(x), input_dropout=0.1),
@@ -154,7 +155,11 @@ def used(model: nn.Module, x: Tensor, y: Tensor, path: Path) -> list[Tensor]:
         found += [*activity.values(), *net.measure_contribution(batches).values()]
         net.recalibrate(batches)
         plan = net.plan_pruning(
-            activity, lambda predict: accuracy(predict(x), y), margin=10.0, recalibrate=batches
+            activity,
+            lambda predict: accuracy(predict(x), y),
+            margin=10.0,
+            recalibrate=batches,
+            allow_guessing=True,
         )
         net.prune(plan)
         net.end_task()

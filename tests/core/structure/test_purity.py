@@ -227,5 +227,6 @@ def test_what_layers_add_may_be_left_out_by_chance():
         made.begin_task(task)
         made.train()
         made(VECTORS).sum().backward()
+        torch.optim.SGD(made.parameters(), lr=0.1).step()
         made.end_task({group: range(3) for group in made.graph.groups})
     made.verify()

@@ -32,7 +32,10 @@ def num_reused(
     stage = body.stage
     if inputs is None:
         return dict.fromkeys(stage.frozen)
-    reused = {group: torch.zeros(num, dtype=torch.bool) for group, num in stage.frozen.items()}
+    reused = {
+        group: torch.zeros(num, dtype=torch.bool, device="cpu")
+        for group, num in stage.frozen.items()
+    }
     for path, means in inputs.items():
         layer = body.parts[path]
         if layer.weight_reuse is None:

@@ -288,7 +288,7 @@ def importance_of(graph: Graph, given: object, free: Mapping[str, int]) -> Activ
 def _numbers(name: str, values: Any, num: int) -> Tensor:
     """Return one number, 0 or more, for each of `num` neurons, in float64."""
     try:
-        found = torch.as_tensor(values).detach().to("cpu", torch.float64)
+        found = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(
             f"importance of {name} is {values!r}. It must be a tensor of {num} numbers"

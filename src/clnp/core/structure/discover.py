@@ -206,7 +206,8 @@ class _Search:
     def _last_mixing_layer(self, inputs: Inputs) -> str | None:
         """Return the mixing layer that runs last; None if problems leave nothing to search for."""
         try:
-            model = self._copy().eval()
+            model = self._copy()
+            model.eval()
         except Exception as error:
             found = f"copy.deepcopy cannot copy the model, with {failure_of(error)}"
             self.add(ROOT, found, "Hold nothing in the model that cannot be copied")
@@ -244,7 +245,8 @@ class _Search:
 
     def _record(self, inputs: Inputs, *, training: bool) -> bool:
         """Follow the neurons in one mode, and return whether the model runs in it."""
-        model = self._copy().train(training)
+        model = self._copy()
+        model.train(training)
         validation, given = self.validation, copied(inputs)
         recorder = Recorder(validation.layers, validation.refused, self.classifier, self.groups)
         recorder.begin(model, given)
