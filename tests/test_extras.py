@@ -77,3 +77,17 @@ def test_an_environment_that_is_not_active(installed, monkeypatch):
     monkeypatch.setattr(extras.PathFinder, "find_spec", lambda name: None)
     command = "uv pip install --python '/my env/bin/python' 'clnp[demo]'"
     assert extras.command("demo") == command
+
+
+def test_looking_for_pip_asks_no_hook_of_imports(installed, monkeypatch):
+    """That of setuptools unloads distutils, with a warning, when it is asked for pip."""
+
+    class Hook:
+        def find_spec(self, name, path=None, target=None):
+            assert name != "pip"
+
+    installed(None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "pip", raising=False)
+    assert extras.command("demo").endswith("'clnp[demo]'")
