@@ -72,8 +72,8 @@ def test_an_environment_that_is_not_active(installed, monkeypatch):
     installed(None)
     monkeypatch.setattr(shutil, "which", lambda name: f"/elsewhere/{name}")
     monkeypatch.setattr(sys, "executable", "/my env/bin/python")
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(extras.PathFinder, "find_spec", lambda name: name)
     assert extras.command("demo") == "'/my env/bin/python' -m pip install 'clnp[demo]'"
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras.PathFinder, "find_spec", lambda name: None)
     command = "uv pip install --python '/my env/bin/python' 'clnp[demo]'"
     assert extras.command("demo") == command

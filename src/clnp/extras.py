@@ -1,12 +1,12 @@
 """The command that installs an extra of this package, in the way that the package was installed."""
 
-import importlib.util
 import json
 import os
 import shlex
 import shutil
 import sys
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -22,7 +22,8 @@ def _installer() -> list[str]:
     found = shutil.which("pip")
     if found is not None and os.path.dirname(found) == os.path.dirname(sys.executable):
         return ["pip", "install"]
-    if importlib.util.find_spec("pip") is not None:
+    # A hook of setuptools, which `importlib.util` would ask, unloads distutils.
+    if PathFinder.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install"]
     return ["uv", "pip", "install", "--python", sys.executable]
 

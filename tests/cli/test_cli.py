@@ -169,6 +169,12 @@ def test_a_setting_with_an_option_is_refused(folder, capsys, setting, option, ar
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_too_many_threads_name_their_option(folder, capsys, command):
+    message = "--threads is 9999. It must be a whole number, 1 to 1024"
+    fails(capsys, 2, message, command, "small.toml", "--threads", "9999")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"), [([], 1), (["--threads", "2"], 2), (["--set", "threads=2"], 2)]
 )

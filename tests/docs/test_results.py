@@ -175,7 +175,7 @@ def test_comparisons_are_collected_from_their_runs(collect, tables, here, monkey
     assert head[:2] == ["method", "average"]
     assert [row[:2] for row in rows] == [
         ["clnp", "80.50 ± 0.71"],
-        ["single", "85.50 ± 0.71"],
+        ["single", "**85.50 ± 0.71**"],
         ["ewc", "70.50 ± 0.71"],
     ]
     assert {file.suffix for file in folder.glob("comparison.*")} == {".txt", ".csv", ".md", ".tex"}

@@ -1,3 +1,4 @@
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -104,9 +105,16 @@ def test_a_file_that_cannot_be_written_is_refused(file, message, net, x, tmp_pat
     assert (tmp_path / "mine.pt2").read_text() == "mine"
 
 
-def test_an_error_of_the_system_is_reported(net, x, tmp_path):
-    with pytest.raises(RunError, match=r"cannot write .*: File name too long. Choose another file"):
+def test_an_error_of_the_system_is_reported(net, x, tmp_path, monkeypatch):
+    with pytest.raises(RunError, match=r"is too long for a path, with .* Choose a shorter one"):
         clnp.export(net, "a", tmp_path / f"{'a' * 300}.pt2", x)
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("clnp.exports.export.replace_file", full)
+    with pytest.raises(RunError, match=r"cannot write .*: No space left on device\. Choose"):
+        clnp.export(net, "a", tmp_path / "a.pt2", x)
 
 
 def test_an_earlier_export_is_replaced_if_task_and_network_are_the_same(x, tmp_path):

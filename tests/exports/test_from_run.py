@@ -11,7 +11,7 @@ from torch import nn
 import clnp
 from clnp.cli import app
 from clnp.data import named
-from clnp.errors import ArgumentError, ClnpError, ForgettingError, RunError
+from clnp.errors import ArgumentError, CheckpointError, ClnpError, ForgettingError, RunError
 from clnp.exports.from_run import export
 from clnp.plain import to_json
 from clnp.records import RunConfig, SeriesConfig
@@ -199,7 +199,7 @@ def test_several_tasks_are_exported_at_once():
     ("arguments", "message"),
     [
         ({"run": "gone"}, "gone does not exist"),
-        ({"run": "split.toml"}, r"split\.toml is not a run: it has no config\.json"),
+        ({"run": "split.toml"}, r"split\.toml is not a directory\. Give the directory of a run"),
         ({"tasks": []}, "no task is given.* Ended: 'digits 7,3', 'digits 0-1'"),
         ({"tasks": [""]}, "unknown task ''. Known: digits 7,3, digits 0-1"),
         ({"tasks": ["digit 0-1"]}, "unknown task .* Did you mean 'digits 0-1'"),
@@ -266,7 +266,7 @@ def test_a_run_must_be_whole():
     checkpoint.write_bytes(data)
     refused(ForgettingError, "task 'digits 7,3' has changed", "split", "digits 0-1")
     checkpoint.unlink()
-    refused(RunError, f"split has lost its {CHECKPOINT}", "split", "digits 0-1")
+    refused(CheckpointError, f"split has lost its {CHECKPOINT}", "split", "digits 0-1")
     Path("split", RESULT).unlink()
     with pytest.raises(RunError, match="split has nothing to export: no task has ended"):
         export("split", tasks=None)

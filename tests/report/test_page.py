@@ -193,6 +193,7 @@ def test_the_summary_of_a_run(tmp_path):
     }
     unfinished = write_run(tmp_path / "unfinished", num_learned=2)
     assert facts_of(unfinished)["Forgetting"][1].endswith("2 certificates.")
+    assert "Forgetting" not in facts_of(write_run(tmp_path / "first", num_learned=1))
 
 
 def test_the_summary_of_a_series(tmp_path):

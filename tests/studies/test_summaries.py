@@ -141,6 +141,15 @@ def test_the_table_in_every_format():
     assert r"  clnp & $75.00$ & $20.00$ & $-20.00$ & " in one["tex"]
 
 
+def test_time_and_memory_are_never_the_best():
+    (quick, *_), (slow, *_) = results(seeds=(0,)), results(seeds=(3,))
+    lines = texts(rows_of({"clnp": [quick], "ewc": [slow]}))["md"].splitlines()
+    head, ours, theirs = (lines[number].split(" | ") for number in (0, 2, 3))
+    best = [title for title, *cells in zip(head, ours, theirs, strict=True) if "**" in f"{cells}"]
+    assert best == ["average"]
+    assert (ours[-3], theirs[-3]) == ("10", "13")
+
+
 def test_free_neurons_are_a_column_where_there_are_any():
     (row,) = rows_of({"clnp": [result(0, [90.0], 100), result(1, [90.0], 140)]})
     assert row.free == Spread(60.0, pytest.approx(14.142136))

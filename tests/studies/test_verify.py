@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import clnp
-from clnp.errors import ForgettingError, RunError
+from clnp.errors import CheckpointError, ForgettingError, RunError
 from clnp.methods.single import Finetune
 from clnp.plain import to_json
 from clnp.runs.directory import read_result
@@ -129,7 +129,8 @@ def test_single_samples_are_verified_like_tensors(tmp_path):
 def test_a_score_from_0_to_1_is_verified(tmp_path):
     share = clnp.Objective("share", F.cross_entropy, lambda o, t: accuracy(o, t) / 100)
     made = of_one_task(objective=share, num_outputs=3)
-    made = replace(made, config=replace(made.config, margin=0.1))
+    training = replace(made.config.training, epochs=20)
+    made = replace(made, config=replace(made.config, margin=0.1, training=training))
     made.run(tmp_path)
     moved(tmp_path, -0.03)
     assert clnp.verify(made, tmp_path).exact is False
@@ -151,7 +152,7 @@ def undefined():
         objective=clnp.Objective("correlation", F.mse_loss, correlation),
         num_outputs=1,
     )
-    return replace(made, config=replace(made.config, margin=0.5))
+    return replace(made, config=replace(made.config, margin=0.3))
 
 
 def test_a_score_that_is_nan_is_unchanged(tmp_path):
@@ -181,7 +182,7 @@ def test_a_run_that_cannot_be_verified_is_refused(tmp_path):
     with pytest.raises(RunError, match=message):
         clnp.verify(experiment(baseline=Finetune()), other)
     (run / "checkpoint.safetensors").unlink()
-    with pytest.raises(RunError, match="has lost its checkpoint"):
+    with pytest.raises(CheckpointError, match="has lost its checkpoint"):
         clnp.verify(experiment(), run)
     (run / "result.json").unlink()
     with pytest.raises(RunError, match="has nothing to verify: no task has ended yet"):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clnp.checks import THREADS, optional
 from clnp.errors import FAILURE, STOPPED, ArgumentError, RunError
 from clnp.recipes import bundled
 from clnp.runs.directory import CONFIG, expanded, has_progress, writing
@@ -141,7 +142,8 @@ def _source(options: argparse.Namespace, **instead: str) -> "Source":
     for text in options.assignments:
         if (key := text.partition("=")[0].strip()) in first:
             raise ArgumentError(f"--set {text} would have no effect. Use {first[key]} instead.")
-    threads = () if options.threads is None else (f"threads={options.threads}",)
+    num = optional(THREADS)("--threads", options.threads)
+    threads = () if num is None else (f"threads={num}",)
     return Source(options.recipe, (*options.assignments, *threads))
 
 

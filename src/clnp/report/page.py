@@ -227,7 +227,9 @@ def facts(collection: Collection) -> list[Fact]:
     member = collection.members[0]
     if not collection.num_tasks:
         return []
-    found = [_average(collection, member), _forgetting(member)]
+    found = [_average(collection, member)]
+    if any(len(run.learned) > 1 for run in member.runs):  # One task alone could not be forgotten.
+        found.append(_forgetting(member))
     if member.has_neurons:
         return [*_room(member), _capacity_left(member), *found]
     stored = spread_of(megabytes(run.stored_bytes) for run in member.runs)

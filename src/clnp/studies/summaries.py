@@ -106,8 +106,8 @@ class Column(NamedTuple):
     title: str
     key: str
     digits: int
-    highest: bool
-    """Whether the highest value is the best; otherwise the lowest is."""
+    highest: bool | None = None
+    """Whether the highest value is the best, or the lowest; None if it depends on the machine."""
 
 
 LEARNED = Column("tasks learned", "tasks", 1, highest=True)
@@ -120,8 +120,8 @@ COLUMNS = (
     Column("forward transfer", "forward_transfer", 2, highest=True),
     Column("free neurons, %", "free", 1, highest=True),
     Column("stored, MB", "stored", 2, highest=False),
-    Column("seconds", "seconds", 0, highest=False),
-    Column("peak memory, MB", "peak", 0, highest=False),
+    Column("seconds", "seconds", 0),
+    Column("peak memory, MB", "peak", 0),
 )
 CAPTION = (
     "Means over the seeds, with standard deviations if there are several. Average: test score of "
@@ -235,14 +235,19 @@ def table_of(
 ) -> Table:
     """Return a row for each name with its values and its seeds, and the best values in bold.
 
-    `sources` says where the settings of each row come from.
+    Time and memory depend on the machine: none of them is in bold. `sources` says where the
+    settings of each row come from.
     """
     columns = [c for c in COLUMNS if any(values.get(c.key) is not None for _, values, _ in rows)]
     cells = tuple(
         (name, *(values.get(column.key) for column in columns), len(seeds))
         for name, values, seeds in rows
     )
-    best = [best_of(cells, index, highest=c.highest) for index, c in enumerate(columns, 1)]
+    best = [
+        best_of(cells, index, highest=column.highest)
+        for index, column in enumerate(columns, 1)
+        if column.highest is not None
+    ]
     return Table(
         (first, *(column.title for column in columns), "seeds"),
         cells,
