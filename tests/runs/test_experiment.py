@@ -578,7 +578,9 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path):
     (tmp_path / "two" / CHECKPOINT).replace(tmp_path / "one" / CHECKPOINT)
     with pytest.raises(RunError, match=r"another experiment: its learner\.margin is 9"):
         experiment(margin=3.0).run(tmp_path / "one")
-    with pytest.raises(CheckpointError, match=r"two has lost its checkpoint\.safetensors\. Restore"):
+    with pytest.raises(
+        CheckpointError, match=r"two has lost its checkpoint\.safetensors\. Restore"
+    ):
         experiment(margin=9.0).run(tmp_path / "two")
 
 

@@ -415,6 +415,12 @@ def test_importance_may_be_numbers_of_ones_own(net):
     assert net.capacity().of("b", "fc1").reused is None
 
 
+def test_importance_of_ones_own_has_the_precision_of_a_float(net):
+    """In single precision 0.1 is above 0.1."""
+    plan = net.plan_pruning({**OWN, "fc1": [0.1, 0.2, 0.1, 0, 0, 0.3, 0]}, thresholds=0.1)
+    assert plan.keep["fc1"] == (1, 5)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
