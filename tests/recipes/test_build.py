@@ -67,8 +67,8 @@ def test_a_recipe_becomes_tasks_and_a_network(recipe):
             "learner.tasks.'digits *'.alphas=[{fc4 = 1}]",
             "learner.tasks.\"digits *\".alphas: unknown layer 'fc4'",
         ),
-        ("learner.alphas=[-1]", "learner.alphas: alpha is -1.0. It must be a finite float32"),
-        ("learner.alphas=[1e308]", "learner.alphas: alpha is 1e+308. It must be a finite float32"),
+        ("learner.alphas=[-1]", "learner.alphas=[-1]: one of alphas is -1"),
+        ("learner.alphas=[1e308]", "one of alphas is 1e+308. It must be a finite float32 number"),
         (
             "learner.training.optimizer_options={no = 1}",
             "--set learner.training.optimizer_options={no = 1}: learner.training.optimizer_options",

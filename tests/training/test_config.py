@@ -26,7 +26,9 @@ def refused(kind, options, message):
     [
         ({"epochs": 0}, f"epochs is 0. {WHOLE}, 1 or more"),
         ({"lr": 0.0}, f"lr is 0.0. {FLOAT32} above 0"),
-        ({"alpha": {"fc1": "1"}}, "alpha of fc1 is '1'. It must be a number"),
+        ({"alpha": {"fc1": "1"}}, "alpha of fc1 is '1'. It must be a finite float32"),
+        ({"alpha": -1.0}, "alpha is -1.0. It must be a finite float32"),
+        ({"alpha": {"fc1": 1e308}}, r"alpha of fc1 is 1e\+308. It must be a finite float32 number"),
         ({"batch_size": 0}, f"batch_size is 0. {WHOLE} from 1"),
         ({"optimizer": "Adm"}, "unknown optimizer 'Adm'. Did you mean 'Adam"),
         ({"optimizer": "Optimizer"}, "unknown optimizer 'Optimizer'.*Known: ((?!Optimizer).)*$"),
@@ -61,7 +63,7 @@ def test_milestones_are_needed_by_their_schedule():
         ({"epochs": 0}, f"^fine_tuning: epochs is 0. {WHOLE}, 1 or more"),
         ({"rounds": 2.5}, f"^fine_tuning: rounds is 2.5. {WHOLE}"),
         ({"lr": "1"}, f"^fine_tuning: lr is '1'. {FLOAT32}"),
-        ({"alpha": "1"}, "^fine_tuning: alpha is '1'. It must be a number"),
+        ({"alpha": "1"}, "^fine_tuning: alpha is '1'. It must be a finite float32"),
         ({"schedule": "milestones"}, "^fine_tuning: schedule is .*. It must be 'constant' or"),
     ],
 )
@@ -99,7 +101,7 @@ def test_settings_of_a_task_are_checked(options, message):
         ({"num_workers": -1}, f"num_workers is -1. {WHOLE}, 0 or more"),
         ({"candidates_at_once": 0}, f"candidates_at_once is 0. {WHOLE}, 1 or more"),
         ({"alphas": {"fc1": 1.0}}, r"alphas is {'fc1': 1.0}. Give a list, alphas=\[...\]"),
-        ({"alphas": [{"fc1": "1"}]}, "one of alphas of fc1 is '1'. It must be a number"),
+        ({"alphas": [{"fc1": "1"}]}, "one of alphas of fc1 is '1'. It must be a finite float32"),
         ({"lrs": [{"fc1": 1.0}]}, f"one of lrs is {{'fc1': 1.0}}. {FLOAT32}"),
         (
             {"training": {"epochs": 1}},
