@@ -133,8 +133,8 @@ def _refused(argument: str, value: object, expected: str) -> ArgumentError:
 
 
 def _is_long(value: object) -> bool:
-    """Whether the value is a whole number of more than 64 bits."""
-    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
+    """Whether the value is a whole number of more than 64 bits, with or without a sign."""
+    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**64
 
 
 def shown(value: object) -> str:
