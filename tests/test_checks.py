@@ -239,5 +239,5 @@ def test_memory_that_is_not_known_is_not_checked():
 @pytest.mark.parametrize("seed", [0, 2**63, 2**64 - 1])
 def test_a_seed_may_have_all_64_bits(seed):
     assert SEED("seed", seed) == seed
-    with pytest.raises(ArgumentError, match="^seed is 18446744073709551616"):
+    with pytest.raises(ArgumentError, match="seed is 18446744073709551616"):
         SEED("seed", 2**64)

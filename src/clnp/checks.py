@@ -45,7 +45,8 @@ def strength(argument: str, value: object) -> float | dict[str, float]:
     """Return an alpha in Python floats: one for all layers, or one for each."""
     if isinstance(value, Mapping):
         return {name: FLOAT32_FROM_0(f"{argument} of {name}", each) for name, each in value.items()}
-    return FLOAT32_FROM_0(argument, value)
+    common: float = FLOAT32_FROM_0(argument, value)
+    return common
 
 
 def within(kind: Kind, holds: Callable[[Any], bool], expected: str) -> Kind:
