@@ -772,6 +772,12 @@ class ContinualNet(nn.Module):
             )
 
 
+def check_net(net: object) -> None:
+    """Raise an `ArgumentError` unless this is a network, or one that `torch.compile` returned."""
+    own = getattr(net, "_orig_mod", net)
+    check_kind("net", own, ContinualNet, "a ContinualNet(model, example_input)")
+
+
 def check_name(name: object) -> None:
     """Raise an `ArgumentError` unless a task can have this name."""
     if not isinstance(name, str) or not name or not name.isprintable():
