@@ -41,6 +41,7 @@ from clnp.records import (
     RunFinished,
     RunStarted,
     RunStopped,
+    SubsetScored,
     TaskEnded,
     TaskResumed,
     TasksChecked,
@@ -443,6 +444,26 @@ def test_a_run_that_is_stopped_saves_and_resumes(tmp_path, whole):
     kinds = [type(event) for event in read_events(tmp_path / "run")]
     assert RunStopped not in kinds
     assert kinds[3] is TaskResumed
+
+
+@pytest.mark.parametrize("round", [None, 1])
+def test_a_run_stops_while_it_prunes_and_resumes(tmp_path, whole, round):
+    """Not only at the end of a plan, which may take minutes."""
+    made = experiment(margin=15.0, fine_tuning=FineTuning(8, 0.01, rounds=2))
+    told = []
+    with Run.create(tmp_path / "run", {CONFIG: to_json(made.describe())}) as run:
+
+        def stop(event):
+            told.append(event)
+            if isinstance(event, SubsetScored) and event.round == round:
+                loop.stop()
+
+        loop = RunLoop(made, run, 1e9, stop)
+        with pytest.raises(StoppedError, match=r"Stopped\. Resume with the Python program"):
+            loop.run_all()
+    assert [type(event) for event in told[-2:]] == [SubsetScored, RunStopped]
+    assert told[-2].number == 1
+    assert same_as_whole(made, tmp_path / "run", whole)
 
 
 @pytest.mark.parametrize("kind", [RunStarted, TaskStarted])

@@ -26,7 +26,7 @@ from clnp.core.net import ContinualNet, check_net
 from clnp.core.penalty import alpha_by_layer
 from clnp.core.pruning.plan import CurvePoint, PruningPlan
 from clnp.core.record import OpenState
-from clnp.errors import ArgumentError, DivergedError, TaskError
+from clnp.errors import ArgumentError, DivergedError, StoppedError, TaskError
 from clnp.records import (
     CandidateChosen,
     CandidatePruned,
@@ -305,7 +305,7 @@ class Learner:
             if number in done:
                 continue
             self._reopen(scorer.data, state)
-            plan = self._plan(scorer, best, candidate=number)
+            plan = self._plan(scorer, progress, best, candidate=number)
             left = {
                 group: free - plan.kept[group] for group, free in self.net.ledger.free().items()
             }
@@ -322,9 +322,18 @@ class Learner:
         self._log(progress, CandidateChosen(task=name, candidate=number, kept=plan.kept))
 
     def _plan(
-        self, scorer: Scorer, best: float, *, candidate: int | None = None, round: int | None = None
+        self,
+        scorer: Scorer,
+        progress: Progress,
+        best: float,
+        *,
+        candidate: int | None = None,
+        round: int | None = None,
     ) -> PruningPlan:
-        """Plan the pruning of a candidate, or before a round of fine-tuning."""
+        """Plan the pruning of a candidate, or before a round of fine-tuning.
+
+        If `on_event` raises a `StoppedError`, the progress is that before this plan.
+        """
         numbers = itertools.count(1)
 
         def on_evaluation(point: CurvePoint, available: int) -> None:
@@ -339,7 +348,13 @@ class Learner:
                 )
             )
 
-        return scorer.plan(best, on_evaluation)
+        try:
+            return scorer.plan(best, on_evaluation)
+        except StoppedError:
+            if candidate is not None:
+                self.net.abandon_task()  # Opened for this plan alone.
+            self.on_progress(progress)
+            raise
 
     def _fine_tune(self, scorer: Scorer, progress: Progress) -> None:
         """Train the remaining neurons, prune again, and so on.
@@ -364,7 +379,7 @@ class Learner:
             if not progress.resumed:
                 progress.before_round = self.net.open_state()
                 if number > 0:
-                    progress.plans.append(self._plan(scorer, best, round=number))
+                    progress.plans.append(self._plan(scorer, progress, best, round=number))
                     self.net.prune(progress.plans[-1])
             seed = derive(self.seed, "fine-tuning", name, number)
             lanes = self._fit(scorer, progress, [training], [seed], round=number)

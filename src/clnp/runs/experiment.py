@@ -46,6 +46,7 @@ from clnp.records import (
     RunStarted,
     RunState,
     RunStopped,
+    SubsetScored,
     TaskRecord,
     TaskResumed,
     TasksChecked,
@@ -300,7 +301,10 @@ class RunLoop:
         self._stopping = False
 
     def stop(self) -> None:
-        """Save after this epoch and raise a `StoppedError`. Safe to call in a signal handler."""
+        """Save, after this epoch or before this pruning, and raise a `StoppedError`.
+
+        Safe to call in a signal handler.
+        """
         self._stopping = True
 
     def run_all(self) -> RunResult:
@@ -516,6 +520,8 @@ class RunLoop:
         if not event.logged:
             self._status.update(event)
             self.on_event(event)
+            if self._stopping and isinstance(event, SubsetScored):
+                raise StoppedError("Stopped while pruning.")  # The learner lets the run save.
             return
         timed = self.run.log(event)
         self._status.update(timed)
