@@ -14,6 +14,7 @@ from clnp.checks import (
     FLOAT32_FROM_0,
     FROM_0,
     FROM_1,
+    SEED,
     available_bytes,
     check_kind,
     check_memory,
@@ -233,3 +234,10 @@ def test_what_needs_more_memory_than_is_left_is_refused(monkeypatch):
 
 def test_memory_that_is_not_known_is_not_checked():
     check_memory("it", 10**30, torch.device("meta"), "Use less")
+
+
+@pytest.mark.parametrize("seed", [0, 2**63, 2**64 - 1])
+def test_a_seed_may_have_all_64_bits(seed):
+    assert SEED("seed", seed) == seed
+    with pytest.raises(ArgumentError, match="seed is 18446744073709551616"):
+        SEED("seed", 2**64)

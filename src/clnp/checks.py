@@ -45,7 +45,8 @@ def strength(argument: str, value: object) -> float | dict[str, float]:
     """Return an alpha in Python floats: one for all layers, or one for each."""
     if isinstance(value, Mapping):
         return {name: FLOAT32_FROM_0(f"{argument} of {name}", each) for name, each in value.items()}
-    return FLOAT32_FROM_0(argument, value)
+    common: float = FLOAT32_FROM_0(argument, value)
+    return common
 
 
 def within(kind: Kind, holds: Callable[[Any], bool], expected: str) -> Kind:
@@ -133,8 +134,8 @@ def _refused(argument: str, value: object, expected: str) -> ArgumentError:
 
 
 def _is_long(value: object) -> bool:
-    """Whether the value is a whole number of more than 64 bits."""
-    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
+    """Whether the value is a whole number of more than 64 bits, with or without a sign."""
+    return isinstance(value, Integral) and not -(2**63) <= int(value) < 2**64
 
 
 def shown(value: object) -> str:

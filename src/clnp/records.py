@@ -444,9 +444,10 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TasksChecked(Event):
-    """So many tasks are checked before the first one begins. Shown only, not in the log."""
+    """So many tasks are checked before the first one begins."""
 
     kind = "checked"
+    logged = False
     number: int
     num_tasks: int
 
@@ -626,7 +627,7 @@ KINDS: Mapping[str, type[Event]] = {
     for event in (
         *(RunStarted, TaskStarted, TaskResumed, EpochEnded, CandidateTrained, CandidatePruned),
         *(CandidateChosen, RoundEnded, TaskEnded, Evaluated, NetworkFull, RunFailed, RunStopped),
-        *(RunFinished, TasksChecked, Warned),
+        *(RunFinished, Warned),
     )
 }
 """The events by the word that they begin with in `events.jsonl`."""

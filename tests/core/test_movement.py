@@ -23,6 +23,7 @@ OPTIMIZERS = {
 CALLS = {
     "measure_activity": lambda net: net.measure_activity([X]),
     "measure_contribution": lambda net: net.measure_contribution([X]),
+    "measure_taylor": lambda net: net.measure_taylor([(X, Y)], F.cross_entropy),
     "plan_pruning": lambda net: net.plan_pruning(None, thresholds=0),
     "end_task": lambda net: net.end_task(),
 }
@@ -59,15 +60,43 @@ def test_a_task_that_was_trained_raises_nothing(kind):
             net.end_task({"fc1": [0, 1], "fc2": [0]})
 
 
-@pytest.mark.parametrize("call", CALLS)
+UNMOVED = (
+    "no weight of task 'b' has moved since it began, and its Parameters have gradients: "
+    ".* new Trainer for each task$"
+)
+
+
+@pytest.mark.parametrize("call", ["plan_pruning", "end_task"])
 def test_an_optimizer_of_an_earlier_task_is_an_error(call):
     net, optimizer = in_second_task()
     trained_with(optimizer, net)
-    message = "no weight of task 'b' has moved since it began, and its Parameters have gradients: "
     for _ in range(2):
-        with pytest.raises(TaskError, match=message + r".* new Trainer for each task$"):
+        with pytest.raises(TaskError, match=UNMOVED):
             CALLS[call](net)
     trained_with(torch.optim.SGD(net.parameters(), lr=0.1), net)
+    net.end_task(net.plan_pruning(net.measure_activity([X]), thresholds=0))
+
+
+@pytest.mark.parametrize("call", ["measure_activity", "measure_contribution", "measure_taylor"])
+def test_measuring_warns_of_an_optimizer_of_an_earlier_task(call):
+    net, optimizer = in_second_task()
+    trained_with(optimizer, net)
+    with pytest.warns(UserWarning, match=UNMOVED) as seen:
+        CALLS[call](net)
+    assert seen[0].filename == __file__
+    with pytest.raises(TaskError, match=UNMOVED):
+        net.end_task()
+
+
+def test_measuring_before_the_first_step_leaves_the_training_alone():
+    net, _ = in_second_task()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step / 2, 1))
+    trained_with(optimizer, net)
+    with pytest.warns(UserWarning, match="a learning rate of 0"):
+        net.measure_activity([X])
+    warmup.step()
+    trained_with(optimizer, net)
     net.end_task(net.plan_pruning(net.measure_activity([X]), thresholds=0))
 
 

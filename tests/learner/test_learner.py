@@ -533,6 +533,13 @@ def test_pruning_reports_each_set_of_neurons():
     assert {event.available for event in later} == {plans[0].num_kept}
 
 
+def test_a_compiled_network_learns():
+    net = network()
+    learner = Learner(torch.compile(net, backend="eager"), config(training={"epochs": 1}))
+    learner.learn(task())
+    assert net.tasks == (task().name,)
+
+
 def test_what_is_no_network_and_no_task_is_refused():
     with pytest.raises(ArgumentError, match=r"net is of type Linear\. It must be a ContinualNet"):
         Learner(nn.Linear(2, 3))

@@ -13,7 +13,7 @@ import clnp
 from clnp import extras
 from clnp.cli import app
 from clnp.errors import ArgumentError, RunError
-from clnp.report.write import FORMER, PAGE, write_report
+from clnp.report.write import PAGE, write_report
 from support.written_runs import write_comparison, write_run
 
 NAMES = ("accuracy", "capacity", "pruning", "training")
@@ -176,14 +176,14 @@ def test_a_report_leaves_out_what_is_damaged_and_says_so(run, tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
-def test_figures_of_an_earlier_version_are_removed_and_others_stay(tmp_path):
+def test_figures_that_a_report_no_longer_has_are_removed_and_others_stay(tmp_path):
     run = write_run(tmp_path / "run", tasks=("low",), method="ewc", num_candidates=1)
     figures = run / "report" / "figures"
     figures.mkdir(parents=True)
-    for name in ("growth.svg", "growth.csv", "mine.svg"):
+    for name in ("capacity.svg", "comparison.tex", "loss.pdf", "mine.svg"):
         (figures / name).touch()
     write_report(run)
-    assert not (figures / "growth.svg").exists()
-    assert not (figures / "growth.csv").exists()
+    assert not (figures / "capacity.svg").exists()  # A baseline has no neurons.
+    assert not (figures / "comparison.tex").exists()
+    assert (figures / "loss.pdf").exists()
     assert (figures / "mine.svg").exists()
-    assert not set(FORMER) & {file.stem for file in figures.iterdir()}

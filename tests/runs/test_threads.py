@@ -1,5 +1,7 @@
 """A run uses one thread if its batches are small, and restores the user's number."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from clnp import Experiment, LearnerConfig, Task, Training
 from clnp.errors import ArgumentError
 from clnp.records import TaskEnded
 from clnp.runs.directory import last_environment, read_environments
+from clnp.runs.experiment import RunLoop
 from clnp.runs.threads import SMALL, fitting
 from support.paths import ROOT
 
@@ -134,3 +137,10 @@ def test_the_documentation_has_the_rule():
     rule = f"{SMALL / 1e6:.0f} million multiplications"
     assert rule in " ".join((ROOT / "docs" / "speed.md").read_text().split())
     assert rule in " ".join(Experiment.__doc__.split())
+
+
+def test_nothing_is_counted_for_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr("clnp.runs.experiment.fitting", pytest.fail)
+    method, run = SimpleNamespace(device=torch.device("cuda")), SimpleNamespace(path=tmp_path)
+    loop = SimpleNamespace(experiment=experiment(), run=run, method=method)
+    assert RunLoop._num_threads(loop) is None

@@ -255,6 +255,13 @@ def test_a_missing_file_is_refused(tmp_path):
         load(tmp_path / "net")
 
 
+def test_a_compiled_network_is_saved_as_the_network_itself(tmp_path):
+    net = make()
+    learn(net, "a", example("mlp"))
+    clnp.save(torch.compile(net, backend="eager"), tmp_path / "net")
+    assert load(tmp_path / "net").certificates == net.certificates
+
+
 def test_arguments_of_other_kinds_are_refused(tmp_path):
     net = make()
     with pytest.raises(ArgumentError, match=r"net is of type NoneType\. It must be a ContinualNet"):

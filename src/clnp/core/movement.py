@@ -39,11 +39,14 @@ class Movement:
         """Note the Parameters that the network no longer trains."""
         self._sums, self._former = None, [weakref.ref(parameter) for parameter in parameters]
 
-    def check(self, task: str, parameters: Iterable[nn.Parameter], *, stacklevel: int) -> None:
-        """Raise a `TaskError`, or warn once, if no weight of the task has moved since it began.
+    def check(
+        self, task: str, parameters: Iterable[nn.Parameter], *, measures: bool, stacklevel: int
+    ) -> None:
+        """Raise a `TaskError`, or warn, if no weight of the task has moved since it began.
 
         It is an error if there are gradients: somebody tried to train the task. Without gradients,
-        it may have been left untrained on purpose.
+        it may have been left untrained on purpose. A call that only `measures` may come before the
+        first step, or after a step with a learning rate of 0, so then there is a warning.
         """
         given = list(parameters)
         if self._sums is None or not any(parameter.requires_grad for parameter in given):
@@ -54,10 +57,15 @@ class Movement:
             return
         what = f"no weight of task {task!r} has moved since it began"
         if any(parameter.grad is not None for parameter in given):
-            raise TaskError(
+            message = (
                 f"{what}, and its Parameters have gradients: the optimizer holds others, such as "
-                f"those of an earlier task. {MAKE_A_NEW_ONE}"
+                "those of an earlier task, or has taken no step, as with a learning rate of 0. "
+                f"{MAKE_A_NEW_ONE}"
             )
+            if not measures:
+                raise TaskError(message)
+            warnings.warn(message, stacklevel=stacklevel + 1)
+            return
         self._sums = None
         why = (
             "it got no gradients: a Trainer that has reached its last epoch takes no step, and a "

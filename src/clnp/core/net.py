@@ -296,7 +296,7 @@ class ContinualNet(nn.Module):
             >>> activity = net.measure_activity(loader)
             >>> activity["fc1"].max()
         """
-        self._need_trained("measure_activity")
+        self._need_trained("measure_activity", measures=True)
         return measured(self._body, batches)
 
     def measure_contribution(self, batches: Iterable[Any]) -> Activity:
@@ -315,7 +315,7 @@ class ContinualNet(nn.Module):
         Example:
             >>> plan = net.plan_pruning(net.measure_contribution(loader), thresholds=0.05)
         """
-        self._need_trained("measure_contribution")
+        self._need_trained("measure_contribution", measures=True)
         return measured(self._body, batches, contribution=True)
 
     def measure_taylor(self, batches: Iterable[Any], loss: Loss) -> Activity:
@@ -338,7 +338,7 @@ class ContinualNet(nn.Module):
             >>> importance = net.measure_taylor(loader, F.cross_entropy)
             >>> plan = net.plan_pruning(importance, score, margin=0.5)
         """
-        self._need_trained("measure_taylor")
+        self._need_trained("measure_taylor", measures=True)
         if not callable(loss):
             raise ArgumentError(f"loss is {loss!r}. It must be a function of outputs and targets")
         return taylor(self._body, batches, loss)
@@ -760,9 +760,9 @@ class ContinualNet(nn.Module):
             raise TaskError(f"{call} needs an open task. Begin one with net.begin_task(name)")
         return self._open
 
-    def _need_trained(self, call: str, *, stacklevel: int = 3) -> OpenTask:
-        task = self._need_open(call)
-        self._movement.check(task.name, self.parameters(), stacklevel=stacklevel + 1)
+    def _need_trained(self, call: str, *, measures: bool = False, stacklevel: int = 3) -> OpenTask:
+        task, parameters = self._need_open(call), self.parameters()
+        self._movement.check(task.name, parameters, measures=measures, stacklevel=stacklevel + 1)
         return task
 
     def _need_closed(self, call: str) -> None:
@@ -770,6 +770,12 @@ class ContinualNet(nn.Module):
             raise TaskError(
                 f"{call} is not possible while task {self._open.name!r} is open. End or abandon it"
             )
+
+
+def check_net(net: object) -> None:
+    """Raise an `ArgumentError` unless this is a network, or one that `torch.compile` returned."""
+    own = getattr(net, "_orig_mod", net)
+    check_kind("net", own, ContinualNet, "a ContinualNet(model, example_input)")
 
 
 def check_name(name: object) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from clnp.checks import check_kind
 from clnp.core.certificate import Certificate
-from clnp.core.net import ContinualNet
+from clnp.core.net import ContinualNet, check_net
 from clnp.errors import ArgumentError, ExportError, RunError, first_line
 from clnp.plain import omitted
 from clnp.runs.directory import expanded
@@ -151,7 +150,7 @@ def export(
         True
         >>> outputs = torch.export.load("flowers.pt2").module()(x_test)
     """
-    check_kind("net", net, ContinualNet, "a ContinualNet")
+    check_net(net)
     if not isinstance(samples, Tensor) or samples.ndim == 0 or not len(samples):
         raise ArgumentError(
             "samples is not a batch. Give a tensor of inputs of the network, [batch, ...]."

@@ -22,7 +22,7 @@ from torch import Tensor
 from clnp.checks import check_kind
 from clnp.core.layers.initialisation import initialisation
 from clnp.core.layers.ledger import free_fraction
-from clnp.core.net import ContinualNet
+from clnp.core.net import ContinualNet, check_net
 from clnp.core.penalty import alpha_by_layer
 from clnp.core.pruning.plan import CurvePoint, PruningPlan
 from clnp.core.record import OpenState
@@ -78,7 +78,7 @@ class Learner:
         on_event: Callable[[Event], None] = lambda event: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        check_kind("net", net, ContinualNet, "a ContinualNet(model, example_input)")
+        check_net(net)
         if config is not None:
             check_kind("config", config, LearnerConfig, "a LearnerConfig")
         self.net = net

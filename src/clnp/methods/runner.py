@@ -1,7 +1,7 @@
 """The training, records and scores of a baseline in a run, shared by all baselines."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral
 from os import PathLike
@@ -249,9 +249,12 @@ class DenseMethod(WholeNetwork):
     def check(self, task: Task) -> None:
         check_optimizers([self.training], self.net.model)
         self.strategy.check(task)
-        # It may need what `begin` or `end` computes.
-        with suppress(AttributeError, KeyError, IndexError, TypeError):
+        try:
             self._stored_bytes()
+        except ArgumentError:
+            raise
+        except Exception:
+            pass  # It may need what `begin` or `end` computes.
         layer: Any = self.setting.model.get_submodule(self.graph.classifier)
         most = len(layer.weight)
         if self.setting.head == "single" and (task.num_outputs or 0) > most:

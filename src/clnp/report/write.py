@@ -19,8 +19,6 @@ PAGE = "report.html"
 FIGURES = "figures"
 TABLE = "comparison"
 """The table of several members, as in a comparison."""
-FORMER = ("average", "grid", "growth", "loss", "matrix", "reuse", "threshold", "validation")
-"""Figures of earlier versions, which a report removes."""
 DEFAULT = "report"
 """The directory of a report within the directory of its run."""
 
@@ -109,7 +107,7 @@ def _write(directory: Path, page: "Page") -> Iterator[Path]:
         figures.mkdir(parents=True, exist_ok=True)
         replace_file(directory / PAGE, page.text.encode())
         yield directory / PAGE
-        for name in dict.fromkeys([*page.pictures, *page.tables, TABLE, *FORMER]):
+        for name in dict.fromkeys([*page.pictures, *page.tables, TABLE]):
             picture, table = page.pictures.get(name), page.tables.get(name)
             contents: dict[str, bytes] = {}
             if picture is not None:

@@ -67,7 +67,7 @@ class Run:
 
     def __init__(self, path: Path, lock: FileLock) -> None:
         self.path = path
-        self._lock, self._place = lock, _place(path)
+        self._lock, self._lock_id = lock, _lock_id(path)
         self._files = {
             name: (path / name).read_bytes() for name in DESCRIPTION if (path / name).is_file()
         }
@@ -149,7 +149,7 @@ class Run:
     def _restore(self) -> None:
         """Write the log and the description again if they were removed."""
         assert self._log is not None
-        if _place(self.path) != self._place:
+        if _lock_id(self.path) != self._lock_id:
             # The lock is gone as well, so the directory may belong to another run by now.
             raise RunError(removed(self.path))
         lost = [name for name in self._files if not (self.path / name).exists()]
@@ -252,7 +252,7 @@ def locked(directory: Path) -> FileLock:
     return lock
 
 
-def _place(path: Path) -> tuple[int, int] | None:
+def _lock_id(path: Path) -> tuple[int, int] | None:
     """Return what identifies the lock of a directory; None if it has none any more."""
     try:
         found = (path / LOCK).stat()

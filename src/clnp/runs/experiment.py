@@ -241,7 +241,7 @@ class Experiment:
                 if it does not show their state.
             checkpoint_seconds: How often to save within a task.
             on_event: Called with each event of the log, such as `clnp.records.EpochEnded`, and with
-                each `clnp.records.SubsetScored`.
+                each `clnp.records.SubsetScored` and `TasksChecked`.
             trackers: Trackers such as `clnp.trackers.TensorBoard()`. They get the whole run, even
                 if it is finished.
 
@@ -437,7 +437,7 @@ class RunLoop:
         """Return the number of threads of the run on a CPU; None for PyTorch's own number."""
         experiment = self.experiment
         known = experiment.threads or last_environment(self.run.path).num_threads
-        if known is not None:
+        if known is not None or self.method.device.type != "cpu":
             return known
         largest = max(training.batch_size for training in experiment._trainings())
         return fitting(experiment.model, experiment.example_input, largest)

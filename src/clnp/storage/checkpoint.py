@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from clnp.checks import check_kind, check_path
 from clnp.core.certificate import digest_of
-from clnp.core.net import ContinualNet
+from clnp.core.net import ContinualNet, check_net
 from clnp.core.record import Record
 from clnp.core.structure.axis import Axis
 from clnp.devices import on_the_host
@@ -49,7 +49,7 @@ def save(net: ContinualNet, path: str | PathLike[str], *, attached: Any = None) 
         >>> clnp.save(net, "flowers.safetensors")
         >>> net = clnp.load("flowers.safetensors", model)
     """
-    check_kind("net", net, ContinualNet, "a ContinualNet")
+    check_net(net)
     check_path("path", path)
     record, tensors = net.snapshot()
     write(path, replace(record, attached=attached), tensors)

@@ -211,20 +211,24 @@ def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
 
 def comparison_table(found: Sequence[ComparisonRow]) -> Table:
     """Return the table of a comparison, without columns that nobody has a value in."""
-    rows = [(row.method, {c.key: getattr(row, c.key) for c in COLUMNS}, row.seeds) for row in found]
     return table_of(
         "method",
         [
-            (name, {key: _value(spread, key, len(seeds)) for key, spread in cells.items()}, seeds)
-            for name, cells, seeds in rows
+            (
+                row.method,
+                {c.key: _mean(getattr(row, c.key), c, row.seeds) for c in COLUMNS},
+                row.seeds,
+            )
+            for row in found
         ],
         sources=[None if row.settings is None else row.settings.note for row in found],
     )
 
 
-def _value(found: Spread | None, key: str, num: int) -> Mean | None:
-    digits = next(column.digits for column in COLUMNS if column.key == key)
-    return None if found is None else Mean(found.mean, found.deviation, num, digits)
+def _mean(found: Spread | None, column: Column, seeds: Sequence[int]) -> Mean | None:
+    if found is None:
+        return None
+    return Mean(found.mean, found.deviation, len(seeds), column.digits)
 
 
 def table_of(

@@ -170,13 +170,13 @@ class Search:
             raise PruningError(
                 f"{scores}, more than the best score, {self.best:g}. If the score is a loss, "
                 "return its negative: higher must be better. Otherwise the task has learned "
-                "nothing; train longer, or accept it with allow_guessing=True"
+                "nothing; train longer, or accept it with plan_pruning(allow_guessing=True)"
             )
         if guess >= self.best - self.margin:
             raise PruningError(
                 f"{scores}, which is within the margin of {self.margin:g} of the best score, "
                 f"{self.best:g}: nothing would be kept. {scale}, train longer if the task has "
-                "learned nothing, or accept it with allow_guessing=True"
+                "learned nothing, or accept it with plan_pruning(allow_guessing=True)"
             )
         warnings.warn(
             f"{scores}, and the best score is {self.best:g}: the margin gives up more than half of "
