@@ -118,7 +118,14 @@ class CapacityError(ClnpError, RuntimeError):
 
 
 class PruningError(ClnpError, ValueError):
-    """No threshold stays within the margin, or the plan does not fit the open task."""
+    """No threshold stays within the margin, or the plan does not fit the open task.
+
+    `guesses` tells whether it is because outputs that do not depend on the input are within it.
+    """
+
+    def __init__(self, message: str, *, guesses: bool = False) -> None:
+        super().__init__(message)
+        self.guesses = guesses
 
 
 class DivergedError(ClnpError, RuntimeError):

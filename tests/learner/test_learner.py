@@ -507,12 +507,13 @@ def test_a_score_from_0_to_1_by_a_margin_in_percentage_points_is_refused():
     assert Learner(net, config(margin=0.03)).learn(own(share)).plan.num_kept
 
 
-def test_a_later_task_that_learns_nothing_ends_as_before():
+def test_a_later_task_with_a_margin_that_includes_guessing_is_warned_of():
     net = network()
     settings = config(margin=0.03, tasks={"b": TaskSettings(margin=1.0)})
     learner = Learner(net, settings)
     learner.learn(own(share))
-    assert learner.learn(replace(own(share), name="b")).plan.num_kept == 0
+    with pytest.warns(UserWarning, match="task 'b': a network whose outputs do not depend"):
+        assert learner.learn(replace(own(share), name="b")).plan.num_kept == 0
 
 
 def test_a_margin_that_includes_guessing_is_a_choice_where_scores_are_ours():

@@ -402,9 +402,10 @@ class ContinualNet(nn.Module):
         activity = importance_of(self.graph, activity, self._body.stage.free)
         if score is not None and not callable(score):
             raise ArgumentError(f"score is {score!r}. It must be a function of predict")
+        subsets = None if score is None else Subsets(self._body, score, recalibrate=recalibrate)
         return plan(
             activity,
-            None if score is None else Subsets(self._body, score, recalibrate=recalibrate).score,
+            None if subsets is None else subsets.score,
             task=task.name,
             thresholds=None if thresholds is None else threshold_by_group(self.graph, thresholds),
             margin=margin,
@@ -413,6 +414,7 @@ class ContinualNet(nn.Module):
             resolution=resolution,
             allow_guessing=allow_guessing,
             on_evaluation=on_evaluation,
+            ignores_input=lambda keep: subsets is not None and subsets.ignores_input(keep),
             reused=partial(num_reused, self._body, activity.inputs),
         )
 

@@ -5,6 +5,7 @@ every set of neurons that the search tries, and after a round of fine-tuning.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -84,16 +85,27 @@ class Scorer:
         less than needed, the margin is below their score.
 
         The first task shows whether the margin fits the scale of a score that is not ours. A later
-        one that learns nothing, in a network that is full, say, may end so.
+        one that learns nothing, in a network that is full, say, may end so, with a warning.
         """
-        importance = self._importance()
+        importance, allow = self._importance(), is_built_in(self.data.objective)
         try:
-            return self._plan(importance, best, on_evaluation)
-        except PruningError:
-            return self._plan(importance, None, on_evaluation)
+            return self._plan(importance, best, on_evaluation, allow_guessing=allow)
+        except PruningError as error:
+            if error.guesses and not self.net.tasks:
+                raise
+            if error.guesses:
+                warnings.warn(f"task {self.data.task.name!r}: {error}", stacklevel=2)
+            needed = best if error.guesses else None
+            allow = allow or bool(self.net.tasks)
+            return self._plan(importance, needed, on_evaluation, allow_guessing=allow)
 
     def _plan(
-        self, importance: Activity, best: float | None, on_evaluation: OnEvaluation
+        self,
+        importance: Activity,
+        best: float | None,
+        on_evaluation: OnEvaluation,
+        *,
+        allow_guessing: bool,
     ) -> PruningPlan:
         available = sum(importance.num_free().values())
         return self.net.plan_pruning(
@@ -104,7 +116,7 @@ class Scorer:
             per_layer=self.config.per_layer,
             resolution=self.config.resolution,
             recalibrate=self._calibration,
-            allow_guessing=is_built_in(self.data.objective) or bool(self.net.tasks),
+            allow_guessing=allow_guessing,
             on_evaluation=lambda point: on_evaluation(point, available),
         )
 

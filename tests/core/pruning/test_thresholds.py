@@ -10,6 +10,7 @@ from torch import Tensor
 
 import clnp
 from clnp.core.pruning.activity import Activity
+from clnp.core.pruning.subsets import Subsets
 from clnp.core.pruning.thresholds import (
     KEEP_ALL,
     CurvePoint,
@@ -45,7 +46,8 @@ class Score:
 
 def search(found: Activity, score: Callable[..., float], **options: object) -> PruningPlan:
     given = {"margin": 0.0, "best": None, "per_layer": False, "resolution": None}
-    given |= {"allow_guessing": True, "on_evaluation": lambda point: None, **options}
+    given |= {"allow_guessing": True, "on_evaluation": lambda point: None}
+    given |= {"ignores_input": lambda keep: False, **options}
     return plan(found, score, task="a", thresholds=None, reused=lambda keep: {}, **given)
 
 
@@ -637,6 +639,38 @@ def test_a_loss_given_as_the_score_is_refused():
     net.plan_pruning(found, lambda predict: -loss(predict), margin=0.1)
 
 
+def test_what_gives_the_same_outputs_for_every_input_is_refused():
+    """Although they are better than those of the head's bias alone: of the larger class, say."""
+    found = activity(a=[1.0, 2.0], b=[3.0, 4.0])
+    by_count = Score(lambda count: {0: 10.0, 1: 91.0}.get(count, 95.0))
+    message = "what is left within the margin of 5 gives the same outputs for every input: it scor"
+    asked = []
+
+    def ignores_input(keep: Mapping[str, tuple[int, ...]]) -> bool:
+        asked.append(dict(keep))
+        return True
+
+    options = {"margin": 5.0, "ignores_input": ignores_input}
+    with pytest.raises(PruningError, match=message) as caught:
+        search(found, by_count, allow_guessing=False, **options)
+    assert caught.value.guesses
+    assert asked == [{"a": (), "b": (1,)}]
+    assert search(found, by_count, **options).num_kept == 1
+    # Both groups keep neurons: what they give is not asked.
+    search(activity(a=[4.0, 1.0], b=[4.0]), by_count, allow_guessing=False, **options)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_neurons_that_nothing_reaches_give_the_same_outputs(head):
+    net, _, score, _ = learned(head=head)
+    subsets = Subsets(net._body, score)
+    free = {group: range(count) for group, count in net.ledger.free().items()}
+    assert not subsets.ignores_input({**free, "fc1": (0, 1, 2, 3)})
+    assert subsets.ignores_input({**free, "fc1": ()})
+    assert subsets.ignores_input({**free, "fc2": ()})
+
+
 def test_a_margin_of_half_of_what_was_learned_is_a_warning():
     net, found, score, _ = learned()
     message = r"the best score is 1: the margin gives up more than half of what the task has learne"
@@ -656,8 +690,10 @@ def test_a_later_task_may_keep_nothing_and_do_well_on_what_it_reuses():
     made = net.plan_pruning(found, percent, margin=5.0)
     assert made.num_kept == 0
     assert made.score > 90
-    assert asked[-1] < 60  # One more evaluation, which is not in the curve.
-    assert asked[:-1] == [point.score for point in made.curve]
+    # Two more evaluations, which are not in the curve: of the head's bias, and of the plan.
+    assert asked[-2] < 60
+    assert asked[-1] == made.score
+    assert asked[:-2] == [point.score for point in made.curve]
 
 
 def test_an_ordinary_plan_needs_no_further_evaluation():

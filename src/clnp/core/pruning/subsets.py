@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from clnp.core.layers.blocks import Tensors, old_and_new
 from clnp.core.layers.body import Body
 from clnp.core.layers.layer import PrefixLayer
 from clnp.core.layers.stage import Averaging
 from clnp.core.structure.axis import STAND_IN, View, as_index, groups_of, positions
+from clnp.core.structure.inputs import tensors_in
 from clnp.errors import PruningError, TaskError
 
 from .activity import check_batches
@@ -59,7 +61,29 @@ class Subsets:
         self._narrow: dict[str, tuple[tuple[tuple[int, ...], ...], Tensors]] = {}
         self._shown: tuple[View | None, object] | None = None
 
-    def score(self, keep: View | None, at_least: float | None) -> float:
+    def ignores_input(self, keep: View) -> bool:
+        """Whether all outputs that the score asks for are the same with only the neurons `keep`."""
+        first: dict[int, Tensor] = {}
+        num_rows, differ = 0, False
+
+        def compare(outputs: Any) -> None:
+            nonlocal num_rows, differ
+            for index, output in enumerate(tensors_in(outputs)):
+                if output.ndim and len(output):
+                    same = first.setdefault(index, output[:1]).expand_as(output)
+                    num_rows += len(output)
+                    # Equal rows may differ in the last bits.
+                    differ = differ or not torch.allclose(output, same, rtol=1e-5, atol=1e-7)
+
+        self.score(keep, None, compare)
+        return num_rows > 1 and not differ
+
+    def score(
+        self,
+        keep: View | None,
+        at_least: float | None,
+        on_outputs: Callable[[Any], None] = lambda outputs: None,
+    ) -> float:
         """Score the open task with only the neurons `keep`; any score below `at_least` will do.
 
         With None instead of neurons, the outputs are those of the head's bias, for every input.
@@ -73,7 +97,9 @@ class Subsets:
                 raise TaskError("predict is for the call of score that it was handed to")
             with body.lock:
                 self._show(keep)
-                return body.run_shown(args, kwargs)
+                outputs = body.run_shown(args, kwargs)
+            on_outputs(outputs)
+            return outputs
 
         try:
             with torch.no_grad():

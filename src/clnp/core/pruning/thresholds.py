@@ -53,6 +53,7 @@ def plan(
     resolution: int | None,
     allow_guessing: bool,
     on_evaluation: Callable[[CurvePoint], None],
+    ignores_input: Callable[[Keep], bool],
     reused: Callable[[Keep], Mapping[str, int | None]],
 ) -> PruningPlan:
     """Make the plan with the fewest neurons within the margin, or with the given thresholds."""
@@ -83,6 +84,7 @@ def plan(
         thresholds = search.per_layer() if per_layer else search.common()
         if not allow_guessing:
             search.check_guessing(thresholds)
+            search.check_constant(thresholds, ignores_input)
         score, best, curve = search.score(thresholds), search.best, tuple(search.curve)
     keep = survivors(activity, thresholds)
     return PruningPlan(
@@ -170,19 +172,40 @@ class Search:
             raise PruningError(
                 f"{scores}, more than the best score, {self.best:g}. If the score is a loss, "
                 "return its negative: higher must be better. Otherwise the task has learned "
-                "nothing; train longer, or accept it with plan_pruning(allow_guessing=True)"
+                "nothing; train longer, or accept it with plan_pruning(allow_guessing=True)",
+                guesses=True,
             )
         if guess >= self.best - self.margin:
             raise PruningError(
                 f"{scores}, which is within the margin of {self.margin:g} of the best score, "
                 f"{self.best:g}: nothing would be kept. {scale}, train longer if the task has "
-                "learned nothing, or accept it with plan_pruning(allow_guessing=True)"
+                "learned nothing, or accept it with plan_pruning(allow_guessing=True)",
+                guesses=True,
             )
         warnings.warn(
             f"{scores}, and the best score is {self.best:g}: the margin gives up more than half of "
             f"what the task has learned. {scale}",
             stacklevel=4,  # The line that calls `plan_pruning`.
         )
+
+    def check_constant(
+        self, thresholds: Mapping[str, float], ignores_input: Callable[[Keep], bool]
+    ) -> None:
+        """Raise a `PruningError` if what is kept gives the same outputs for every input.
+
+        That takes a group of which no neuron is kept. The outputs may be better than those of the
+        head's bias alone: always the larger of two classes, say.
+        """
+        keep = survivors(self.activity, thresholds)
+        is_emptied = any(len(self.activity[g]) and not kept for g, kept in keep.items())
+        if is_emptied and ignores_input(keep):
+            raise PruningError(
+                f"what is left within the margin of {self.margin:g} gives the same outputs for "
+                f"every input: it scores {self.score(thresholds):g}, and the best is "
+                f"{self.best:g}. Give a smaller margin, or a score that tells them apart, or "
+                "accept it with plan_pruning(allow_guessing=True)",
+                guesses=True,
+            )
 
     def common(self) -> dict[str, float]:
         """Return the highest threshold, one for all groups, that holds."""
