@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
             options, "The arguments are nested too deeply. Use fewer levels.", USER_ERROR
         )
     except KeyboardInterrupt:
-        return _failed(options, "Stopped. The last checkpoint is complete.", STOPPED)
+        return _failed(options, "Stopped. What was saved is complete.", STOPPED)
     except ClnpError as error:
         return _failed(options, str(error), error.code)
     except (MemoryError, RuntimeError) as error:
