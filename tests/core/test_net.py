@@ -243,7 +243,7 @@ def test_initial_weights_of_another_model_are_refused():
         net.begin_task("a", initial=clnp.models.MLP(6, (8, 5), 4))
     with pytest.raises(ArgumentError, match=r"not like the model: \(model\) is Concatenating"):
         net.begin_task("a", initial=Concatenating())
-    for num_outputs in (3, 5):  # Which three of four outputs, nobody knows.
+    for num_outputs in (3, 5):  # It is unclear which of the four outputs are meant.
         with pytest.raises(ArgumentError) as caught:
             net.begin_task("a", num_outputs, initial=mlp())
         assert str(caught.value) == (

@@ -19,7 +19,7 @@ from clnp.errors import ArgumentError
 RECENT = 3
 """The number of tasks that the next ones are assumed to be like."""
 MOST_ADVISED = 10
-"""Tasks that fit at most for a sentence to say what widening would buy: with more, nobody asks."""
+"""Advice on widening is given only while this many tasks, or fewer, still fit."""
 MOST_NAMED = 3
 """The number of groups that a sentence names; more are counted."""
 

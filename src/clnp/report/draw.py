@@ -1,8 +1,8 @@
 """Figures in one style: colours, labels that fit, legends, and a panel for each task or layer.
 
 Figures have the colours of the palette. On the page, variables of the style sheet replace them, so
-the same drawing serves light and dark mode. A phone gets a drawing of its own, with fewer panels in
-a row.
+the same drawing serves light and dark mode. For narrow screens each figure is drawn a second time,
+with fewer panels in a row.
 """
 
 import contextlib

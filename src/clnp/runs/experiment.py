@@ -369,7 +369,7 @@ class RunLoop:
         before = python.showwarning
 
         def show(message: Any, *where: Any) -> None:
-            python.showwarning = before  # Whoever gets the event may warn, too.
+            python.showwarning = before  # A callback may itself issue a warning.
             try:
                 self._log(Warned(task=task.name, text=str(message)))
             finally:

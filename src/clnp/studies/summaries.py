@@ -210,7 +210,7 @@ def texts(found: Sequence[ComparisonRow]) -> dict[str, str]:
 
 
 def comparison_table(found: Sequence[ComparisonRow]) -> Table:
-    """Return the table of a comparison, without columns that nobody has a value in."""
+    """Return the table of a comparison, without columns that are empty for every method."""
     return table_of(
         "method",
         [

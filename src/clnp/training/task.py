@@ -82,7 +82,7 @@ def checked_tasks(tasks: object) -> tuple[Task, ...]:
 
 
 def check_names(tasks: Sequence[Task]) -> None:
-    """Raise an `ArgumentError` unless each task has a name of its own."""
+    """Raise an `ArgumentError` if two tasks have the same name, or if a name is invalid."""
     for task in tasks:
         check_name(task.name)
     name, times = Counter(task.name for task in tasks).most_common(1)[0]
